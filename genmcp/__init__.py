@@ -1,0 +1,47 @@
+"""An ASGI framework for Model Context Protocol servers whose tools may take long."""
+
+from genmcp.channel import Channel
+from genmcp.content import Audio, Image, embedded, link, result
+from genmcp.errors import (
+    ConfigurationError,
+    ContractError,
+    GenmcpError,
+    InvalidParams,
+    McpError,
+    ToolError,
+)
+from genmcp.function import tool
+from genmcp.mux.limits import Limits
+from genmcp.mux.mux import Mux
+from genmcp.server import Server
+from genmcp.suite.suite import About, Suite
+from genmcp.tool import Call, Tool
+from genmcp.transports.endpoint import Endpoint
+from genmcp.wire.http import Security
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "About",
+    "Audio",
+    "Call",
+    "Channel",
+    "ConfigurationError",
+    "ContractError",
+    "Endpoint",
+    "GenmcpError",
+    "Image",
+    "InvalidParams",
+    "Limits",
+    "McpError",
+    "Mux",
+    "Security",
+    "Server",
+    "Suite",
+    "Tool",
+    "ToolError",
+    "embedded",
+    "link",
+    "result",
+    "tool",
+]

@@ -1,0 +1,160 @@
+"""One request's line to its client: the only way a hook reaches the outside."""
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Protocol
+
+from genmcp.core.request import Client, Request
+from genmcp.protocol.notifications import (
+    LoggingMessageNotificationParams,
+    ProgressNotificationParams,
+)
+from genmcp.protocol.severity import SEVERITY, LoggingLevel
+from genmcp.protocol.value import Value
+
+__all__ = ["Channel", "Sink"]
+
+
+class Sink(Protocol):
+    """Where channels' messages go: a response, a log, a test."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+
+    async def note(self, request: Request, method: str, params: Value | None) -> None:
+        """Send a notification that belongs to *request*; let others run meanwhile."""
+
+    async def level(self, request: Request) -> LoggingLevel | None:
+        """Return the least severe level *request* wants to hear of, None for nothing."""
+
+    def open(self) -> None:
+        """Make the response an event stream, if it is not one yet."""
+
+    def release(self, retry: int) -> None:
+        """End the connection, not the stream."""
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a blocking *function* in the bounded pool of threads."""
+
+
+class Channel:
+    """What a hook has of its request.
+
+    request: the request itself. client: who asks, by its own account. principal: who the
+    transport authenticated, None if nobody.
+    """
+
+    __slots__ = ("_assigns", "_copied", "_progress", "_sink", "_static", "principal", "request")
+
+    def __init__(
+        self,
+        request: Request,
+        sink: Sink,
+        *,
+        principal: str | None = None,
+        static: Mapping[str, Any] | None = None,
+        copied: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.request = request
+        self.principal = principal
+        self._sink = sink
+        self._static = static
+        self._copied = copied
+        self._assigns: ChainMap[str, Any] | None = None
+        self._progress: float | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<Channel {self.request.method} {self.request.id!r}, {state}>"
+
+    @property
+    def client(self) -> Client:
+        """Who asks, by its own account: name, capabilities, revision."""
+        return self.request.client
+
+    @property
+    def closed(self) -> bool:
+        """Whether the request is over: answered, cancelled, or its client gone."""
+        return self._sink.closed
+
+    @property
+    def assigns(self) -> MutableMapping[str, Any]:
+        """The request's own values over those copied from the host's request over static ones.
+
+        What is set here stays with this request; neither the host's request nor the mount's
+        static values change.
+        """
+        if self._assigns is None:
+            layers = [dict(layer) for layer in (self._copied, self._static) if layer]
+            self._assigns = ChainMap({}, *layers)
+        return self._assigns
+
+    async def progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> bool:
+        """Report how far the work is; return whether that was sent.
+
+        Nothing is sent if the client did not ask for progress, if the request is over, or if
+        *progress* did not increase (2026-07-28, progress: it MUST, with each notification).
+        """
+        token = self.request.progress_token
+        if token is None or self.closed:
+            return False
+        if self._progress is not None and progress <= self._progress:
+            return False
+        self._progress = progress
+        return await self.notify(
+            "notifications/progress",
+            ProgressNotificationParams(
+                progress_token=token, progress=progress, total=total, message=message
+            ),
+        )
+
+    async def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> bool:
+        """Send a log message of any JSON *data*; return whether it was sent.
+
+        A client that speaks 2026-07-28 gets none unless the request asks for them; before, it
+        set a level for its session ("info" if it did not).
+
+        Raises:
+            ValueError: there is no such level.
+        """
+        if level not in SEVERITY:
+            raise ValueError(f"unknown log level {level!r}: one of {', '.join(SEVERITY)}")
+        least = None if self.closed else await self._sink.level(self.request)
+        if least is None or SEVERITY[level] < SEVERITY[least]:
+            return False
+        return await self.notify(
+            "notifications/message",
+            LoggingMessageNotificationParams(level=level, data=data, logger=logger),
+        )
+
+    async def notify(self, method: str, params: Value | None = None) -> bool:
+        """Send any notification that belongs to this request; return whether it was sent."""
+        if self.closed:
+            return False
+        await self._sink.note(self.request, method, params)
+        return True
+
+    def start_stream(self) -> None:
+        """Make the response an event stream now, so that its heartbeat keeps it alive."""
+        if not self.closed:
+            self._sink.open()
+
+    def release(self, retry: int = 1000) -> None:
+        """End the connection but not the call: the client comes back for what follows.
+
+        *retry* is how many milliseconds it is asked to wait. 2025-11-25, transports, "Sending
+        Messages to the Server", point 6; on revisions that cannot resume, nothing happens.
+        """
+        if not self.closed:
+            self._sink.release(retry)
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a blocking *function* in the mux's pool of threads (`Limits.threads`).
+
+        A call that is cancelled meanwhile goes on without its result; the thread is free again
+        when *function* returns.
+        """
+        return await self._sink.in_thread(function, *arguments)

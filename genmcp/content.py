@@ -1,0 +1,208 @@
+"""What hooks may return, and what becomes of it.
+
+| a hook returns | content | structuredContent |
+|---|---|---|
+| str | a text block | - |
+| None | nothing | - |
+| content, `Image`, `Audio`, `(bytes, mime type)`, lists of these | as it is | - |
+| dict, struct, dataclass, pydantic model | its JSON as text | the object |
+| list, number, bool | its JSON as text | the value, if the tool has an output schema |
+| `CallToolResult`, `result(...)` | as it is | as it is |
+"""
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.errors import ContractError
+from genmcp.protocol.content import (
+    Annotations,
+    AudioContent,
+    EmbeddedResource,
+    ImageContent,
+    ResourceContents,
+    ResourceLink,
+    TextContent,
+)
+from genmcp.protocol.tools import CallToolResult
+
+__all__ = ["Audio", "Image", "embedded", "link", "result", "to_result"]
+
+_BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
+
+
+class Image(msgspec.Struct, frozen=True):
+    """A picture as bytes; base64 comes in only on the wire."""
+
+    data: bytes
+    mime_type: str = "image/png"
+    annotations: Annotations | None = None
+
+    def block(self) -> ImageContent:
+        """Return the content block."""
+        return ImageContent(_base64(self.data), self.mime_type, self.annotations)
+
+
+class Audio(msgspec.Struct, frozen=True):
+    """A sound as bytes; base64 comes in only on the wire."""
+
+    data: bytes
+    mime_type: str = "audio/wav"
+    annotations: Annotations | None = None
+
+    def block(self) -> AudioContent:
+        """Return the content block."""
+        return AudioContent(_base64(self.data), self.mime_type, self.annotations)
+
+
+def link(uri: str, name: str, **members: Any) -> ResourceLink:
+    """Return a link to a resource the client may read; *members* as ResourceLink has them."""
+    return ResourceLink(uri, name, **members)
+
+
+def embedded(uri: str, data: str | bytes, mime_type: str | None = None) -> EmbeddedResource:
+    """Return a resource with its contents: text if *data* is a str, else base64."""
+    if isinstance(data, str):
+        return EmbeddedResource(ResourceContents(uri, text=data, mime_type=mime_type))
+    return EmbeddedResource(ResourceContents(uri, blob=_base64(data), mime_type=mime_type))
+
+
+def result(
+    *content: Any,
+    data: Any = msgspec.UNSET,
+    as_text: bool = True,
+    error: bool | str = False,
+    meta: Mapping[str, Any] | None = None,
+) -> CallToolResult:
+    """Return a tool's result, put together from parts.
+
+        result("Three orders found.", data={"orders": [1, 2, 3]})
+        result(error="The warehouse does not answer.")
+
+    content: whatever a hook may return that becomes content blocks; a dict among them is the
+        structured content, with its JSON as text at that place.
+    data: the structured content. as_text: whether its JSON is a text block too, for clients
+        that do not read structured content.
+    error: True if the call failed; or what to say about it.
+    meta: `_meta` of the result.
+
+    Raises:
+        ContractError: two structured contents, or a part that is none of these.
+    """
+    blocks: list[Any] = []
+    structured = msgspec.UNSET
+    for part in content:
+        if isinstance(part, Mapping):
+            structured = _only(structured, part)
+            blocks.append(_text_of(part))
+        else:
+            blocks += _blocks(part)
+    if data is not msgspec.UNSET:
+        structured = _only(structured, data)
+        if as_text:
+            blocks.append(_text_of(data))
+    if isinstance(error, str):
+        blocks.append(TextContent(error))
+    return CallToolResult(
+        content=blocks,
+        structured_content=structured,
+        is_error=True if error else None,
+        meta=meta,
+    )
+
+
+def _only(so_far: Any, data: Any) -> Any:
+    if so_far is not msgspec.UNSET:
+        raise ContractError("a result has one structured content; two were given")
+    return _builtins(data)
+
+
+def to_result(value: Any, *, structured: bool) -> CallToolResult:
+    """Return the result that *value*, returned by a hook, stands for.
+
+    *structured*: whether the tool has an output schema, so that any JSON value is structured
+    content; else only objects are.
+
+    Raises:
+        ContractError: a hook must not return such a value.
+    """
+    if isinstance(value, CallToolResult):
+        return value
+    if not (structured and isinstance(value, str)):
+        blocks = _blocks_or_none(value)
+        if blocks is not None:
+            return CallToolResult(content=blocks)
+    plain = _builtins(value)
+    kept = structured or isinstance(plain, dict)
+    return CallToolResult(
+        content=[_text_of(plain)], structured_content=plain if kept else msgspec.UNSET
+    )
+
+
+def _blocks_or_none(value: Any) -> list[Any] | None:
+    """Return the blocks *value* stands for, or None if it is data."""
+    if isinstance(value, str):
+        return [TextContent(value)]
+    if value is None:
+        return []
+    if isinstance(value, _BLOCKS):
+        return [value]
+    if isinstance(value, Image | Audio):
+        return [value.block()]
+    if _is_bytes_and_mime_type(value):
+        data, mime_type = value
+        made = Audio if mime_type.startswith("audio/") else Image
+        return [made(data, mime_type).block()]
+    if isinstance(value, list | tuple) and any(map(_is_content, value)):
+        return [block for item in value for block in _blocks(item)]
+    return None
+
+
+def _is_content(value: Any) -> bool:
+    return isinstance(value, (*_BLOCKS, Image, Audio)) or _is_bytes_and_mime_type(value)
+
+
+def _is_bytes_and_mime_type(value: Any) -> bool:
+    return isinstance(value, tuple) and [type(part) for part in value] == [bytes, str]
+
+
+def _blocks(part: Any) -> list[Any]:
+    blocks = _blocks_or_none(part)
+    if blocks is None:
+        raise ContractError(f"{type(part).__name__} is not content; give data with data=")
+    return blocks
+
+
+def _text_of(data: Any) -> TextContent:
+    return TextContent(_encoded(data).decode())
+
+
+def _encoded(data: Any) -> bytes:
+    try:
+        return _json.encode(data)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ContractError(f"{type(data).__name__} cannot be returned: {error}") from error
+
+
+def _builtins(data: Any) -> Any:
+    """Return *data* as plain JSON values, so that what is checked is what is sent."""
+    if type(data) is dict or type(data) is list:
+        return data
+    return msgspec.json.decode(_encoded(data))
+
+
+def _plain_model(value: Any) -> Any:
+    """Return what stands for a value msgspec does not know: a pydantic model's own dump."""
+    dump = getattr(value, "model_dump", None)
+    if dump is None or isinstance(value, type):
+        raise NotImplementedError(f"{type(value).__name__} is not JSON")
+    return dump(mode="json")
+
+
+_json = msgspec.json.Encoder(enc_hook=_plain_model)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

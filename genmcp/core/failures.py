@@ -1,0 +1,43 @@
+"""What an exception from a hook means to the client.
+
+DESIGN: exception text never leaves unless it was raised to be shown. A failure the model should
+read is a result of the call; a failure of the request is an error.
+"""
+
+from genmcp.core.request import Request
+from genmcp.errors import ContractError, InternalError, InvalidArguments, McpError, ToolError
+from genmcp.protocol.content import TextContent
+from genmcp.protocol.tools import CallToolResult
+
+__all__ = ["is_expected", "outcome_of"]
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether *error* was raised to be shown, so that it needs no place in the log."""
+    return isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
+
+
+def outcome_of(error: Exception, request: Request, reference: str) -> CallToolResult | McpError:
+    """Return what answers *request* when its hook raised *error*.
+
+    *reference* is what the log calls the failure; it is all that an unexpected one shows.
+    """
+    call = request.method == "tools/call"
+    if (
+        isinstance(error, InvalidArguments)
+        and call
+        and request.revision.argument_faults_are_results
+    ):
+        # SEP-1303: the model can correct its arguments only if it gets to read the faults.
+        return _failed(error.message)
+    if isinstance(error, McpError):
+        return error
+    if isinstance(error, ToolError) and call:
+        return _failed(str(error))
+    if call and not isinstance(error, ContractError):
+        return _failed(f"The tool failed unexpectedly (reference {reference}).")
+    return InternalError(f"Internal error (reference {reference})", reference=reference)
+
+
+def _failed(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text)], is_error=True)

@@ -1,0 +1,252 @@
+"""Sealed values: what the server would have to remember, handed to the client instead.
+
+A session id, a cursor or a `requestState` is encrypted and authenticated here, so that any process
+with the same secret can take it back and nobody can read, change or reuse it elsewhere.
+
+The text form is visible ASCII, URL-safe, and has one spelling a value:
+
+    "g1" | key id (6 characters) | base64url( nonce (12 bytes) | AES-256-GCM( expiry | payload ) )
+
+The key id says which secret sealed the value. There is a key for each secret and purpose, and
+the associated data are the purpose, the audience and the parts the caller binds the value to.
+
+AES-256-GCM is three times as fast to open as AES-GCM-SIV, and every OpenSSL has it. It asks for
+nonces that do not repeat: they must come from the system's random generator, which is safe for
+2^32 values a secret and purpose (NIST SP 800-38D, 8.3); past that, rotate the secret.
+
+2026-07-28, "Multi Round-Trip Requests": `requestState` is attacker-controlled input, and its
+integrity is protected. 2025-11-25, transports, "Session Management": an id is visible ASCII.
+"""
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from hashlib import sha256
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from genmcp.errors import ConfigurationError, ContractError, Expired, Forged
+
+__all__ = [
+    "NONCE_BYTES",
+    "ForeignSeal",
+    "Keyring",
+    "Part",
+    "Purpose",
+    "Seal",
+    "canonical",
+    "digest",
+]
+
+Part: TypeAlias = str | bytes | None
+"""Something a sealed value is bound to; a str is its UTF-8, and None is not the empty str."""
+
+NONCE_BYTES: Final = 12
+SECRET_BYTES: Final = 16
+"""The shortest secret taken."""
+
+_FORMAT: Final = "g1"
+_KEY_ID: Final = len(_FORMAT) + 6
+_EXPIRY: Final = Struct(">d")
+_OVERHEAD: Final = NONCE_BYTES + _EXPIRY.size + 16  # the tag of AES-GCM
+
+
+class Purpose(StrEnum):
+    """What a sealed value is for; a value sealed for one purpose opens for no other."""
+
+    SESSION = "session"
+    CURSOR = "cursor"
+    REQUEST_STATE = "request_state"
+    SERVER_REQUEST = "server_request"
+    EVENT = "event"
+
+
+class ForeignSeal(Forged):
+    """Sealed by a genmcp process that has another secret, or pretending to be.
+
+    Processes that serve the same clients need one secret; that is the remedy to log.
+    """
+
+
+class Keyring:
+    """The keys made from one secret or from several: the first seals, all open.
+
+    To rotate, put the new secret first and take the old one out once its values have expired.
+    A str is its UTF-8. Secrets are keys, not passwords: nothing slows down guessing a weak one.
+
+    Raises:
+        ConfigurationError: there is no secret, or one that is shorter than 16 bytes.
+    """
+
+    def __init__(self, secret: str | bytes | Sequence[str | bytes]) -> None:
+        secrets = [secret] if isinstance(secret, str | bytes) else secret
+        self._ciphers: dict[str, Mapping[Purpose, AESGCM]] = {}
+        for material in map(_bytes, secrets):
+            if len(material) < SECRET_BYTES:
+                raise ConfigurationError(
+                    f"secret: one of {len(material)} bytes is too short, the least is "
+                    f"{SECRET_BYTES}; `openssl rand -base64 32` makes a good one"
+                )
+            self._ciphers[_key_id(material)] = {
+                purpose: AESGCM(_derive(material, purpose, 32)) for purpose in Purpose
+            }
+        if not self._ciphers:
+            raise ConfigurationError("secret: the list is empty; give at least one")
+        self._first = next(iter(self._ciphers))
+
+    def sealing(self, purpose: Purpose) -> tuple[str, AESGCM]:
+        """Return the key id of the secret that seals, and its cipher for *purpose*."""
+        return self._first, self._ciphers[self._first][purpose]
+
+    def opening(self, key_id: str, purpose: Purpose) -> AESGCM | None:
+        """Return the cipher for *purpose* of the secret that *key_id* names, if it is here."""
+        ciphers = self._ciphers.get(key_id)
+        return ciphers[purpose] if ciphers else None
+
+
+class Seal:
+    """Seals and opens values for one audience: a mux, unlike any other with the same secret.
+
+    *max_bytes* bounds the payload of one value, before encryption.
+    """
+
+    def __init__(self, keyring: Keyring, audience: str, *, max_bytes: int = 32 * 1024) -> None:
+        if not audience:
+            raise ConfigurationError("audience: must not be empty, or values fit every mux")
+        self._keyring = keyring
+        self._max_bytes = max_bytes
+        self._longest = _KEY_ID + (max_bytes + _OVERHEAD + 2) // 3 * 4
+        self._prefixes = {purpose: _joined((purpose, audience)) for purpose in Purpose}
+
+    def seal(
+        self,
+        purpose: Purpose,
+        payload: bytes,
+        *,
+        now: float,
+        ttl: float,
+        nonce: bytes,
+        bound: Sequence[Part] = (),
+    ) -> str:
+        """Return *payload* as a text that opens until *ttl* seconds after *now*.
+
+        *now* is in seconds on any clock that all openers share; *nonce* is 12 random bytes, never
+        used before. *bound* are the parts the value is meant for; it opens only with equal ones.
+
+        Raises:
+            ContractError: the payload is too large, or the nonce has another length.
+        """
+        if len(payload) > self._max_bytes:
+            raise ContractError(
+                f"a {purpose} of {len(payload)} bytes cannot be sealed, "
+                f"the most is {self._max_bytes} (max_bytes)"
+            )
+        if len(nonce) != NONCE_BYTES:
+            raise ContractError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
+        key_id, cipher = self._keyring.sealing(purpose)
+        box = cipher.encrypt(
+            nonce, _EXPIRY.pack(now + ttl) + payload, self._prefixes[purpose] + _joined(bound)
+        )
+        return key_id + _encoded(nonce + box).decode()
+
+    def open(self, purpose: Purpose, text: str, *, now: float, bound: Sequence[Part] = ()) -> bytes:
+        """Return what was sealed as *text*, for this purpose, this audience and these parts.
+
+        Nothing is told of a value before it is authenticated, and any text may be given.
+
+        Raises:
+            ForeignSeal: the text was sealed with a secret that is not in the keyring.
+            Forged: the text was not sealed here, was changed, or is bound to something else.
+            Expired: the text is ours, but its time has run out.
+        """
+        sealed = _decoded(text) if len(text) <= self._longest else None
+        if sealed is None:
+            raise Forged(f"not a sealed {purpose}")
+        cipher = self._keyring.opening(text[:_KEY_ID], purpose)
+        if cipher is None:
+            raise ForeignSeal(f"a {purpose} sealed with another secret")
+        try:
+            opened = cipher.decrypt(
+                sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], self._prefixes[purpose] + _joined(bound)
+            )
+        except InvalidTag:
+            raise Forged(f"not a {purpose} that was sealed for this") from None
+        (expiry,) = _EXPIRY.unpack_from(opened)
+        # A NaN is never still valid.
+        if not now < expiry:
+            raise Expired(f"the {purpose} has expired")
+        return opened[_EXPIRY.size :]
+
+
+def canonical(value: Any) -> bytes:
+    """Return the one JSON text of a JSON value: keys sorted, nothing escaped that need not be.
+
+    A `msgspec.Raw` is decoded first, so that two spellings of one value (order of keys, white
+    space, escapes, `1e2` and `100.0`) give one text. An integer is not the float of equal value:
+    `1` and `1.0` differ. Of a key that occurs twice, the last counts.
+
+    Raises:
+        TypeError, UnicodeEncodeError, msgspec.DecodeError: this is not a JSON value.
+    """
+    return _encode(_decode(value) if isinstance(value, msgspec.Raw) else value)
+
+
+def digest(value: Any) -> bytes:
+    """Return the SHA-256 of the canonical text: what binds a sealed value to arguments."""
+    return sha256(canonical(value)).digest()
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder().decode
+
+
+def _derive(secret: bytes, use: str, length: int) -> bytes:
+    info = f"genmcp seal 1: {use}".encode()
+    return HKDF(algorithm=SHA256(), length=length, salt=None, info=info).derive(secret)
+
+
+def _key_id(secret: bytes) -> str:
+    return _FORMAT + urlsafe_b64encode(_derive(secret, "key id", 6)).decode()[:6]
+
+
+def _bytes(text: str | bytes) -> bytes:
+    # A lone surrogate may be in a client's JSON or in an environment variable.
+    return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+
+
+def _joined(parts: Sequence[Part]) -> bytes:
+    """Join *parts* as netstrings, "-" for None: two different sequences never give the same."""
+    joined = []
+    for part in parts:
+        if part is None:
+            joined.append(b"-")
+        else:
+            data = _bytes(part)
+            joined.append(b"%d:%b" % (len(data), data))
+    return b"".join(joined)
+
+
+def _decoded(text: str) -> bytes | None:
+    """Return the nonce and the box of a sealed text, or None if it does not have that form."""
+    if not text.startswith(_FORMAT):
+        return None
+    try:
+        encoded = text.encode("ascii")[_KEY_ID:]
+        sealed = urlsafe_b64decode(encoded + b"==")
+    except (UnicodeEncodeError, binascii.Error):
+        return None
+    # Decoding is lenient; one value has one spelling.
+    if len(sealed) < _OVERHEAD or _encoded(sealed) != encoded:
+        return None
+    return sealed
+
+
+def _encoded(sealed: bytes) -> bytes:
+    return urlsafe_b64encode(sealed).rstrip(b"=")

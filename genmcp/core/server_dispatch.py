@@ -1,0 +1,259 @@
+"""Which exchange a message opens, and whether it may: the rules a server checks first.
+
+A dual-era server is told the era by how the client opens (2026-07-28, versioning, "Backward
+Compatibility with Initialization-Based Versions"): a header or `_meta` naming a modern version,
+an `initialize`, or the id of a session that one began.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from genmcp.core.request import Client, Request
+from genmcp.core.session import Session
+from genmcp.errors import (
+    HeaderMismatch,
+    InvalidParams,
+    InvalidRequest,
+    MalformedParams,
+    MethodNotFound,
+    ResourceNotFound,
+    UnsupportedVersion,
+)
+from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from genmcp.protocol.methods import Method
+from genmcp.protocol.params import RequestParams
+from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.value import decoder_for
+from genmcp.wire.http import Head
+from genmcp.wire.jsonrpc import Message
+from genmcp.wire.mirror import check_mirrored, check_params
+
+__all__ = [
+    "Catalog",
+    "Era",
+    "era_of",
+    "modern_request",
+    "params_of",
+    "session_request",
+    "speaks_modern",
+]
+
+
+class Catalog(Protocol):
+    """What a server offers, as far as a message is judged by it."""
+
+    def offers(self, method: str) -> bool:
+        """Return whether the server answers the client's *method*."""
+
+    def find(self, method: str, key: str) -> Any:
+        """Return the route of a tool, resource or prompt, or None; it has `headers`."""
+
+
+VERSION_HEADER: Final = b"mcp-protocol-version"
+SESSION_HEADER: Final = b"mcp-session-id"
+
+_any_params = decoder_for(RequestParams)
+_MODERN: Final = {revision.version: revision for revision in MODERN}
+_LEGACY: Final = frozenset(revision.version for revision in LEGACY)
+_MODERN_METHODS: Final = {
+    name: method
+    for name, method in LATEST.methods.items()
+    if method.sender != "server" and not method.is_notification
+}
+
+
+class Era(Enum):
+    """How a message is to be served."""
+
+    MODERN = "modern"
+    HANDSHAKE = "handshake"
+    SESSION = "session"
+
+
+def era_of(head: Head, message: Message) -> Era:
+    """Return how *message* is to be served.
+
+    Raises:
+        HeaderMismatch: the body names a modern version, but the version header is missing.
+        InvalidRequest: nothing tells which revision is spoken.
+        UnsupportedVersion: a version that is not served here.
+    """
+    headers = head.headers
+    version = headers.get(VERSION_HEADER)
+    named = None if version is None else version.decode("latin-1")
+    if named in _MODERN:
+        return Era.MODERN
+    if named is None or named in _LEGACY:
+        if message.method == "initialize":
+            return Era.HANDSHAKE
+        if SESSION_HEADER in headers:
+            return Era.SESSION
+    claimed = _claimed_version(message)
+    if named is None and claimed is not None:
+        raise HeaderMismatch("Header mismatch: the MCP-Protocol-Version header is missing")
+    if named is None or named in _LEGACY:
+        # 2025-11-25, transports, "Session Management", point 2.
+        raise InvalidRequest(
+            "Bad request: no Mcp-Session-Id header. Send initialize first, or speak "
+            f"{LATEST.version} (header MCP-Protocol-Version and _meta)"
+        )
+    if claimed is not None and claimed != named:
+        raise _version_mismatch(named, claimed)
+    raise UnsupportedVersion(named, list(REVISIONS))
+
+
+def speaks_modern(version: bytes | None) -> bool:
+    """Return whether *version*, a version header, names 2026-07-28 or later."""
+    return version is not None and version.decode("latin-1") in _MODERN
+
+
+def modern_request(head: Head | None, message: Message, catalog: Catalog) -> Request:
+    """Return the request *message* makes on 2026-07-28 or later.
+
+    *head* is None on a transport without headers. The checks are in the order that gives the
+    most telling error: `_meta`, version, routing headers, method, params, mirrored arguments.
+
+    Raises:
+        MalformedParams: `_meta` or the params are not what the specification says.
+        HeaderMismatch: a header does not say what the body says.
+        UnsupportedVersion: the version in `_meta` is not served.
+        MethodNotFound: there is no such method in this revision, or the server offers none.
+        InvalidParams: no tool, resource or prompt has this name.
+    """
+    name = _name_of(message)
+    method = _MODERN_METHODS.get(name)
+    params = _decode(_any_params if method is None else method.params_decoder, message.params)
+    revision = _modern_revision(head, params)
+    headers = None if head is None else head.headers
+    if headers is not None:
+        check_mirrored(headers, b"mcp-method", "Mcp-Method", name)
+    if method is None or not catalog.offers(name):
+        raise MethodNotFound(name)
+    route = None
+    if method.name_member is not None:
+        key = getattr(params, method.name_member)
+        if headers is not None:
+            check_mirrored(headers, b"mcp-name", "Mcp-Name", key)
+        route = _found(catalog, name, key)
+        if route.headers and headers is not None:
+            check_params(headers, route.headers, _arguments(params))
+    meta = params.meta
+    return Request(
+        id=message.id,  # type: ignore[arg-type]  # a request: it has one
+        method=name,
+        params=params,
+        raw=message.params,
+        revision=revision,
+        client=Client(revision.version, meta.client_info, meta.client_capabilities),
+        route=route,
+    )
+
+
+def session_request(session: Session, message: Message, catalog: Catalog) -> Request:
+    """Return the request *message* makes within a legacy *session*.
+
+    Raises:
+        MalformedParams: the params are not what the specification says.
+        MethodNotFound: there is no such method in this revision, or the server offers none.
+        InvalidParams: no tool, resource or prompt has this name.
+    """
+    name = _name_of(message)
+    revision = session.revision
+    method = revision.methods.get(name)
+    if method is None or method.sender == "server" or not catalog.offers(name):
+        raise MethodNotFound(name)
+    params = revision.up(_decode(method.params_decoder, message.params))
+    route = None
+    if method.name_member is not None:
+        route = _found(catalog, name, getattr(params, method.name_member))
+    return Request(
+        id=message.id,  # type: ignore[arg-type]  # a request: it has one
+        method=name,
+        params=params,
+        raw=message.params,
+        revision=revision,
+        client=session.client,
+        session=session.key,
+        route=route,
+    )
+
+
+def params_of(method: Method, message: Message) -> Any:
+    """Return the decoded params of *message*.
+
+    Raises:
+        MalformedParams: they are not what *method* takes.
+    """
+    return _decode(method.params_decoder, message.params)
+
+
+def _name_of(message: Message) -> str:
+    if message.method is None or not message.is_request:
+        raise InvalidRequest("Not a request")
+    return message.method
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
+    try:
+        return decoder.decode(raw or b"{}")
+    except msgspec.ValidationError as error:
+        raise MalformedParams(f"Invalid params: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedParams(f"Invalid params: {error}") from None
+
+
+def _modern_revision(head: Head | None, params: RequestParams) -> Revision:
+    meta = params.meta
+    claimed = meta.protocol_version
+    for key, value in (
+        (PROTOCOL_VERSION, claimed),
+        (CLIENT_CAPABILITIES, meta.client_capabilities),
+    ):
+        if value is None:
+            raise MalformedParams(f"Invalid params: _meta lacks {key}, which every request carries")
+    assert claimed is not None
+    named = None if head is None else head.text(VERSION_HEADER)
+    if named is not None and named != claimed:
+        raise _version_mismatch(named, claimed)
+    revision = _MODERN.get(claimed)
+    if revision is None:
+        raise UnsupportedVersion(claimed, list(REVISIONS))
+    return revision
+
+
+def _found(catalog: Catalog, method: str, key: str) -> Any:
+    route = catalog.find(method, key)
+    if route is None:
+        raise _UNKNOWN[method](key)
+    return route
+
+
+_UNKNOWN: Final[Mapping[str, Callable[[str], InvalidParams]]] = {
+    "tools/call": lambda key: InvalidParams(f"Unknown tool: {key}", {"tool": key}),
+    "prompts/get": lambda key: InvalidParams(f"Unknown prompt: {key}", {"prompt": key}),
+    "resources/read": ResourceNotFound,
+}
+
+
+def _arguments(params: Any) -> Any:
+    raw = getattr(params, "arguments", None)
+    return msgspec.json.decode(raw) if raw else {}
+
+
+def _claimed_version(message: Message) -> str | None:
+    try:
+        params: RequestParams = _any_params.decode(message.params or b"{}")
+    except msgspec.MsgspecError:
+        return None
+    return params.meta.protocol_version
+
+
+def _version_mismatch(named: str, claimed: str) -> HeaderMismatch:
+    return HeaderMismatch(
+        f"Header mismatch: MCP-Protocol-Version header value {named!r} does not match "
+        f"the version in _meta, {claimed!r}"
+    )

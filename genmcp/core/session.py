@@ -1,0 +1,88 @@
+"""Legacy sessions as values: what `initialize` agreed on, sealed into the session's id.
+
+The server keeps nothing for a session; every request brings it along. 2025-11-25, transports,
+"Session Management", and lifecycle, "Initialization".
+"""
+
+from typing import Final
+
+import msgspec
+
+from genmcp.core.request import Client
+from genmcp.errors import SessionGone
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
+
+__all__ = ["LIFETIME", "Session", "begin"]
+
+LIFETIME: Final = 24 * 3600.0
+"""How long a session lives, in seconds: absolute, so that nothing must be remembered of it."""
+
+
+_SPOKEN: Final = [revision.version for revision in LEGACY]
+
+
+class Session(msgspec.Struct, frozen=True, array_like=True):
+    """What a session consists of. `key` names its records in the store, `issued` is Unix time."""
+
+    key: str
+    issued: float
+    version: str
+    name: str
+    client_version: str
+    capabilities: ClientCapabilities
+
+    @property
+    def revision(self) -> Revision:
+        """The revision the session speaks."""
+        return REVISIONS[self.version]
+
+    @property
+    def client(self) -> Client:
+        """The client, as it introduced itself."""
+        info = Implementation(name=self.name, version=self.client_version)
+        return Client(self.version, info, self.capabilities)
+
+    def pack(self) -> bytes:
+        """Return the bytes to seal."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Session":
+        """Return what `pack` packed.
+
+        Raises:
+            SessionGone: it was packed by a release that speaks of sessions differently.
+        """
+        try:
+            session = _decoder.decode(packed)
+        except msgspec.MsgspecError:
+            raise SessionGone("Session not found: it was begun by another release") from None
+        if session.version not in _SPOKEN:
+            raise SessionGone(f"Session not found: {session.version} is not served any more")
+        return session
+
+
+_decoder = msgspec.msgpack.Decoder(Session)
+
+
+def begin(params: InitializeRequestParams, *, key: str, now: float) -> Session:
+    """Return the session an `initialize` request asks for.
+
+    2025-11-25, lifecycle, "Version Negotiation": the version asked for if it is spoken here,
+    else the newest that is.
+    """
+    version = params.protocol_version
+    if version not in _SPOKEN:
+        version = _SPOKEN[0]
+    return Session(
+        key=key,
+        issued=now,
+        version=version,
+        name=params.client_info.name,
+        client_version=params.client_info.version,
+        capabilities=params.capabilities,
+    )

@@ -1,0 +1,323 @@
+"""Every exception genmcp raises, and what each one means on the wire.
+
+    GenmcpError
+    ├── McpError                 answered as a JSON-RPC error: `code`, `status`, `message`, `data`
+    │   ├── ParseError           -32700  the body is not JSON
+    │   ├── InvalidRequest       -32600  JSON, but not a message this endpoint takes
+    │   │   ├── Refused          -32600  turned away by the HTTP head; carries its own status
+    │   │   └── SessionGone      -32600  the session id is unknown, forged, ended or too old
+    │   ├── MethodNotFound       -32601
+    │   ├── InvalidParams        -32602  the parameters are not what the method takes
+    │   │   ├── MalformedParams  -32602  ... so much that no handler saw them
+    │   │   ├── InvalidArguments -32602  a tool's arguments; says each fault
+    │   │   └── ResourceNotFound -32602  (-32002 before 2026-07-28)
+    │   ├── InternalError        -32603  carries a reference; the cause is in the log
+    │   │   └── Overloaded       -32603  a limit was reached; says when to try again
+    │   ├── HeaderMismatch       -32020  (2026-07-28)
+    │   ├── MissingCapability    -32021  (2026-07-28)
+    │   └── UnsupportedVersion   -32022  (2026-07-28)
+    ├── ToolError                a failure the model should read: an `isError` result
+    ├── ConfigurationError       an option is wrong; raised at construction, never per request
+    ├── ContractError            a hook returned or did what its contract forbids
+    ├── OutOfTurn                a step the state does not allow
+    │   ├── LocalOutOfTurn       ... taken by this side
+    │   └── RemoteOutOfTurn      ... taken by the peer
+    ├── SealError                a sealed value that cannot be used
+    │   ├── Forged               ... not ours, changed, or meant for something else
+    │   └── Expired              ... ours, but too old
+    ├── StoreError
+    │   ├── Conflict             an `expect` did not hold; nothing was written
+    │   └── Unavailable          the engine could not be reached
+    ├── ChannelClosed            the request is over; nothing can be sent for it
+    └── AssignGone               a copied assign that does not exist where no request resumes
+
+An error knows its code and HTTP status; nothing else builds an error by hand.
+The codes are those of schema/2026-07-28, "JSON-RPC error codes" and "MCP error codes".
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+__all__ = [
+    "AssignGone",
+    "ChannelClosed",
+    "ConfigurationError",
+    "Conflict",
+    "ContractError",
+    "Expired",
+    "Forged",
+    "GenmcpError",
+    "HeaderMismatch",
+    "InternalError",
+    "InvalidArguments",
+    "InvalidParams",
+    "InvalidRequest",
+    "LocalOutOfTurn",
+    "MalformedParams",
+    "McpError",
+    "MethodNotFound",
+    "MissingCapability",
+    "OutOfTurn",
+    "Overloaded",
+    "ParseError",
+    "Refused",
+    "RemoteOutOfTurn",
+    "ResourceNotFound",
+    "SealError",
+    "SessionGone",
+    "StoreError",
+    "ToolError",
+    "Unavailable",
+    "UnsupportedVersion",
+]
+
+
+class GenmcpError(Exception):
+    """What every exception of this package derives from."""
+
+
+class McpError(GenmcpError):
+    """A failure that is answered as a JSON-RPC error.
+
+    `message` and `data` go to the client as they are, so they must be safe to show.
+    `status` is the HTTP status of the answer where the revision lets an error have one
+    (2026-07-28, "Streamable HTTP"); `headers` are added to that answer.
+    """
+
+    code: int = -32603
+    status: int = 200
+
+    def __init__(
+        self,
+        message: str,
+        data: Any = None,
+        *,
+        code: int | None = None,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data = data
+        self.headers = dict(headers or {})
+        if code is not None:
+            self.code = code
+        if status is not None:
+            self.status = status
+
+
+class ParseError(McpError):
+    """The body is not JSON."""
+
+    code = -32700
+    status = 400
+
+
+class InvalidRequest(McpError):
+    """The body is JSON, but not a message that can be taken here."""
+
+    code = -32600
+    status = 400
+
+
+class Refused(InvalidRequest):
+    """The HTTP head was refused before the body was looked at."""
+
+
+class SessionGone(InvalidRequest):
+    """The session does not exist (any more): the client starts a new one.
+
+    2025-11-25, transports, "Session Management": HTTP 404.
+    """
+
+    status = 404
+
+
+class MethodNotFound(McpError):
+    """The method is unknown, or the server does not offer it.
+
+    2026-07-28, "Protocol Version Header": HTTP 404.
+    """
+
+    code = -32601
+    status = 404
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"Method not found: {method}")
+
+
+class InvalidParams(McpError):
+    """The parameters are not what the method takes.
+
+    Raised by a tool's `validate`, it refuses the call; the message is shown to the client.
+    """
+
+    code = -32602
+
+
+class MalformedParams(InvalidParams):
+    """The parameters do not have the shape the specification gives them."""
+
+    status = 400
+
+
+class InvalidArguments(InvalidParams):
+    """A tool's arguments do not satisfy its input schema.
+
+    `faults` are sentences a model can act on, each beginning with a JSON Pointer.
+    2025-11-25 and later make a result of it (SEP-1303), earlier revisions an error.
+    """
+
+    def __init__(self, tool: str, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__(
+            "\n".join([f"Invalid arguments for tool {tool}:", *(f"- {fault}" for fault in faults)]),
+            {"tool": tool, "faults": list(self.faults)},
+        )
+
+
+class ResourceNotFound(InvalidParams):
+    """No resource has this URI."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"Resource not found: {uri}", {"uri": uri})
+
+
+class InternalError(McpError):
+    """Something went wrong here; `reference` finds the cause in the log."""
+
+    code = -32603
+    status = 500
+
+    def __init__(self, message: str = "Internal error", *, reference: str | None = None) -> None:
+        self.reference = reference
+        super().__init__(message, {"reference": reference} if reference else None)
+
+
+class Overloaded(InternalError):
+    """A limit was reached; the same request may succeed after *retry_after* seconds."""
+
+    status = 503
+
+    def __init__(self, message: str, *, retry_after: int = 1, status: int = 503) -> None:
+        super().__init__(message)
+        self.data = {"retryAfter": retry_after}
+        self.headers["retry-after"] = str(retry_after)
+        self.status = status
+
+
+class HeaderMismatch(McpError):
+    """A header is missing, malformed, or says something else than the body.
+
+    2026-07-28, Streamable HTTP, "Server Validation".
+    """
+
+    code = -32020
+    status = 400
+
+
+class MissingCapability(McpError):
+    """The request needs a capability its client did not declare.
+
+    *required* has the shape of ClientCapabilities: `{"sampling": {}}`.
+    """
+
+    code = -32021
+    status = 400
+
+    def __init__(self, required: Mapping[str, Any], message: str | None = None) -> None:
+        names = ", ".join(required)
+        super().__init__(
+            message or f"The client did not declare a capability this request needs: {names}",
+            {"requiredCapabilities": dict(required)},
+        )
+
+
+class UnsupportedVersion(McpError):
+    """The protocol version asked for is not one this server speaks."""
+
+    code = -32022
+    status = 400
+
+    def __init__(self, requested: str, supported: Sequence[str]) -> None:
+        super().__init__(
+            f"Unsupported protocol version: {requested}",
+            {"supported": list(supported), "requested": requested},
+        )
+
+
+class ToolError(GenmcpError):
+    """A tool failed in a way the model should read; its text is shown as it is."""
+
+
+class ConfigurationError(GenmcpError, ValueError):
+    """An option is wrong. The message names the option and what it takes."""
+
+
+class ContractError(GenmcpError, TypeError):
+    """A hook returned, or a caller did, what the contract forbids."""
+
+
+class OutOfTurn(GenmcpError):
+    """A machine was told of a step that its state does not allow."""
+
+    fault: ClassVar[str] = "somebody"
+
+    def __init__(self, step: object, state: object) -> None:
+        self.step = step
+        self.state = state
+        super().__init__(f"{step} while {state}: {self.fault} took a step out of turn")
+
+
+class LocalOutOfTurn(OutOfTurn):
+    """This side took the step: a defect here."""
+
+    fault = "this side"
+
+
+class RemoteOutOfTurn(OutOfTurn):
+    """The peer took the step: a defect there."""
+
+    fault = "the peer"
+
+
+class SealError(GenmcpError):
+    """A sealed value cannot be used."""
+
+
+class Forged(SealError):
+    """Not sealed here, changed since, or sealed for something or somebody else."""
+
+
+class Expired(SealError):
+    """Sealed here, but its time has run out."""
+
+
+class StoreError(GenmcpError):
+    """What a store may raise."""
+
+
+class Conflict(StoreError):
+    """An `expect` did not hold; nothing was written."""
+
+
+class Unavailable(StoreError):
+    """The engine could not be reached; what was asked may or may not have happened."""
+
+
+class ChannelClosed(GenmcpError):
+    """The request has been answered, was cancelled, or its client left."""
+
+
+class AssignGone(GenmcpError, KeyError):
+    """A copied assign that is not there, because no request resumed this call."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(
+            f"assign {key!r} was copied from a request that is over; "
+            f"list it in keep_assigns to keep it with the continuation"
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -1,0 +1,1 @@
+"""The composition root: a server, a store, a secret and limits, made one."""

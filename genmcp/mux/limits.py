@@ -1,0 +1,33 @@
+"""Every bound, with its default."""
+
+import msgspec
+
+__all__ = ["Limits"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of what a mux takes and keeps; sizes in bytes, times in seconds.
+
+    body: the largest request body. depth: how deep JSON may nest.
+    body_time: how long a body may take to arrive.
+    threads: how many `def` hooks run at once; further ones wait.
+    session: how long a legacy session lives.
+    replay: how long events wait for a client that resumes. replay_events: how many of a stream.
+    revoked: how many ended sessions are remembered one by one; past it, every session begun
+        before the oldest of them has to begin anew.
+    """
+
+    body: int = 4 * 1024 * 1024
+    depth: int = 64
+    body_time: float = 30.0
+    threads: int = 32
+    session: float = 24 * 3600.0
+    replay: float = 300.0
+    replay_events: int = 1000
+    revoked: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Check that every bound is positive."""
+        for name in self.__struct_fields__:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"Limits.{name} must be positive, not {getattr(self, name)!r}")

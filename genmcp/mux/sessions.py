@@ -1,0 +1,110 @@
+"""Legacy sessions in use: begun, opened again with each request, ended.
+
+A session is sealed into its id, so that none is kept here. What is kept is bounded: the ids
+that were ended by their clients, and in the store what a session has changed (its log level).
+"""
+
+import logging
+import secrets
+import time
+from collections import OrderedDict
+
+from genmcp.core.seal import NONCE_BYTES, ForeignSeal, Purpose, Seal
+from genmcp.core.session import Session, begin
+from genmcp.errors import Expired, Forged, SessionGone
+from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
+from genmcp.protocol.severity import SEVERITY, LoggingLevel
+from genmcp.stores.store import Put, Store
+
+__all__ = ["Sessions"]
+
+DEFAULT_LEVEL: LoggingLevel = "info"
+
+logger = logging.getLogger("genmcp")
+
+
+class Sessions:
+    """The sessions of one mux. *lifetime* is in seconds; *revoked* bounds what is remembered."""
+
+    def __init__(self, seal: Seal, store: Store, *, lifetime: float, revoked: int) -> None:
+        self._seal = seal
+        self._store = store
+        self._lifetime = lifetime
+        self._revoked = _Revoked(revoked)
+
+    def begin(self, params: InitializeRequestParams, principal: str | None) -> tuple[Session, str]:
+        """Return a new session and its id."""
+        now = time.time()
+        session = begin(params, key=secrets.token_urlsafe(12), now=now)
+        id = self._seal.seal(
+            Purpose.SESSION,
+            session.pack(),
+            now=now,
+            ttl=self._lifetime,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+            bound=(principal,),
+        )
+        return session, id
+
+    def open(self, id: str, principal: str | None) -> Session:
+        """Return the session *id* stands for.
+
+        Raises:
+            SessionGone: it was never begun here by this principal, has ended, or is too old.
+        """
+        try:
+            packed = self._seal.open(Purpose.SESSION, id, now=time.time(), bound=(principal,))
+        except ForeignSeal:
+            logger.warning(
+                "a session id was sealed with another secret: several processes behind one URL "
+                "need one secret (secret= or GENMCP_SECRET)"
+            )
+            raise SessionGone("Session not found") from None
+        except Forged:
+            raise SessionGone("Session not found") from None
+        except Expired:
+            raise SessionGone("Session expired") from None
+        session = Session.unpack(packed)
+        if session in self._revoked:
+            raise SessionGone("Session has ended")
+        return session
+
+    def end(self, session: Session) -> None:
+        """End *session* for good."""
+        self._revoked.add(session, until=session.issued + self._lifetime)
+
+    async def set_level(self, key: str, level: LoggingLevel) -> None:
+        """Keep the least severe level that session *key* wants to hear of."""
+        await self._store.apply(Put(f"session:{key}", level.encode(), ttl=self._lifetime))
+
+    async def level(self, key: str) -> LoggingLevel:
+        """Return the least severe level that session *key* wants to hear of."""
+        entry = await self._store.get(f"session:{key}")
+        found = DEFAULT_LEVEL if entry is None else entry.value.decode()
+        return next(level for level in SEVERITY if level == found)
+
+
+class _Revoked:
+    """Ended sessions, at most *most* of them one by one.
+
+    Past that, every session begun before the ones that are forgotten counts as ended: a client
+    may have to begin anew, but no ended session ever comes back.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._until: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._all_before = 0.0
+
+    def __contains__(self, session: Session) -> bool:
+        return session.issued <= self._all_before or session.key in self._until
+
+    def add(self, session: Session, *, until: float) -> None:
+        """Remember that *session*, which would live until then, has ended."""
+        now = time.time()
+        while self._until and next(iter(self._until.values()))[1] <= now:
+            self._until.popitem(last=False)
+        self._until[session.key] = (session.issued, until)
+        while len(self._until) > self._most:
+            _, (issued, _) = self._until.popitem(last=False)
+            self._all_before = max(self._all_before, issued)

@@ -1,0 +1,119 @@
+"""The table of methods: who may send what, with which params, and what comes back."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+import msgspec
+
+from genmcp.protocol.completion import CompleteRequestParams, CompleteResult
+from genmcp.protocol.discovery import DiscoverResult
+from genmcp.protocol.elicitation import ElicitRequestParams, ElicitResult
+from genmcp.protocol.notifications import (
+    CancelledNotificationParams,
+    LoggingMessageNotificationParams,
+    ProgressNotificationParams,
+)
+from genmcp.protocol.params import (
+    NotificationParams,
+    PaginatedRequestParams,
+    RequestParams,
+)
+from genmcp.protocol.prompts import GetPromptRequestParams, GetPromptResult, ListPromptsResult
+from genmcp.protocol.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    ResourceUpdatedNotificationParams,
+)
+from genmcp.protocol.roots import ListRootsRequestParams, ListRootsResult
+from genmcp.protocol.sampling import CreateMessageRequestParams, CreateMessageResult
+from genmcp.protocol.subscriptions import (
+    SubscriptionsAcknowledgedNotificationParams,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
+)
+from genmcp.protocol.tools import CallToolRequestParams, CallToolResult, ListToolsResult
+from genmcp.protocol.value import Value, decoder_for
+
+__all__ = ["METHODS", "Method", "Sender", "table"]
+
+Sender = Literal["client", "server", "either"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Method:
+    """One method of a revision.
+
+    A notification has no result. Where *may_ask*, an InputRequiredResult may come instead of
+    it. *name_member* is the member of the params that the header `Mcp-Name` repeats
+    (2026-07-28, Streamable HTTP, "Standard Request Headers").
+    """
+
+    name: str
+    params: type[Value]
+    result: type[Value] | None = None
+    sender: Sender = "client"
+    name_member: str | None = None
+    may_ask: bool = False
+    params_decoder: msgspec.json.Decoder[Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params_decoder", decoder_for(self.params))
+
+    @property
+    def is_notification(self) -> bool:
+        """Whether nothing comes back."""
+        return self.result is None
+
+
+def table(methods: Iterable[Method]) -> Mapping[str, Method]:
+    """Return *methods* by their names."""
+    return MappingProxyType({method.name: method for method in methods})
+
+
+#: The methods of 2026-07-28. `sampling/createMessage`, `roots/list` and `elicitation/create`
+#: are not messages there: they travel within an InputRequiredResult.
+METHODS: Final = table(
+    (
+        Method("server/discover", RequestParams, DiscoverResult),
+        Method("tools/list", PaginatedRequestParams, ListToolsResult),
+        Method(
+            "tools/call", CallToolRequestParams, CallToolResult, name_member="name", may_ask=True
+        ),
+        Method("resources/list", PaginatedRequestParams, ListResourcesResult),
+        Method("resources/templates/list", PaginatedRequestParams, ListResourceTemplatesResult),
+        Method(
+            "resources/read",
+            ReadResourceRequestParams,
+            ReadResourceResult,
+            name_member="uri",
+            may_ask=True,
+        ),
+        Method("prompts/list", PaginatedRequestParams, ListPromptsResult),
+        Method(
+            "prompts/get", GetPromptRequestParams, GetPromptResult, name_member="name", may_ask=True
+        ),
+        Method("completion/complete", CompleteRequestParams, CompleteResult),
+        Method("subscriptions/listen", SubscriptionsListenRequestParams, SubscriptionsListenResult),
+        Method("sampling/createMessage", CreateMessageRequestParams, CreateMessageResult, "server"),
+        Method("roots/list", ListRootsRequestParams, ListRootsResult, "server"),
+        Method("elicitation/create", ElicitRequestParams, ElicitResult, "server"),
+        Method("notifications/cancelled", CancelledNotificationParams, sender="either"),
+        Method("notifications/progress", ProgressNotificationParams, sender="server"),
+        Method("notifications/message", LoggingMessageNotificationParams, sender="server"),
+        Method(
+            "notifications/resources/updated", ResourceUpdatedNotificationParams, sender="server"
+        ),
+        Method("notifications/resources/list_changed", NotificationParams, sender="server"),
+        Method("notifications/tools/list_changed", NotificationParams, sender="server"),
+        Method("notifications/prompts/list_changed", NotificationParams, sender="server"),
+        Method(
+            "notifications/subscriptions/acknowledged",
+            SubscriptionsAcknowledgedNotificationParams,
+            sender="server",
+        ),
+    )
+)

@@ -1,0 +1,31 @@
+"""The revisions this package speaks, newest first."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from genmcp.protocol.revisions import (
+    v2024_11_05,
+    v2025_03_26,
+    v2025_06_18,
+    v2025_11_25,
+    v2026_07_28,
+)
+from genmcp.protocol.revisions.revision import Revision
+
+__all__ = ["LATEST", "LEGACY", "MODERN", "REVISIONS"]
+
+#: Each revision by its version, newest first.
+REVISIONS: Final[Mapping[str, Revision]] = MappingProxyType(
+    {
+        module.REVISION.version: module.REVISION
+        for module in (v2026_07_28, v2025_11_25, v2025_06_18, v2025_03_26, v2024_11_05)
+    }
+)
+
+#: Those in which each request stands for itself.
+MODERN: Final = tuple(each for each in REVISIONS.values() if each.modern)
+#: Those that begin with a handshake.
+LEGACY: Final = tuple(each for each in REVISIONS.values() if not each.modern)
+
+LATEST: Final = v2026_07_28.REVISION

@@ -1,0 +1,83 @@
+"""Revision 2025-03-26, where it differs from 2025-06-18: names are titles, results are text."""
+
+from typing import Final
+
+from msgspec import UNSET, structs
+
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.completion import CompleteRequestParams, PromptReference
+from genmcp.protocol.content import (
+    Annotations,
+    AudioContent,
+    EmbeddedResource,
+    ImageContent,
+    ResourceContents,
+    ResourceDefinition,
+    ResourceLink,
+    TextContent,
+)
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.methods import table
+from genmcp.protocol.prompts import PromptArgument, PromptDefinition
+from genmcp.protocol.resources import ResourceTemplateDefinition
+from genmcp.protocol.revisions import v2025_06_18
+from genmcp.protocol.revisions.translation import Change, without
+from genmcp.protocol.roots import Root
+from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
+
+__all__ = ["REVISION"]
+
+
+def _link_as_text(link: ResourceLink) -> TextContent:
+    return TextContent(f"{link.name}: {link.uri}", link.annotations)
+
+
+def _unstructured(result: CallToolResult) -> CallToolResult:
+    if result.structured_content is UNSET:
+        return result
+    return structs.replace(result, structured_content=UNSET)
+
+
+def _plainer(tool: ToolDefinition) -> ToolDefinition:
+    """Of all that is listed, only a tool had a title: among its annotations."""
+    annotations = tool.annotations
+    if tool.title is not None:
+        annotations = annotations or ToolAnnotations()
+        annotations = structs.replace(annotations, title=annotations.title or tool.title)
+    return structs.replace(tool, title=None, annotations=annotations, output_schema=None, meta=None)
+
+
+_DOWN: Final[dict[type, Change]] = {
+    Implementation: without("title"),
+    ToolDefinition: _plainer,
+    CallToolResult: _unstructured,
+    ResourceDefinition: without("title", "meta"),
+    ResourceTemplateDefinition: without("title", "meta"),
+    ResourceLink: _link_as_text,
+    ResourceContents: without("meta"),
+    EmbeddedResource: without("meta"),
+    TextContent: without("meta"),
+    ImageContent: without("meta"),
+    AudioContent: without("meta"),
+    Annotations: without("last_modified"),
+    PromptDefinition: without("title", "meta"),
+    PromptArgument: without("title"),
+    PromptReference: without("title"),
+    CompleteRequestParams: without("context"),
+    ClientCapabilities: without("elicitation"),
+    Root: without("meta"),
+}
+
+_NEWER: Final = v2025_06_18.REVISION
+
+REVISION: Final = _NEWER.older(
+    "2025-03-26",
+    batches=True,
+    version_header=False,
+    structured_content=None,
+    methods=table(
+        method for method in _NEWER.methods.values() if method.name != "elicitation/create"
+    ),
+    down=_DOWN,
+    up={},
+)

@@ -1,0 +1,140 @@
+"""Revision 2025-06-18, where it differs from 2025-11-25: no icons, and plainer questions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from msgspec import json, structs
+
+from genmcp.errors import MissingCapability
+from genmcp.protocol.capabilities import (
+    ClientCapabilities,
+    ElicitationCapability,
+    SamplingCapability,
+)
+from genmcp.protocol.content import ResourceDefinition, TextContent
+from genmcp.protocol.elicitation import ElicitRequestParams
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.methods import table
+from genmcp.protocol.prompts import PromptDefinition
+from genmcp.protocol.resources import ResourceTemplateDefinition
+from genmcp.protocol.revisions import v2025_11_25
+from genmcp.protocol.revisions.translation import Change, without
+from genmcp.protocol.sampling import (
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    SamplingMessage,
+    ToolResultContent,
+    ToolUseContent,
+)
+from genmcp.protocol.tools import ToolDefinition
+
+__all__ = ["REVISION"]
+
+
+def _without_options(capabilities: ClientCapabilities) -> ClientCapabilities:
+    """Sampling and elicitation are declared without options, and forms are all there is."""
+    sampling, elicitation = capabilities.sampling, capabilities.elicitation
+    return structs.replace(
+        capabilities,
+        sampling=sampling and SamplingCapability(),
+        elicitation=ElicitationCapability() if elicitation and elicitation.takes_forms else None,
+    )
+
+
+def _use_as_text(use: ToolUseContent) -> TextContent:
+    return TextContent(f"[call of the tool {use.name}: {json.encode(use.input).decode()}]")
+
+
+def _result_as_text(result: ToolResultContent) -> TextContent:
+    return TextContent(_text(result.content))
+
+
+def _text(blocks: Any) -> str:
+    """What *blocks* say, as far as it is text."""
+    return "\n".join(
+        block.text if isinstance(block, TextContent) else f"[{block.__struct_config__.tag}]"
+        for block in blocks
+    )
+
+
+def _one_by_one(params: CreateMessageRequestParams) -> CreateMessageRequestParams:
+    """SEP-1577: there were no tools in sampling, and a message held one block."""
+    return structs.replace(
+        params,
+        messages=[each for message in params.messages for each in _split(message)],
+        tools=None,
+        tool_choice=None,
+    )
+
+
+def _split(message: SamplingMessage) -> Iterator[SamplingMessage]:
+    if isinstance(message.content, Sequence):
+        for block in message.content:
+            yield SamplingMessage(message.role, block)
+    else:
+        yield message
+
+
+def _in_one(result: CreateMessageResult) -> CreateMessageResult:
+    """SEP-1577: a message held one block."""
+    content = result.content
+    if not isinstance(content, Sequence):
+        return result
+    block = content[0] if len(content) == 1 else TextContent(_text(content))
+    return structs.replace(result, content=block)
+
+
+def _plainer(params: ElicitRequestParams) -> ElicitRequestParams:
+    """SEP-1036: there were only forms, so the mode was not said."""
+    if params.requested_schema is None:
+        raise MissingCapability({"elicitation": {"url": {}}})
+    schema = params.requested_schema
+    properties = {name: _plain(each) for name, each in schema.get("properties", {}).items()}
+    kept = {name: value for name, value in schema.items() if name != "$schema"}
+    return ElicitRequestParams(params.message, kept | {"properties": properties})
+
+
+def _plain(property_: Mapping[str, Any]) -> Mapping[str, Any]:
+    """SEP-1330, SEP-1034: one choice at most, titles beside it, defaults of booleans only."""
+    if property_.get("type") == "array":
+        raise MissingCapability(
+            {"elicitation": {}},
+            "A client of 2025-06-18 lets its user choose one value, not several",
+        )
+    plain = dict(property_)
+    if "oneOf" in plain:
+        options = plain.pop("oneOf")
+        plain["enum"] = [option["const"] for option in options]
+        plain["enumNames"] = [option["title"] for option in options]
+    if plain.get("type") != "boolean":
+        plain.pop("default", None)
+    return plain
+
+
+_DOWN: Final[dict[type, Change]] = {
+    Implementation: without("icons", "description", "website_url"),
+    ToolDefinition: without("icons"),
+    ResourceDefinition: without("icons"),
+    ResourceTemplateDefinition: without("icons"),
+    PromptDefinition: without("icons"),
+    ClientCapabilities: _without_options,
+    ToolUseContent: _use_as_text,
+    ToolResultContent: _result_as_text,
+    SamplingMessage: without("meta"),
+    CreateMessageRequestParams: _one_by_one,
+    CreateMessageResult: _in_one,
+    ElicitRequestParams: _plainer,
+}
+
+_NEWER: Final = v2025_11_25.REVISION
+_ELICIT: Final = _NEWER.methods["elicitation/create"]
+
+REVISION: Final = _NEWER.older(
+    "2025-06-18",
+    argument_faults_are_results=False,
+    priming_event=False,
+    methods=table((*_NEWER.methods.values(), replace(_ELICIT, params=ElicitRequestParams))),
+    down=_DOWN,
+    up={},
+)

@@ -1,0 +1,24 @@
+"""Revision 2026-07-28: the one all values are of."""
+
+from typing import Final
+
+from genmcp.protocol.methods import METHODS
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.revisions.translation import Step
+
+__all__ = ["REVISION"]
+
+REVISION: Final = Revision(
+    version="2026-07-28",
+    modern=True,
+    batches=False,
+    version_header=True,
+    streamable_http=True,
+    argument_faults_are_results=True,
+    priming_event=False,
+    resource_not_found=-32602,
+    structured_content="any",
+    methods=METHODS,
+    downward=Step({}),
+    upward=Step({}),
+)

@@ -1,0 +1,74 @@
+"""Tools: 2026-07-28, server/tools."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from genmcp.protocol.content import ContentBlock
+from genmcp.protocol.implementation import Icon
+from genmcp.protocol.params import InputResponseRequestParams
+from genmcp.protocol.result import PaginatedResult, Result
+from genmcp.protocol.value import Value
+
+__all__ = [
+    "NO_ARGUMENTS",
+    "CallToolRequestParams",
+    "CallToolResult",
+    "ListToolsResult",
+    "ToolAnnotations",
+    "ToolDefinition",
+]
+
+#: What `CallToolRequestParams.arguments` is when there are none; it is false.
+NO_ARGUMENTS = msgspec.Raw()
+
+
+class ToolAnnotations(Value, kw_only=True):
+    """What a tool says of itself, which a client need not believe."""
+
+    title: str | None = None
+    read_only_hint: bool | None = None
+    destructive_hint: bool | None = None
+    idempotent_hint: bool | None = None
+    open_world_hint: bool | None = None
+
+
+class ToolDefinition(Value):
+    """A tool as it is listed; the schema's Tool.
+
+    The input schema is of type object; *output_schema* may be any JSON Schema.
+    """
+
+    name: str
+    input_schema: Mapping[str, Any]
+    title: str | None = None
+    description: str | None = None
+    output_schema: Mapping[str, Any] | None = None
+    icons: Sequence[Icon] | None = None
+    annotations: ToolAnnotations | None = None
+    meta: Mapping[str, Any] | None = None
+
+
+class ListToolsResult(PaginatedResult):
+    """One page of the tools."""
+
+    tools: Sequence[ToolDefinition]
+
+
+class CallToolRequestParams(InputResponseRequestParams):
+    """Which tool to call, and with what: *arguments* are its JSON, as it came."""
+
+    name: str
+    arguments: msgspec.Raw = NO_ARGUMENTS
+
+
+class CallToolResult(Result):
+    """What a tool answers.
+
+    *structured_content* is any JSON value, null among them; UNSET is its absence.
+    """
+
+    content: Sequence[ContentBlock]
+    structured_content: Any = msgspec.UNSET
+    is_error: bool | None = None

@@ -1,0 +1,71 @@
+"""The `default`s of properties, filled into values that leave those properties out."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+from genmcp.schema.document import Document, joined
+
+__all__ = ["filler_of"]
+
+Plans = dict[str, tuple[dict[str, Any], dict[str, str]]]
+"""By pointer: the defaults of a schema's properties, and where its properties' schemas are."""
+
+
+def filler_of(document: Document) -> Callable[[Any], Any]:
+    """What fills in the defaults of *document*; without any it gives back what it is given.
+
+    Defaults are those of `properties`, at every level and through references. What is there is
+    never replaced, and a default is not filled in further.
+    """
+    plans: Plans = {}
+    pending = [""]
+    while pending:
+        pointer = pending.pop()
+        if pointer not in plans:
+            plans[pointer] = plan = _plan(document, pointer)
+            pending.extend(plan[1].values())
+    if not any(defaults for defaults, _ in plans.values()):
+        return _unchanged
+    return lambda value: _filled(value, "", plans)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _filled(value: Any, pointer: str, plans: Plans) -> Any:
+    if value.__class__ is not dict:
+        return value
+    defaults, below = plans[pointer]
+    filled = {
+        name: _filled(each, below[name], plans) if name in below else each
+        for name, each in value.items()
+    }
+    for name, default in defaults.items():
+        if name not in filled:
+            filled[name] = deepcopy(default)
+    return filled
+
+
+def _plan(document: Document, pointer: str) -> tuple[dict[str, Any], dict[str, str]]:
+    defaults: dict[str, Any] = {}
+    below: dict[str, str] = {}
+    for place in _with_references(document, pointer):
+        for name in document.schemas[place].get("properties", ()):
+            below[name] = joined(place, "properties", name)
+            for each in _with_references(document, below[name]):
+                if "default" in document.schemas[each]:
+                    defaults.setdefault(name, document.schemas[each]["default"])
+    return defaults, below
+
+
+def _with_references(document: Document, pointer: str) -> list[str]:
+    """*pointer* and what it refers to, in turn; only those that are objects."""
+    places: list[str] = []
+    while document.schemas[pointer].__class__ is dict:
+        places.append(pointer)
+        if "$ref" not in document.schemas[pointer]:
+            break
+        pointer = document.target(pointer, "$ref")
+    return places

@@ -1,0 +1,68 @@
+"""Schemas and decoders of pydantic models; pydantic is imported only when one is met."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from genmcp.errors import ConfigurationError
+from genmcp.schema.words import MOST_FAULTS, ArgumentFaults, came, fault, shown
+
+__all__ = ["decoder_of_pydantic", "schema_of_pydantic"]
+
+
+def schema_of_pydantic(source: Any) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a pydantic model, by its aliases."""
+    import pydantic
+
+    try:
+        return pydantic.TypeAdapter(source).json_schema()
+    except pydantic.PydanticUserError as error:
+        raise ConfigurationError(f"{source!r} cannot describe JSON: {error}") from error
+
+
+def decoder_of_pydantic(source: Any) -> Callable[[bytes], Any]:
+    """What reads JSON text as *source*, with pydantic's own rules; raises ArgumentFaults."""
+    import pydantic
+
+    typed = pydantic.TypeAdapter(source).validate_json
+
+    def decode(raw: bytes) -> Any:
+        try:
+            return typed(raw)
+        except pydantic.ValidationError as error:
+            found = error.errors(include_url=False, include_context=False)
+        whole = msgspec.json.decode(raw)
+        faults = [_fault_of(each, whole) for each in found[:MOST_FAULTS]]
+        if len(found) > MOST_FAULTS:
+            faults.append(f"... and {len(found) - MOST_FAULTS} more")
+        raise ArgumentFaults(faults)
+
+    return decode
+
+
+def _fault_of(found: Mapping[str, Any], whole: Any) -> str:
+    """One of pydantic's findings in the words of this package."""
+    location: tuple[str | int, ...] = found["loc"]
+    path = _within(location, whole)
+    message: str = found["msg"]
+    if found["type"] == "missing":
+        return fault(path, f"missing required property {shown(location[-1])}")
+    if found["type"] == "extra_forbidden":
+        return fault(path, "unexpected property")
+    message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if found["type"] in ("value_error", "assertion_error"):
+        return fault(path, message)
+    words = message.replace("Input should be", "expected", 1)
+    return fault(path, f"{words}, got {came(found['input'])}")
+
+
+def _within(location: Sequence[str | int], whole: Any) -> list[str | int]:
+    """The steps of *location* that are in the value; pydantic adds names of union members."""
+    path: list[str | int] = []
+    for step in location:
+        held = isinstance(whole, dict) and step in whole
+        if held or (isinstance(whole, list) and isinstance(step, int) and step < len(whole)):
+            whole = whole[step]
+            path.append(step)
+    return path

@@ -1,0 +1,112 @@
+"""Schemas and decoders of types: msgspec structs, dataclasses, TypedDicts, attrs and pydantic."""
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.errors import ConfigurationError
+from genmcp.schema.of_pydantic import decoder_of_pydantic, schema_of_pydantic
+from genmcp.schema.schema import Schema
+from genmcp.schema.words import ArgumentFaults, fault, listed
+
+__all__ = ["decoder_of", "schema_of"]
+
+_PLACE: Final = re.compile(r" - at `\$(.*)`$", re.DOTALL)
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+_EXPECTED: Final = re.compile(r"Expected `([^`]+)`(.*)", re.DOTALL)
+
+_NAMES: Final = {
+    "array": "an array",
+    "bool": "a boolean",
+    "float": "a number",
+    "int": "an integer",
+    "null": "null",
+    "object": "an object",
+    "str": "a string",
+}
+# To JSON Schema 1.0 is an integer, to msgspec it is not.
+_CAME: Final = _NAMES | {"float": "a number with a decimal point"}
+
+
+def schema_of(source: Any) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a type, self-contained: what it refers to is in its `$defs`.
+
+    Descriptions come from docstrings, `Annotated[..., msgspec.Meta(...)]` and pydantic's fields.
+    Raises ConfigurationError where the type has no JSON form.
+    """
+    if is_pydantic(source):
+        return schema_of_pydantic(source)
+    try:
+        schema = msgspec.json.schema(source)
+        # Defaults are given as Python values; in the schema they are JSON.
+        schema = msgspec.json.decode(msgspec.json.encode(schema))
+    except (TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigurationError(f"{source!r} cannot describe JSON: {reason}") from error
+    return _with_root(dict(schema))
+
+
+def decoder_of(source: Any, schema: Schema) -> Callable[[bytes], Any]:
+    """What reads JSON text as *source*; *schema*, made from the same type, explains faults.
+
+    It raises ArgumentFaults, and whatever else the type's own code raises.
+    """
+    if is_pydantic(source):
+        return decoder_of_pydantic(source)
+    typed = msgspec.json.Decoder(source).decode
+
+    def decode(raw: bytes) -> Any:
+        try:
+            return typed(raw)
+        except msgspec.ValidationError as error:
+            faults = schema.check(msgspec.json.decode(raw), raw) or (_fault_of(str(error)),)
+        raise ArgumentFaults(faults)
+
+    if not schema.parts.uses("pattern"):
+        return decode
+
+    def decode_matched(raw: bytes) -> Any:
+        # msgspec matches with `re`, which may take exponential time: only what the linear engine
+        # has accepted gets there.
+        if faults := schema.check(msgspec.json.decode(raw), raw):
+            raise ArgumentFaults(faults)
+        return decode(raw)
+
+    return decode_matched
+
+
+def is_pydantic(source: Any) -> bool:
+    """Whether *source* is a pydantic model or pydantic dataclass."""
+    return "pydantic" in sys.modules and hasattr(source, "__pydantic_validator__")
+
+
+def _with_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """*schema* with its root written out, and kept in `$defs` only if it is referred to there."""
+    reference = schema.pop("$ref", None)
+    if reference is None:
+        return schema
+    definitions = schema.pop("$defs")
+    name = reference.removeprefix("#/$defs/")
+    root = definitions[name]
+    if msgspec.json.encode(reference) not in msgspec.json.encode(definitions):
+        del definitions[name]
+    return {**root, "$defs": definitions} if definitions else dict(root)
+
+
+def _fault_of(message: str) -> str:
+    """One of msgspec's messages, about what the schema cannot say, in the words of this package."""
+    path: list[str | int] = []
+    if place := _PLACE.search(message):
+        message = message[: place.start()]
+        for step in _STEP.finditer(place[1]):
+            if step[0] == "[...]":
+                break  # an entry of a mapping: msgspec does not say which
+            path.append(step[1] if step[1] is not None else int(step[2]))
+    if wanted := _EXPECTED.fullmatch(message):
+        types = [_NAMES.get(name, name) for name in wanted[1].split(" | ")]
+        rest = re.sub(r"`([^`]+)`", lambda each: _CAME.get(each[1], each[1]), wanted[2])
+        return fault(path, f"expected {listed(types, 'or')}{rest}")
+    return fault(path, message)

@@ -1,0 +1,177 @@
+"""What a store is: the one interface, and the values that go in and out.
+
+A store keeps two things, each until its time runs out: small **records** under a key, changed by
+compare-and-set, and ordered **logs** of events, which are replayed and then followed live.
+Sessions, tasks, leases and replay logs are made of nothing else, and all are written by `apply`.
+
+Each engine passes tests/stores/test_store_contract.py, which says the same as the docstrings here.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
+from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
+
+from genmcp.errors import ContractError, StoreError
+
+__all__ = ["Append", "Delete", "Entry", "Event", "Gap", "Op", "Put", "Store"]
+
+
+class Gap(StoreError):
+    """Events after the one asked for may have been dropped: what follows is not all there was.
+
+    Raised as well for an id that is not of this log. A reader that can do with the rest asks again
+    from the beginning; a resuming client is told.
+    """
+
+    def __init__(self, log: str, after: str) -> None:
+        self.log = log
+        self.after = after
+        super().__init__(f"the log {log!r} no longer has everything after {after!r}")
+
+
+class Entry(Struct, frozen=True):
+    """A record as it was read.
+
+    Each Put makes *version* one larger. A key that was gone and comes back never has a version it
+    had before, so that whoever held the old record (a lease that lapsed) cannot change the new one.
+    """
+
+    value: bytes
+    version: int
+
+
+class Event(Struct, frozen=True):
+    """One event of a log.
+
+    *id* is opaque: letters, digits, "-" and "_". Only the store can say which of two is the later;
+    a log that was gone and comes back never has an id it had before. It is fit for Last-Event-ID.
+    """
+
+    id: str
+    data: bytes
+
+
+class Put(Struct, frozen=True):
+    """Writes a record, in place of the one under *key* if there is one.
+
+    The record is gone *ttl* seconds later; None keeps it until it is deleted. *expect* is the
+    version that is replaced, 0 if there must be none, None if it does not matter.
+    """
+
+    key: str
+    value: bytes
+    ttl: float | None = None
+    expect: int | None = None
+
+
+class Append(Struct, frozen=True):
+    """Adds an event to the end of *log*, and makes the log if there is none.
+
+    The whole log is gone *ttl* seconds after the last event was added. Of more than *keep* events
+    the oldest are dropped.
+    """
+
+    log: str
+    data: bytes
+    ttl: float
+    keep: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise ContractError(f"keep is {self.keep}; a log keeps at least the event added last")
+
+
+class Delete(Struct, frozen=True):
+    """Removes the record under *key*, if there is one.
+
+    *expect* is as for Put: with a version this takes the record, and only one taker succeeds.
+    """
+
+    key: str
+    expect: int | None = None
+
+
+Op: TypeAlias = Put | Append | Delete
+
+
+class Store(ABC):
+    """Keeps records and logs, for any number of event loops and threads at the same time."""
+
+    shared: ClassVar[bool]
+    """Whether other processes see what is kept."""
+
+    durable: ClassVar[bool]
+    """Whether what is kept outlives this process."""
+
+    @abstractmethod
+    async def get(self, key: str) -> Entry | None:
+        """Return the record under *key*, or None if there is none or its time has run out.
+
+        Every `apply` that was awaited before is seen, whichever process awaited it.
+
+        Raises:
+            Unavailable: the engine could not be reached, or the store is closed.
+        """
+
+    @abstractmethod
+    async def apply(self, *ops: Op) -> None:
+        """Do all of *ops*, in order, or none of them; nobody sees a part.
+
+        Each `expect` is compared with what the ops before it left. Of several callers that expect
+        the same version of a record exactly one succeeds. When this returns, followers of the logs
+        are being woken. The ops of one call are about one subject (`task:7` and its log), so that
+        an engine may keep subjects apart.
+
+        Raises:
+            Conflict: an `expect` did not hold; nothing was written.
+            Unavailable: the store is full, and nothing was written; or it is closed, or the engine
+                could not be reached, and it is not known whether it was written.
+        """
+
+    @abstractmethod
+    async def touch(self, key: str, ttl: float) -> bool:
+        """Let the record under *key* live for *ttl* seconds from now; its version stays.
+
+        Return False, and do nothing, if there is none.
+
+        Raises:
+            Unavailable: the engine could not be reached, or the store is closed.
+        """
+
+    @abstractmethod
+    async def read(self, log: str, after: str | None = None, limit: int = 100) -> Sequence[Event]:
+        """Return at most *limit* events of *log*, in order, from the one that follows *after*.
+
+        With None, from the oldest there is. A log that does not exist has no events.
+
+        Raises:
+            Gap: events after *after* may have been dropped or have run out, or *after* is not an
+                id of this log. Any text may be given.
+            Unavailable: the engine could not be reached, or the store is closed.
+        """
+
+    @abstractmethod
+    def follow(self, log: str, after: str | None = None) -> AsyncGenerator[Event, None]:
+        """Yield the events of *log* from the one that follows *after*, then each new one.
+
+        In order, each once, with no gap between what was there and what comes. It never ends of
+        itself, and the log need not exist. Nothing is kept for a follower but its place, so a slow
+        one holds nobody up and costs no memory. It begins at the first `anext`. Close it with
+        `contextlib.aclosing`, or cancel the asyncio.Task that waits in it; either takes effect at
+        once and leaves nothing behind.
+
+        Raises:
+            Gap: as for `read`, at the first `anext` or when the follower fell so far behind that
+                an event was dropped before its turn. What it yielded until then was complete.
+            Unavailable: the engine could not be reached, or the store is or was closed.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of what the engine holds; a second time does nothing.
+
+        Whatever is asked afterwards raises Unavailable, and so does every follower, at once. What a
+        durable store keeps stays kept.
+        """

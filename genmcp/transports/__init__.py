@@ -1,0 +1,1 @@
+"""Bytes in and out: reads, asks the core, performs what it says."""

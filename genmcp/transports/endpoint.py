@@ -1,0 +1,200 @@
+"""The MCP endpoint: an ASGI application that serves every revision at one URL."""
+
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from starlette.routing import Route
+
+from genmcp.core.server_dispatch import VERSION_HEADER, Era, era_of, speaks_modern
+from genmcp.errors import ConfigurationError, InternalError, McpError, Refused
+from genmcp.mux.mux import Mux
+from genmcp.server import Server
+from genmcp.transports import legacy, modern
+from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, read_body
+from genmcp.transports.principal import Principal, authenticated
+from genmcp.transports.shutdown import Shutdown
+from genmcp.transports.visit import Visit
+from genmcp.wire import jsonrpc
+from genmcp.wire.http import Gate, Security, cors_headers, judge_post, preflight_headers
+
+__all__ = ["Endpoint"]
+
+logger = logging.getLogger("genmcp")
+
+
+class Endpoint:
+    """Serves a mux, or a server in a mux of its own, over HTTP. It is an ASGI application.
+
+        app = Starlette(routes=[Endpoint(suite).route("/mcp")])
+
+    security: which pages and host names may call. principal: finds who a request was
+    authenticated as; the default reads `scope["user"]`. copy_assigns: keys of the request's
+    state (`request.state` in Starlette) that tools find in `channel.assigns`. heartbeat: after
+    how many seconds of silence a held response says that it is alive. grace: how many seconds
+    calls have to finish when the server goes away.
+
+    It needs no lifespan, starts nothing until it is asked, and several live in one process.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+
+    def __init__(
+        self,
+        target: Mux | Server,
+        *,
+        security: Security | None = None,
+        principal: Principal = authenticated,
+        copy_assigns: Iterable[str] = (),
+        heartbeat: float = 15.0,
+        grace: float = 5.0,
+    ) -> None:
+        if isinstance(copy_assigns, str):
+            raise ConfigurationError(
+                f"copy_assigns takes a list of keys, not the string {copy_assigns!r}"
+            )
+        if heartbeat <= 0 or grace < 0:
+            raise ConfigurationError("heartbeat must be positive, grace not negative")
+        self.mux = target if isinstance(target, Mux) else Mux(target)
+        self._gate = Gate(security or Security())
+        self._principal = principal
+        self._copied = tuple(copy_assigns)
+        self._heartbeat = heartbeat
+        self._shutdown = Shutdown(grace)
+
+    def __repr__(self) -> str:
+        return f"<Endpoint of {self.mux!r}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000, "reason": "not a web socket"})
+
+    def route(self, path: str) -> Route:
+        """Return a Starlette route that answers at *path*, with and without a slash at its end.
+
+        It takes every method and redirects nowhere.
+        """
+        return _Route(path, self)
+
+    async def aclose(self) -> None:
+        """End what is open on this event loop, and let go of what the mux holds."""
+        await self._shutdown.stop()
+        await self.mux.aclose()
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.aclose()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit = Visit(self.mux, self._shutdown, self._heartbeat, receive, send)
+        try:
+            peer = scope.get("client")
+            visit.table = self._gate.admit(scope["headers"], peer[0] if peer else None)
+            origin = visit.table.get(b"origin")
+            if origin is not None:
+                visit.headers = cors_headers(origin)
+            visit.principal = self._principal(scope)
+            if self._copied:
+                state = scope.get("state", {})
+                visit.copied = {key: state[key] for key in self._copied if key in state}
+            await _METHODS.get(scope["method"], _not_allowed)(visit)
+        except McpError as error:
+            await _refuse(visit, error)
+        except ClientLeft:
+            pass
+        except Exception as error:
+            reference = secrets.token_hex(6)
+            logger.error("a request failed [%s]", reference, exc_info=error)
+            if visit.answered:
+                raise
+            message = f"Internal error (reference {reference})"
+            await _refuse(visit, InternalError(message, reference=reference))
+
+
+async def _post(visit: Visit) -> None:
+    head = judge_post(visit.table)
+    limits = visit.mux.limits
+    body = await read_body(visit.receive, visit.table.get(b"content-length"), limits)
+    try:
+        message = jsonrpc.decode(body, max_depth=limits.depth)
+    except McpError as error:
+        visit.id = jsonrpc.id_of(body)
+        raise error from None
+    if isinstance(message, list):
+        await legacy.post_batch(visit, head, message)
+        return
+    if message.is_request:
+        visit.id = message.request_id
+    era = era_of(head, message)
+    if era is Era.MODERN:
+        await modern.post(visit, head, message)
+    elif era is Era.HANDSHAKE:
+        await legacy.initialize(visit, message)
+    else:
+        await legacy.post(visit, head, message)
+
+
+async def _get(visit: Visit) -> None:
+    _only_legacy(visit)
+    await legacy.get(visit)
+
+
+async def _delete(visit: Visit) -> None:
+    _only_legacy(visit)
+    await legacy.delete(visit)
+
+
+async def _options(visit: Visit) -> None:
+    origin = visit.table.get(b"origin")
+    visit.headers = preflight_headers(visit.table, origin) if origin else [_ALLOW]
+    await visit.reply(204)
+
+
+async def _not_allowed(visit: Visit) -> None:
+    raise Refused(
+        "This endpoint takes POST, and GET and DELETE within a session",
+        status=405,
+        headers={"allow": "GET, POST, DELETE, OPTIONS"},
+    )
+
+
+def _only_legacy(visit: Visit) -> None:
+    """2026-07-28, Streamable HTTP, "Earlier Streamable HTTP Revisions": GET and DELETE are 405."""
+    if speaks_modern(visit.table.get(VERSION_HEADER)):
+        raise Refused("This revision has only POST", status=405, headers={"allow": "POST"})
+
+
+async def _refuse(visit: Visit, error: McpError) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+    await visit.reply(error.status, jsonrpc.encode_error(visit.id, error), headers)
+
+
+_ALLOW: Final = (b"allow", b"GET, POST, DELETE, OPTIONS")
+_METHODS: Final[dict[str, Callable[[Visit], Awaitable[None]]]] = {
+    "POST": _post,
+    "GET": _get,
+    "DELETE": _delete,
+    "OPTIONS": _options,
+}
+
+
+class _Route(Route):
+    """A route whose path may end in a slash or not, so that no router redirects to the other."""
+
+    def __init__(self, path: str, endpoint: Endpoint) -> None:
+        super().__init__(path.rstrip("/") or "/", endpoint, name="mcp", include_in_schema=False)
+        self.path_regex = re.compile(self.path_regex.pattern.removesuffix("$").rstrip("/") + "/?$")

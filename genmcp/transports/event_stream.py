@@ -1,0 +1,75 @@
+"""Event streams that no call writes: a session's own stream, and streams that are resumed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from genmcp.core.actions import Action, Begin, Chunk, End
+from genmcp.transports.asgi import Headers, Receive, Send, perform
+from genmcp.wire.sse import COMMENT
+
+__all__ = ["EventStream"]
+
+
+class EventStream:
+    """Sends what a source yields until it ends, the client leaves, or it is told to stop.
+
+    *heartbeat* is how many seconds of silence a comment breaks.
+    """
+
+    idle = True
+
+    def __init__(self, send: Send, *, headers: Headers, heartbeat: float) -> None:
+        self._send = send
+        self._headers = headers
+        self._heartbeat = heartbeat
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """End the stream; its client may come back elsewhere."""
+        self._stopped.set()
+
+    async def serve(self, source: AsyncIterator[bytes], receive: Receive) -> None:
+        """Send the events of *source*, which are complete in the form they have on the wire."""
+        loop = asyncio.get_running_loop()
+        await self._perform(Begin())
+        ends = {
+            loop.create_task(self._stopped.wait()),
+            loop.create_task(_left(receive)),
+        }
+        following = loop.create_task(_next(source))
+        try:
+            while True:
+                done, _ = await asyncio.wait(
+                    {following, *ends},
+                    timeout=self._heartbeat,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if following in done:
+                    data = following.result()
+                    if data is None:
+                        break
+                    await self._perform(Chunk(data))
+                    following = loop.create_task(_next(source))
+                elif done:
+                    break
+                else:
+                    await self._perform(Chunk(COMMENT))
+            await self._perform(End())
+        except OSError:
+            pass  # the client has left
+        finally:
+            for task in (following, *ends):
+                task.cancel()
+            await asyncio.wait([following, *ends])
+
+    async def _perform(self, action: Action) -> None:
+        await perform([action], self._send, self._headers)
+
+
+async def _next(source: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(source, None)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

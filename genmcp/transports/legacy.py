@@ -1,0 +1,177 @@
+"""Requests of the revisions before 2026-07-28: sessions, their streams, batches."""
+
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+
+from genmcp.core.exchange import Exchange
+from genmcp.core.request import Request
+from genmcp.core.server_dispatch import SESSION_HEADER, params_of, session_request
+from genmcp.core.session import Session
+from genmcp.errors import InvalidRequest, McpError, Refused
+from genmcp.mux.listeners import LISTENER
+from genmcp.protocol.notifications import CancelledNotificationParams
+from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeResult
+from genmcp.transports.event_stream import EventStream
+from genmcp.transports.visit import Visit
+from genmcp.wire.http import Head, judge_get
+from genmcp.wire.jsonrpc import Message
+
+__all__ = ["delete", "get", "initialize", "post", "post_batch"]
+
+
+async def initialize(visit: Visit, message: Message) -> None:
+    """Begin a session, whose id goes out with the answer.
+
+    2025-11-25, lifecycle, "Initialization".
+    """
+    if not isinstance(message.id, int | str):
+        raise InvalidRequest("initialize must be a request")
+    params = params_of(REVISION.methods["initialize"], message)
+    session, id = visit.mux.sessions.begin(params, visit.principal)
+    server = visit.mux.server
+    result = InitializeResult(
+        protocol_version=session.version,
+        capabilities=server.capabilities,
+        server_info=server.info,
+        instructions=server.instructions,
+    )
+    body = visit.mux.encoder.response(session.revision, message.id, result)
+    await visit.reply(200, body, [(SESSION_HEADER, id.encode())])
+
+
+async def post(visit: Visit, head: Head, message: Message) -> None:
+    """Answer one message of a session.
+
+    Raises:
+        SessionGone: the session is not there any more.
+    """
+    session = _session(visit)
+    if message.is_request:
+        await _serve(visit, head, session, [message])
+    else:
+        _take(visit, session, message)
+        await visit.reply(202)
+
+
+async def post_batch(visit: Visit, head: Head, batch: Sequence[Message | InvalidRequest]) -> None:
+    """Answer the messages of a batch: 2025-03-26, basic, "Batching".
+
+    Raises:
+        InvalidRequest: the session's revision has no batches.
+    """
+    if SESSION_HEADER not in visit.table:
+        raise InvalidRequest("The body must be one message, not a batch")
+    session = _session(visit)
+    if not session.revision.batches:
+        raise InvalidRequest(f"The body must be one message: {session.version} has no batches")
+    asked: list[Message | InvalidRequest] = []
+    for member in batch:
+        if isinstance(member, InvalidRequest) or member.is_request:
+            asked.append(member)
+        else:
+            _take(visit, session, member)
+    if asked:
+        await _serve(visit, head, session, asked, batch=True)
+    else:
+        await visit.reply(202)
+
+
+async def get(visit: Visit) -> None:
+    """Open the session's own stream, or go on with one whose connection was lost.
+
+    2025-11-25, transports, "Listening for Messages from the Server" and "Resumability and
+    Redelivery".
+    """
+    session = _session(visit)
+    judge_get(visit.table)
+    last = visit.table.get(b"last-event-id")
+    stream = EventStream(visit.send, headers=visit.headers, heartbeat=visit.heartbeat)
+    if last is None:
+        source = visit.mux.listeners.listen(session.key)
+    else:
+        source = await _resumed(visit, session, last.decode("latin-1"))
+    visit.answered = True
+    visit.shutdown.add(stream)
+    try:
+        async with aclosing(source):
+            await stream.serve(source, visit.receive)
+    finally:
+        visit.shutdown.discard(stream)
+
+
+async def delete(visit: Visit) -> None:
+    """End the session, and what it has open: 2025-11-25, transports, "Session Management"."""
+    await visit.mux.end_session(_session(visit))
+    await visit.reply(204)
+
+
+def _session(visit: Visit) -> Session:
+    id = visit.table.get(SESSION_HEADER)
+    if id is None:
+        raise Refused(
+            "This method needs a session (Mcp-Session-Id), which initialize begins",
+            status=405,
+            headers={"allow": "POST"},
+        )
+    return visit.mux.sessions.open(id.decode("latin-1"), visit.principal)
+
+
+async def _serve(
+    visit: Visit,
+    head: Head,
+    session: Session,
+    asked: Sequence[Message | InvalidRequest],
+    *,
+    batch: bool = False,
+) -> None:
+    """Answer what is *asked*; one that is refused does not keep the others from being served."""
+    requests: list[Request] = []
+    refused: list[bytes] = []
+    encoder = visit.mux.encoder
+    for message in asked:
+        if isinstance(message, InvalidRequest):
+            refused.append(encoder.error(session.revision, None, message))
+            continue
+        try:
+            requests.append(session_request(session, message, visit.mux))
+        except McpError as error:
+            refused.append(encoder.error(session.revision, message.request_id, error))
+    exchange = Exchange(
+        stream=secrets.token_urlsafe(9) if head.stream else None,
+        primed=session.revision.priming_event,
+        streams=head.stream,
+        cancels=any(
+            request.route and request.route.on_disconnect == "cancel" for request in requests
+        ),
+        expected=len(asked),
+        batch=batch,
+    )
+    await visit.serve(requests, exchange, refused)
+
+
+def _take(visit: Visit, session: Session, message: Message) -> None:
+    """Take a notification or a response in."""
+    if message.method == "notifications/cancelled":
+        # 2025-11-25, cancellation, "Error Handling": a malformed one is ignored.
+        with suppress(McpError):
+            params: CancelledNotificationParams = params_of(_CANCELLED, message)
+            visit.mux.cancel(session.key, params.request_id)
+
+
+_CANCELLED = REVISION.methods["notifications/cancelled"]
+
+
+async def _resumed(visit: Visit, session: Session, last: str) -> AsyncGenerator[bytes, None]:
+    """Return what follows event *last* on its stream.
+
+    Raises:
+        InvalidRequest: there is no such stream, or it is not kept any more.
+    """
+    stream, _, place = last.partition("/")
+    if stream == LISTENER:
+        return visit.mux.listeners.listen(session.key, after=place)
+    if not place.isdigit():
+        raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
+    await visit.mux.replay.check(session.key, stream)
+    return visit.mux.replay.resume(session.key, stream, int(place))

@@ -1,0 +1,27 @@
+"""POSTs of 2026-07-28 and later: every request stands for itself."""
+
+from genmcp.core.exchange import Exchange
+from genmcp.core.server_dispatch import modern_request
+from genmcp.errors import InvalidRequest
+from genmcp.transports.visit import Visit
+from genmcp.wire.http import Head
+from genmcp.wire.jsonrpc import Message
+
+__all__ = ["post"]
+
+
+async def post(visit: Visit, head: Head, message: Message) -> None:
+    """Answer one message.
+
+    Raises:
+        McpError: it is not accepted.
+    """
+    if message.is_response:
+        # 2026-07-28, Streamable HTTP, "Sending Messages", point 4.
+        raise InvalidRequest("A client must not send responses")
+    if not message.is_request:
+        # No notification means anything here: to cancel, the client closes its connection.
+        await visit.reply(202)
+        return
+    request = modern_request(head, message, visit.mux)
+    await visit.serve([request], Exchange(streams=head.stream))

@@ -1,0 +1,119 @@
+"""How an endpoint hears that its server is going away, and how what is open then ends.
+
+uvicorn waits for open responses before it runs the lifespan's shutdown, so an endpoint that only
+listened to the lifespan would never end its streams. While something is open, sse-starlette's
+detection of the exit is listened to; the lifespan and `aclose` work as well. No signal handler
+is installed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, Protocol
+
+__all__ = ["Shutdown", "Stoppable"]
+
+_DELAY: Final = 0.5
+"""How long something is open before it is worth listening: most calls that wait wait less."""
+
+
+class Stoppable(Protocol):
+    """Something open that can be told to end."""
+
+    idle: bool
+    """Whether nobody waits for an answer: it can end at once."""
+
+    def stop(self) -> None:
+        """End soon, saying so to the client."""
+
+
+class Shutdown:
+    """What is open at an endpoint, by event loop, and the word that it must end.
+
+    *grace* is how many seconds calls have to finish by themselves.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._loops: dict[asyncio.AbstractEventLoop, _Open] = {}
+
+    def add(self, stoppable: Stoppable) -> None:
+        """Count *stoppable* as open."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops:
+            self._loops[loop] = _Open(loop, self._grace)
+        self._loops[loop].items.add(stoppable)
+
+    def discard(self, stoppable: Stoppable) -> None:
+        """Count *stoppable* as ended."""
+        loop = asyncio.get_running_loop()
+        opened = self._loops[loop]
+        opened.items.discard(stoppable)
+        if not opened.items:
+            opened.close()
+            del self._loops[loop]
+
+    async def stop(self) -> None:
+        """End what is open on this loop, and return when it has."""
+        opened = self._loops.get(asyncio.get_running_loop())
+        if opened is not None:
+            await opened.stop()
+
+
+class _Open:
+    """What is open on one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, grace: float) -> None:
+        self.items: set[Stoppable] = set()
+        self._grace = grace
+        self._closed = asyncio.Event()
+        self._listener: asyncio.Task[None] | None = None
+        self._timer = loop.call_later(_DELAY, self._start)
+
+    def _start(self) -> None:
+        self._listener = asyncio.get_running_loop().create_task(self._listen())
+
+    async def _listen(self) -> None:
+        await _exit_of_server()
+        await self.stop()
+
+    async def stop(self) -> None:
+        for item in [item for item in self.items if item.idle]:
+            item.stop()
+        try:
+            async with asyncio.timeout(self._grace):
+                await self._closed.wait()
+        except TimeoutError:
+            for item in list(self.items):
+                item.stop()
+            await self._closed.wait()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._timer.cancel()
+        if self._listener is not None:
+            self._listener.cancel()
+
+
+async def _exit_of_server() -> None:
+    """Return when the server of this process begins to exit.
+
+    An event stream of sse-starlette ends then; this is one to nobody.
+    """
+    # Imported where it is first needed: it brings uvicorn along, which not everybody runs.
+    from sse_starlette.sse import EventSourceResponse
+
+    await EventSourceResponse(_nothing(), ping=0)({"type": "http", "method": "GET"}, _never, _drop)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def _never() -> dict[str, Any]:
+    await asyncio.Event().wait()
+    return {}
+
+
+async def _drop(message: Any) -> None:
+    """Send nothing anywhere."""

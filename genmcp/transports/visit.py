@@ -1,0 +1,89 @@
+"""One HTTP request to an endpoint, admitted, and what it takes to answer it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from genmcp.channel import Channel
+from genmcp.core.exchange import Exchange
+from genmcp.core.request import Request
+from genmcp.mux.mux import Mux
+from genmcp.protocol.meta import RequestId
+from genmcp.transports.asgi import Headers, Receive, Send, reply
+from genmcp.transports.responder import Responder
+from genmcp.transports.shutdown import Shutdown
+
+__all__ = ["Visit"]
+
+
+class Visit:
+    """One HTTP request.
+
+    table: its headers. headers: what every answer to it carries besides. principal: who it was
+    authenticated as. copied: the assigns copied from the host's request. id: that of the JSON-RPC
+    request it carries, once that is known. answered: whether the response has begun.
+    """
+
+    __slots__ = (
+        "answered",
+        "copied",
+        "headers",
+        "heartbeat",
+        "id",
+        "mux",
+        "principal",
+        "receive",
+        "send",
+        "shutdown",
+        "table",
+    )
+
+    def __init__(
+        self, mux: Mux, shutdown: Shutdown, heartbeat: float, receive: Receive, send: Send
+    ) -> None:
+        self.mux = mux
+        self.shutdown = shutdown
+        self.heartbeat = heartbeat
+        self.receive = receive
+        self.send = send
+        self.table: dict[bytes, bytes] = {}
+        self.headers: Headers = ()
+        self.principal: str | None = None
+        self.copied: Mapping[str, Any] | None = None
+        self.id: RequestId | None = None
+        self.answered = False
+
+    async def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
+        """Send a complete answer; a *body* is JSON."""
+        self.answered = True
+        await reply(self.send, status, body, [*self.headers, *headers])
+
+    async def serve(
+        self, requests: Sequence[Request], exchange: Exchange, refused: Sequence[bytes] = ()
+    ) -> None:
+        """Answer *requests*, which with the *refused* ones' errors make up *exchange*."""
+        self.answered = True
+        responder = Responder(
+            self.mux, exchange, self.send, headers=self.headers, heartbeat=self.heartbeat
+        )
+        done = await responder.begin(
+            [
+                (
+                    request,
+                    Channel(
+                        request,
+                        responder,
+                        principal=self.principal,
+                        static=self.mux.assigns,
+                        copied=self.copied,
+                    ),
+                )
+                for request in requests
+            ],
+            refused,
+        )
+        if not done:
+            self.shutdown.add(responder)
+            try:
+                await responder.wait(self.receive)
+            finally:
+                self.shutdown.discard(responder)

@@ -1,0 +1,62 @@
+"""Answers and notifications as bytes, in the words of the revision that will read them."""
+
+from typing import Any
+
+import msgspec
+
+from genmcp.errors import McpError, ResourceNotFound
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.value import Value
+from genmcp.wire import jsonrpc
+
+__all__ = ["Encoder"]
+
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+
+_json = msgspec.json.Encoder()
+
+
+class Encoder:
+    """Encodes what one server says.
+
+    2026-07-28 wants two members in every result that no handler should have to think of:
+    `resultType` and the server's name in `_meta` (basic, "ResultType" and "_meta"). They are
+    constant, so they are spliced in front of the encoded result instead of passing through it.
+    """
+
+    def __init__(self, info: Implementation) -> None:
+        self._info = msgspec.to_builtins(info)
+        self._meta = b',"_meta":' + _json.encode({SERVER_INFO: self._info})
+
+    def result(self, revision: Revision, value: Value) -> bytes:
+        """Return *value*, a result of 2026-07-28, as *revision*'s JSON."""
+        if not revision.modern:
+            return _json.encode(revision.down(value))
+        kind = getattr(value, "result_type", "complete")
+        meta = getattr(value, "meta", None)
+        if meta is None:
+            return self._splice(b'{"resultType":"%b"%b' % (kind.encode(), self._meta), value)
+        named = msgspec.structs.replace(value, meta={SERVER_INFO: self._info, **meta})
+        return self._splice(b'{"resultType":"%b"' % kind.encode(), named)
+
+    @staticmethod
+    def _splice(head: bytes, value: Value) -> bytes:
+        body = _json.encode(value)
+        return head + b"}" if body == b"{}" else b"%b,%b" % (head, body[1:])
+
+    def response(self, revision: Revision, id: jsonrpc.RequestId, value: Value) -> bytes:
+        """Return the whole response to request *id*."""
+        return jsonrpc.encode_response(id, self.result(revision, value))
+
+    def error(self, revision: Revision, id: jsonrpc.RequestId | None, error: McpError) -> bytes:
+        """Return the whole error response to request *id*."""
+        return jsonrpc.encode_error(id, error, _code(revision, error))
+
+    def notification(self, revision: Revision, method: str, params: Any) -> bytes:
+        """Return a notification whose *params* are a value of 2026-07-28."""
+        return jsonrpc.encode_notification(method, revision.down(params))
+
+
+def _code(revision: Revision, error: McpError) -> int:
+    return revision.resource_not_found if isinstance(error, ResourceNotFound) else error.code

@@ -1,0 +1,184 @@
+"""JSON-RPC 2.0 messages: bytes in, values out, and the other way round.
+
+A body is scanned once for its envelope; `params`, `result` stay raw until somebody who knows
+the method decodes them with its own type. 2026-07-28, basic, "Messages".
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from genmcp.errors import InvalidRequest, McpError, ParseError
+
+__all__ = [
+    "ErrorBody",
+    "Message",
+    "RequestId",
+    "decode",
+    "encode_batch",
+    "encode_error",
+    "encode_id",
+    "encode_notification",
+    "encode_response",
+    "id_of",
+]
+
+RequestId = int | str
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The `error` member of a response."""
+
+    code: int
+    message: str
+    data: Any = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One JSON-RPC message of any kind; `params` and `result` are raw JSON, empty if absent."""
+
+    jsonrpc: Literal["2.0"]
+    method: str | None = None
+    id: int | str | msgspec.UnsetType | None = msgspec.UNSET
+    params: msgspec.Raw = msgspec.Raw()
+    result: msgspec.Raw = msgspec.Raw()
+    error: ErrorBody | None = None
+
+    @property
+    def is_request(self) -> bool:
+        """Whether an answer is expected: it has a method and an id."""
+        return self.method is not None and self.id is not msgspec.UNSET
+
+    @property
+    def request_id(self) -> RequestId | None:
+        """The id an error about this message is answered with, None if it has none."""
+        return self.id if isinstance(self.id, int | str) else None
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it answers a request: it has no method."""
+        return self.method is None
+
+
+_decoder = msgspec.json.Decoder(Message)
+_batch_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+_encoder = msgspec.json.Encoder()
+
+
+class _Identified(msgspec.Struct):
+    id: Any = None
+
+
+_id_decoder = msgspec.json.Decoder(_Identified)
+
+
+def decode(body: bytes, *, max_depth: int = 64) -> Message | list[Message | InvalidRequest]:
+    """Return the message *body* holds, or a list for a batch.
+
+    In a batch a faulty member takes the place of its message, so that the others are served.
+
+    Raises:
+        ParseError: *body* is not JSON text in UTF-8.
+        InvalidRequest: it is JSON, but not a JSON-RPC message, or nests deeper than *max_depth*.
+    """
+    _check_depth(body, max_depth)
+    if body.lstrip(b" \t\r\n")[:1] == b"[":
+        return _decode_batch(body)
+    return _decode_one(body)
+
+
+def _decode_batch(body: bytes) -> list[Message | InvalidRequest]:
+    try:
+        members = _batch_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ParseError(f"The body is not JSON: {error}") from None
+    if not members:
+        raise InvalidRequest("A batch must hold at least one message")
+    return [_decode_member(member) for member in members]
+
+
+def _decode_member(member: msgspec.Raw) -> Message | InvalidRequest:
+    try:
+        return _decode_one(member)
+    except InvalidRequest as error:
+        return error
+
+
+def _decode_one(body: bytes | msgspec.Raw) -> Message:
+    try:
+        message = _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"Not a JSON-RPC message: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ParseError(f"The body is not JSON: {error}") from None
+    if message.method is None:
+        if message.id is msgspec.UNSET or (message.error is None) is not bool(message.result):
+            raise InvalidRequest(
+                "Not a JSON-RPC message: neither a request nor a notification (no method), "
+                "nor a response (an id and either result or error)"
+            )
+    elif message.id is None:
+        # 2026-07-28, basic, "Requests": unlike base JSON-RPC, the id must not be null.
+        raise InvalidRequest("Not a JSON-RPC message: the id of a request must not be null")
+    return message
+
+
+def id_of(body: bytes) -> RequestId | None:
+    """Return the id a faulty *body* carries, so that its error can be matched; None if none."""
+    try:
+        found = _id_decoder.decode(body).id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if isinstance(found, int | str) and not isinstance(found, bool) else None
+
+
+def _check_depth(body: bytes, limit: int) -> None:
+    """Refuse nesting past *limit* before a recursive decoder meets it.
+
+    Counting brackets costs next to nothing and bounds the depth of every ordinary body. Only
+    past that is the true depth found, by peeling off the innermost brackets level by level.
+    """
+    if body.count(b"[") + body.count(b"{") <= limit:
+        return
+    skeleton = _STRINGS.sub(b"", body).translate(None, _NOT_BRACKETS)
+    for _ in range(limit):
+        skeleton = skeleton.replace(b"[]", b"").replace(b"{}", b"")
+    if skeleton.count(b"[") + skeleton.count(b"{") > 0:
+        raise InvalidRequest(f"The body nests deeper than {limit} levels (limit: max_depth)")
+
+
+def encode_id(id: RequestId) -> bytes:
+    """Return *id* as JSON."""
+    return b"%d" % id if isinstance(id, int) else _encoder.encode(id)
+
+
+def encode_response(id: RequestId, result: bytes) -> bytes:
+    """Return the response to request *id* around a *result* that is JSON already."""
+    return b"".join((b'{"jsonrpc":"2.0","id":', encode_id(id), b',"result":', result, b"}"))
+
+
+def encode_error(id: RequestId | None, error: McpError, code: int | None = None) -> bytes:
+    """Return the error response to request *id*; *code* replaces the error's own.
+
+    JSON-RPC 2.0 asks for a null id where it could not be read; the MCP schemas only know its
+    absence (2026-07-28, JSONRPCErrorResponse), so the member is left out.
+    """
+    body = _encoder.encode(ErrorBody(code or error.code, error.message, error.data))
+    named = b"" if id is None else b',"id":' + encode_id(id)
+    return b"".join((b'{"jsonrpc":"2.0"', named, b',"error":', body, b"}"))
+
+
+def encode_notification(method: str, params: Any = None) -> bytes:
+    """Return a notification; *params* is anything msgspec encodes to an object, or None."""
+    head = b'{"jsonrpc":"2.0","method":' + _encoder.encode(method)
+    return head + (b"}" if params is None else b',"params":' + _encoder.encode(params) + b"}")
+
+
+def encode_batch(messages: Sequence[bytes]) -> bytes:
+    """Return a batch of messages that are JSON already (2025-03-26, basic, "Batching")."""
+    return b"[" + b",".join(messages) + b"]"

@@ -1,0 +1,300 @@
+"""Sealed values open for whom and for what they were sealed, and for nothing else."""
+
+from base64 import urlsafe_b64encode
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genmcp.core.seal import ForeignSeal, Keyring, Part, Purpose, Seal, canonical, digest
+from genmcp.errors import ConfigurationError, ContractError, Expired, Forged
+
+OLD, NEW = "the old secret, 24 bytes", "the new secret, 24 bytes"
+NONCE = b"twelve bytes"
+NOW = 1_700_000_000.0
+
+SEAL = Seal(Keyring(NEW), "studio")
+
+purposes = st.sampled_from(Purpose)
+nonces = st.binary(min_size=12, max_size=12)
+anything = st.text(st.characters())  # lone surrogates too
+bounds = st.lists(st.none() | anything | st.binary(), max_size=4)
+
+
+def sealed(
+    payload: bytes = b"payload", *, seal: Seal = SEAL, bound: tuple[Part, ...] = ("add", None)
+) -> str:
+    return seal.seal(Purpose.CURSOR, payload, now=NOW, ttl=60, nonce=NONCE, bound=bound)
+
+
+def opened(text: str, *, seal: Seal = SEAL, bound: tuple[Part, ...] = ("add", None)) -> bytes:
+    return seal.open(Purpose.CURSOR, text, now=NOW, bound=bound)
+
+
+@given(purposes, st.binary(max_size=300), nonces, bounds)
+def test_seal_gives_back_what_was_sealed(
+    purpose: Purpose, payload: bytes, nonce: bytes, bound: list[Part]
+) -> None:
+    """What is sealed opens with the same purpose and parts."""
+    text = SEAL.seal(purpose, payload, now=NOW, ttl=60, nonce=nonce, bound=bound)
+
+    assert payload == SEAL.open(purpose, text, now=NOW, bound=bound)
+
+
+@given(st.binary(max_size=300), nonces)
+def test_seal_text_is_fit_for_a_header_and_a_url(payload: bytes, nonce: bytes) -> None:
+    """A sealed value is letters, digits, "-" and "_" (2025-11-25, "Session Management")."""
+    text = SEAL.seal(Purpose.SESSION, payload, now=NOW, ttl=60, nonce=nonce)
+
+    assert text.isascii()
+    assert text.replace("-", "").replace("_", "").isalnum()
+
+
+def test_seal_hides_the_payload() -> None:
+    """The client cannot read what it carries."""
+    assert urlsafe_b64encode(b"payload").decode()[:8] not in sealed(b"payload")
+    assert sealed(b"payload")[:24] == sealed(b"another")[:24]
+    assert sealed(b"payload")[24:48] != sealed(b"another")[24:48]
+
+
+@given(st.binary(max_size=40), st.data())
+def test_seal_refuses_any_changed_character(payload: bytes, data: st.DataObject) -> None:
+    """One other character anywhere, and the value is forged."""
+    text = sealed(payload)
+    at = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.characters().filter(lambda character: character != text[at]))
+
+    with pytest.raises(Forged):
+        opened(text[:at] + other + text[at + 1 :])
+
+
+@pytest.mark.parametrize("length", range(6))
+def test_seal_value_has_one_spelling(length: int) -> None:
+    """Padding, white space, the other alphabet or stray last bits make no second spelling."""
+    text = sealed(b"x" * length)
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    spellings = {text + "=", text + "==", text + "\n", text + "!", text[:20] + " " + text[20:]}
+    spellings |= {text.translate({ord("-"): "+", ord("_"): "/"})}
+    spellings |= {text[:-1] + last for last in alphabet}
+
+    for spelling in spellings - {text}:
+        with pytest.raises(Forged):
+            opened(spelling)
+
+
+@given(purposes, anything | st.binary().map(lambda raw: "g1" + urlsafe_b64encode(raw).decode()))
+def test_seal_raises_nothing_but_forged_for_any_text(purpose: Purpose, text: str) -> None:
+    """Whatever a client sends is judged, never a crash."""
+    with pytest.raises(Forged):
+        SEAL.open(purpose, text, now=NOW)
+
+
+def test_seal_does_not_decode_a_text_longer_than_any_it_makes() -> None:
+    """The longest value opens; anything longer is refused unread."""
+    small = Seal(Keyring(NEW), "studio", max_bytes=100)
+    longest = sealed(b"x" * 100, seal=small)
+
+    assert b"x" * 100 == opened(longest, seal=small)
+    with pytest.raises(Forged):
+        opened(sealed(b"x" * 103), seal=small)
+
+
+@pytest.mark.parametrize("purpose", set(Purpose) - {Purpose.CURSOR})
+def test_seal_refuses_another_purpose(purpose: Purpose) -> None:
+    """A cursor is no session, and no request state."""
+    with pytest.raises(Forged):
+        SEAL.open(purpose, sealed(), now=NOW, bound=("add", None))
+
+
+def test_seal_refuses_another_audience() -> None:
+    """Two muxes with one secret do not take each other's values."""
+    with pytest.raises(Forged) as caught:
+        opened(sealed(), seal=Seal(Keyring(NEW), "studio-2"))
+
+    assert not isinstance(caught.value, ForeignSeal)
+
+
+@given(bounds, bounds)
+def test_seal_refuses_other_parts(one: list[Part], other: list[Part]) -> None:
+    """A value opens with the parts it was bound to, and with no others."""
+    text = sealed(bound=tuple(one))
+
+    if [as_bytes(part) for part in one] == [as_bytes(part) for part in other]:
+        assert b"payload" == opened(text, bound=tuple(other))
+    else:
+        with pytest.raises(Forged):
+            opened(text, bound=tuple(other))
+
+
+def as_bytes(part: Part) -> bytes | None:
+    return part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((None,), ("",)),
+        ((None,), ()),
+        ((None,), ("-",)),
+        (("ab", "c"), ("a", "bc")),
+        (("a", "b"), ("b", "a")),
+        (("a", "b"), ("a1:b",)),
+        (("a",), ("a", None)),
+    ],
+)
+def test_seal_tells_parts_apart_that_look_alike(
+    one: tuple[Part, ...], other: tuple[Part, ...]
+) -> None:
+    """No two sequences of parts are mistaken for each other."""
+    with pytest.raises(Forged):
+        opened(sealed(bound=one), bound=other)
+
+
+def test_seal_takes_a_str_for_its_utf_8() -> None:
+    """Text and its bytes are the same part."""
+    assert b"payload" == opened(sealed(bound=("é",)), bound=("é".encode(),))
+
+
+def test_seal_expires() -> None:
+    """A value opens before its time has run out, and neither at that moment nor after."""
+    text = SEAL.seal(Purpose.EVENT, b"x", now=NOW, ttl=60, nonce=NONCE)
+
+    assert b"x" == SEAL.open(Purpose.EVENT, text, now=NOW + 59.9)
+    for late in (60, 61, float("inf"), float("nan")):
+        with pytest.raises(Expired):
+            SEAL.open(Purpose.EVENT, text, now=NOW + late)
+
+
+def test_seal_that_expires_never_is_possible() -> None:
+    """An infinite time to live is one; no time at all has always run out."""
+    for_ever = SEAL.seal(Purpose.EVENT, b"x", now=NOW, ttl=float("inf"), nonce=NONCE)
+    not_a_time = SEAL.seal(Purpose.EVENT, b"x", now=NOW, ttl=float("nan"), nonce=NONCE)
+
+    assert b"x" == SEAL.open(Purpose.EVENT, for_ever, now=NOW * 1000)
+    with pytest.raises(Expired):
+        SEAL.open(Purpose.EVENT, not_a_time, now=NOW)
+
+
+def test_seal_does_not_tell_that_a_value_of_another_purpose_has_expired() -> None:
+    """What is not authentic is forged, however old."""
+    with pytest.raises(Forged):
+        SEAL.open(Purpose.SESSION, sealed(), now=NOW + 3600)
+
+
+def test_seal_limits_the_payload() -> None:
+    """The most is taken, one byte more is refused with both sizes."""
+    assert b"x" * 32768 == opened(sealed(b"x" * 32768))
+    with pytest.raises(ContractError, match=r"cursor of 32769 bytes .* 32768 \(max_bytes\)"):
+        sealed(b"x" * 32769)
+
+
+@pytest.mark.parametrize("nonce", [b"", b"eleven byte", b"thirteen byte"])
+def test_seal_takes_nonces_of_twelve_bytes(nonce: bytes) -> None:
+    """Another length is a defect of the caller."""
+    with pytest.raises(ContractError, match="12 bytes"):
+        SEAL.seal(Purpose.CURSOR, b"", now=NOW, ttl=1, nonce=nonce)
+
+
+def test_seal_needs_an_audience() -> None:
+    """An empty audience is wrong at construction."""
+    with pytest.raises(ConfigurationError, match="audience"):
+        Seal(Keyring(NEW), "")
+
+
+def test_keyring_opens_what_an_older_secret_sealed() -> None:
+    """During a rotation each process opens what the others sealed."""
+    before = Seal(Keyring(OLD), "studio")
+    during = Seal(Keyring([NEW, OLD]), "studio")
+    after = Seal(Keyring([NEW]), "studio")
+
+    assert b"1" == opened(sealed(b"1", seal=before), seal=during)
+    assert b"2" == opened(sealed(b"2", seal=during), seal=after)
+
+
+def test_keyring_seals_with_the_first_secret() -> None:
+    """The order of the list says who seals; a secret given twice keeps its first place."""
+    assert sealed(seal=Seal(Keyring([OLD, NEW, OLD]), "studio")) == sealed(
+        seal=Seal(Keyring(OLD), "studio")
+    )
+
+
+def test_keyring_tells_a_foreign_seal() -> None:
+    """A value of a process with another secret is told from a forged one."""
+    with pytest.raises(ForeignSeal):
+        opened(sealed(seal=Seal(Keyring(OLD), "studio")))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "g1", "g1AAAAAAAA", "550e8400-e29b-41d4-a716-446655440000", "A" * 200]
+)
+def test_keyring_does_not_take_just_any_text_for_foreign(text: str) -> None:
+    """Somebody else's session id says nothing about our secrets."""
+    with pytest.raises(Forged) as caught:
+        opened(text)
+
+    assert not isinstance(caught.value, ForeignSeal)
+
+
+def test_keyring_has_a_key_for_each_purpose() -> None:
+    """What one purpose's key encrypted, another's does not decrypt, whatever is bound to it."""
+    ciphers = [Keyring(NEW).sealing(purpose)[1] for purpose in Purpose]
+    boxes = {cipher.encrypt(NONCE, b"payload", None) for cipher in ciphers}
+
+    assert len(Purpose) == len(boxes)
+
+
+def test_keyring_takes_str_and_bytes() -> None:
+    """A secret from the environment is the same as its bytes, also where it is no UTF-8."""
+    assert sealed(seal=Seal(Keyring(OLD), "a")) == sealed(seal=Seal(Keyring(OLD.encode()), "a"))
+    assert Keyring("\udcff" * 16)
+
+
+@pytest.mark.parametrize("secret", ["", "fifteen bytes..", b"fifteen bytes..", [], [NEW, "short"]])
+def test_keyring_refuses_a_secret_that_is_too_short(secret: str | bytes | list[str]) -> None:
+    """Too short a secret, or none, is wrong at construction, and the option is named."""
+    with pytest.raises(ConfigurationError, match=r"^secret:") as caught:
+        Keyring(secret)
+
+    assert "fifteen" not in str(caught.value)
+    assert Keyring("sixteen bytes...")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (b'{"a": 1, "b": {"d": 2, "c": [3]}}', b'{"b":{"c":[ 3 ],"d":2},"a":1}'),
+        (b'"\\u00e9\\/\\n"', '"é/\\n"'.encode()),
+        (b'{"\\u0061": null}', b'{"a":null}'),
+        (b"1e2", b"100.0"),
+        (b'{"a": 1, "a": 2}', b'{"a": 2}'),
+    ],
+)
+def test_digest_is_of_the_value_not_of_its_spelling(one: bytes, other: bytes) -> None:
+    """Two spellings of one JSON value have one digest, raw or decoded."""
+    assert digest(msgspec.Raw(one)) == digest(msgspec.Raw(other))
+    assert digest(msgspec.Raw(one)) == digest(msgspec.json.decode(other))
+    assert 32 == len(digest(None))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(1, 1.0), (1, "1"), (1, True), (None, "null"), ([1, 2], [2, 1]), ({"a": None}, {}), ([], {})],
+)
+def test_digest_tells_values_apart(one: object, other: object) -> None:
+    """Different values differ; an integer is not the float of equal value."""
+    assert digest(one) != digest(other)
+
+
+def test_canonical_sorts_keys_and_takes_big_integers() -> None:
+    """The canonical text is compact, sorted, and loses no digit."""
+    assert b'{"a":12345678901234567890123,"b":"\xc3\xa9"}' == canonical(
+        {"b": "é", "a": 12345678901234567890123}
+    )
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, "\ud800", msgspec.Raw(b"{")])
+def test_canonical_refuses_what_is_not_json(value: object) -> None:
+    """Only JSON values have a canonical text."""
+    with pytest.raises((TypeError, UnicodeEncodeError, msgspec.DecodeError)):
+        canonical(value)

@@ -1,0 +1,116 @@
+"""The official schemas, and which value of ours each of their definitions is."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonschema_rs
+
+from genmcp.protocol import (
+    capabilities,
+    completion,
+    content,
+    discovery,
+    elicitation,
+    implementation,
+    input_required,
+    meta,
+    notifications,
+    params,
+    prompts,
+    resources,
+    result,
+    roots,
+    sampling,
+    subscriptions,
+    tools,
+)
+from genmcp.protocol.methods import METHODS, Method
+from genmcp.protocol.revisions import v2025_11_25
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.value import Value
+
+SCHEMAS = Path(__file__).parent / "schemas"
+
+
+def structs(*modules: ModuleType) -> Mapping[str, type[Value]]:
+    return {
+        name: value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Value) and name in module.__all__
+    }
+
+
+CANONICAL = structs(
+    capabilities,
+    completion,
+    content,
+    discovery,
+    elicitation,
+    implementation,
+    input_required,
+    meta,
+    notifications,
+    params,
+    prompts,
+    resources,
+    result,
+    roots,
+    sampling,
+    subscriptions,
+    tools,
+)
+VALUES: Mapping[str, type[Value]] = {
+    **structs(v2025_11_25),
+    **CANONICAL,
+    "BlobResourceContents": content.ResourceContents,
+    "ElicitRequestFormParams": elicitation.ElicitRequestParams,
+    "ElicitRequestURLParams": elicitation.ElicitRequestParams,
+    "EmptyResult": result.Result,
+    "Prompt": prompts.PromptDefinition,
+    "RequestMetaObject": meta.RequestMeta,
+    "Resource": content.ResourceDefinition,
+    "ResourceReference": completion.ResourceTemplateReference,
+    "ResourceTemplate": resources.ResourceTemplateDefinition,
+    "TextResourceContents": content.ResourceContents,
+    "Tool": tools.ToolDefinition,
+}
+
+
+@cache
+def schema(version: str) -> Mapping[str, Any]:
+    loaded: Mapping[str, Any] = json.loads((SCHEMAS / f"{version}.json").read_text())
+    return loaded
+
+
+def definitions(version: str) -> Mapping[str, Any]:
+    whole = schema(version)
+    found: Mapping[str, Any] = whole.get("$defs") or whole["definitions"]
+    return found
+
+
+@cache
+def validator(version: str, name: str) -> jsonschema_rs.Validator:
+    """Return what checks a value against the definition *name*."""
+    where = "$defs" if "$defs" in schema(version) else "definitions"
+    return jsonschema_rs.validator_for({**schema(version), "$ref": f"#/{where}/{name}"})
+
+
+def method(revision: Revision, name: str) -> Method | None:
+    """Return the method that the definition *name* is a request or notification of."""
+    if name == "ClientNotification":  # in 2026-07-28, a union of one
+        return None
+    of = definitions(revision.version)[name].get("properties", {}).get("method", {}).get("const")
+    return revision.methods.get(of)
+
+
+def said(revision: Revision, name: str) -> type[Value] | None:
+    """Return the type of what is said with the definition *name*: the params, of a method."""
+    found = method(revision, name)
+    if found is None:
+        return VALUES.get(name)
+    return METHODS.get(found.name, found).params

@@ -1,0 +1,64 @@
+"""The examples that come with the schema of 2026-07-28."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp.protocol.elicitation import ElicitResult
+from genmcp.protocol.input_required import InputRequest
+from genmcp.protocol.methods import METHODS
+from genmcp.protocol.result import Result
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.roots import ListRootsResult
+from genmcp.protocol.sampling import CreateMessageResult
+from tests.protocol.definitions import VALUES, method
+
+EXAMPLES: Mapping[str, Mapping[str, Any]] = json.loads(
+    (Path(__file__).parent / "examples" / "2026-07-28.json").read_text()
+)
+
+#: Parts of a form's schema, which is a free object; errors, which are no values.
+NOT_VALUES = ("Schema", "Error")
+#: It has no `ttlMs`, and so does not satisfy the schema it comes with.
+FAULTY = "read-resource-result-response"
+
+
+def examples() -> Iterator[tuple[str, Any, Any]]:
+    """Yield each example's definition, what of it is a value, and the type of that."""
+    for definition, named in EXAMPLES.items():
+        for name, example in named.items():
+            if definition.endswith(NOT_VALUES) or name == FAULTY:
+                continue
+            if definition == "InputRequests":
+                yield from ((definition, each, InputRequest) for each in example.values())
+            elif definition == "InputResponses":
+                yield from ((definition, each, answer(each)) for each in example.values())
+            elif definition.endswith("ResultResponse"):
+                type_ = VALUES[definition.removesuffix("Response")]
+                yield definition, example["result"], type_
+            elif method(LATEST, definition):
+                of = METHODS[example["method"]]
+                yield definition, example.get("params", {}), of.params
+            else:
+                yield definition, example, VALUES[definition]
+
+
+def answer(example: Mapping[str, Any]) -> type[Any]:
+    if "action" in example:
+        return ElicitResult
+    return CreateMessageResult if "model" in example else ListRootsResult
+
+
+@pytest.mark.parametrize(("definition", "example", "type_"), [*examples()])
+def test_examples_are_read_and_written_again(definition: str, example: Any, type_: Any) -> None:
+    """What an example says is all kept, and said again in the same words."""
+    value = msgspec.json.decode(json.dumps(example), type=type_)
+
+    said = json.loads(msgspec.json.encode(value))
+    if isinstance(value, Result):
+        said["resultType"] = value.result_type
+    assert example == said

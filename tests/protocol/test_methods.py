@@ -1,0 +1,82 @@
+"""The tables of methods say what the schemas say."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from genmcp.protocol.methods import METHODS
+from genmcp.protocol.revisions.chain import REVISIONS
+from tests.protocol.definitions import VALUES, definitions, method
+from tests.protocol.test_definitions import LEFT_OUT
+
+CLIENT = ("ClientRequest", "ClientNotification")
+SERVER = ("ServerRequest", "ServerNotification", "InputRequest")
+
+
+def sent(version: str, unions: tuple[str, ...]) -> set[str]:
+    """Return the definitions of what one side sends, but for what is left out."""
+    found = [definitions(version)[union] for union in unions if union in definitions(version)]
+    references = [each.get("anyOf", [{"$ref": "/CancelledNotification"}]) for each in found]
+    names = {reference["$ref"].rsplit("/")[-1] for each in references for reference in each}
+    return names - set(LEFT_OUT)
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+def test_methods_are_those_of_the_schema_and_its_senders(version: str) -> None:
+    """Each side may send what the schema lets it, and nothing else."""
+    revision = REVISIONS[version]
+    names: Mapping[str, Any] = {
+        name: found.name for name in definitions(version) if (found := method(revision, name))
+    }
+
+    for unions, other in ((CLIENT, "server"), (SERVER, "client")):
+        allowed = {each.name for each in revision.methods.values() if each.sender != other}
+        assert allowed == {names[name] for name in sent(version, unions)}
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+def test_methods_have_the_params_of_the_schema(version: str) -> None:
+    """The params of a request are of the type its definition names."""
+    for name, definition in definitions(version).items():
+        found = method(REVISIONS[version], name)
+        reference = definition.get("properties", {}).get("params", {}).get("$ref", "")
+        # Of all that `roots/list` could carry, 2026-07-28 says it is `_meta`.
+        if found and reference and found.name != "roots/list":
+            assert reference.endswith(f"/{found.params.__name__}")
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+def test_methods_have_the_results_of_the_schema(version: str) -> None:
+    """A request's result is named after it, and a notification has none."""
+    for name in definitions(version):
+        found = method(REVISIONS[version], name)
+        if found is None:
+            continue
+        stem = name.removesuffix("Request")
+        if found.is_notification:
+            assert name.endswith("Notification")
+        else:
+            result = found.result.__name__ if found.result else None
+            assert result == (f"{stem}Result" if f"{stem}Result" in VALUES else "Result")
+
+
+def test_methods_with_a_name_repeat_it_in_a_header() -> None:
+    """2026-07-28, Streamable HTTP: these three, and the same may ask."""
+    named = {each.name: each.name_member for each in METHODS.values() if each.name_member}
+
+    assert {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"} == named
+    assert set(named) == {each.name for each in METHODS.values() if each.may_ask}
+    assert not any(
+        each.may_ask
+        for revision in REVISIONS.values()
+        if not revision.modern
+        for each in revision.methods.values()
+    )
+
+
+def test_methods_decode_their_params() -> None:
+    """A method's decoder is there when the first message comes."""
+    params = METHODS["resources/read"].params_decoder.decode(b'{"uri":"file:///a"}')
+
+    assert params == METHODS["resources/read"].params("file:///a")

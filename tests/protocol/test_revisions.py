@@ -1,0 +1,395 @@
+"""What each revision makes of what it cannot say, and the facts of each."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp.errors import MissingCapability
+from genmcp.protocol import resources, tools
+from genmcp.protocol.capabilities import (
+    TASKS,
+    ClientCapabilities,
+    ElicitationCapability,
+    SamplingCapability,
+    ServerCapabilities,
+)
+from genmcp.protocol.completion import (
+    CompleteRequestParams,
+    CompletionArgument,
+    CompletionContext,
+    PromptReference,
+)
+from genmcp.protocol.content import (
+    Annotations,
+    AudioContent,
+    EmbeddedResource,
+    ImageContent,
+    ResourceContents,
+    ResourceDefinition,
+    ResourceLink,
+    TextContent,
+)
+from genmcp.protocol.elicitation import ElicitRequestParams
+from genmcp.protocol.implementation import Icon, Implementation
+from genmcp.protocol.meta import RequestMeta
+from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.prompts import (
+    GetPromptResult,
+    ListPromptsResult,
+    PromptArgument,
+    PromptDefinition,
+    PromptMessage,
+)
+from genmcp.protocol.revisions import v2025_11_25
+from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
+from genmcp.protocol.roots import ListRootsResult, Root
+from genmcp.protocol.sampling import (
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    SamplingMessage,
+    ToolChoice,
+    ToolResultContent,
+    ToolUseContent,
+)
+from genmcp.protocol.tools import (
+    CallToolRequestParams,
+    CallToolResult,
+    ToolAnnotations,
+    ToolDefinition,
+)
+
+V2025_11_25, V2025_06_18, V2025_03_26, V2024_11_05 = LEGACY
+ICON = Icon("https://a.b/icon.png")
+OBJECT = {"type": "object"}
+
+
+def test_revisions_are_listed_newest_first() -> None:
+    """One is modern, and it is the latest."""
+    assert [*REVISIONS] == sorted(REVISIONS, reverse=True)
+    assert (LATEST,) == MODERN
+    assert [*REVISIONS.values()] == [*MODERN, *LEGACY]
+
+
+@pytest.mark.parametrize(
+    ("fact", "values"),
+    [
+        ("modern", [True, False, False, False, False]),
+        ("argument_faults_are_results", [True, True, False, False, False]),
+        ("priming_event", [False, True, False, False, False]),
+        ("structured_content", ["any", "object", "object", None, None]),
+        ("version_header", [True, True, True, False, False]),
+        ("batches", [False, False, False, True, False]),
+        ("streamable_http", [True, True, True, True, False]),
+    ],
+)
+def test_revisions_differ_in_these_facts(fact: str, values: list[object]) -> None:
+    """Newest first; the changelog of each says so."""
+    assert values == [getattr(revision, fact) for revision in REVISIONS.values()]
+
+
+LINK = ResourceLink("file:///a", "a", icons=[ICON], annotations=Annotations(priority=1))
+SOUND = AudioContent("aGk=", "audio/wav", Annotations(["user"], 1, "2026-01-01T00:00:00Z"), {})
+TITLED_TOOL = ToolDefinition(
+    "add", OBJECT, "Adds", icons=[ICON], output_schema=OBJECT, meta={"a.b/c": 1}
+)
+
+
+def result(*content: Any, **more: Any) -> CallToolResult:
+    return CallToolResult([*content], **more)
+
+
+def asks(**schema: Any) -> ElicitRequestParams:
+    return ElicitRequestParams("?", {"type": "object", "properties": {"a": schema}})
+
+
+def converses(*messages: SamplingMessage, **more: Any) -> CreateMessageRequestParams:
+    return CreateMessageRequestParams(messages=[*messages], max_tokens=9, **more)
+
+
+@pytest.mark.parametrize(
+    ("said", "version", "becomes"),
+    [
+        # 2025-11-25
+        (result(structured_content=[1]), "2025-11-25", result()),
+        (result(structured_content=None), "2025-11-25", result()),
+        (result(structured_content=msgspec.Raw(b" 1")), "2025-11-25", result()),
+        (
+            ToolResultContent("1", [], "text"),
+            "2025-11-25",
+            ToolResultContent("1", []),
+        ),
+        (
+            ToolDefinition("a", OBJECT, output_schema={"type": "array"}),
+            "2025-11-25",
+            ToolDefinition("a", OBJECT),
+        ),
+        (
+            ServerCapabilities(extensions={TASKS: {}, "a.b/c": {}}),
+            "2025-11-25",
+            ServerCapabilities(extensions={"a.b/c": {}}),
+        ),
+        (ClientCapabilities(extensions={TASKS: {}}), "2025-11-25", ClientCapabilities()),
+        (
+            CallToolRequestParams(
+                "a",
+                request_state="s",
+                meta=RequestMeta(progress_token=1, protocol_version="2026-07-28"),
+            ),
+            "2025-11-25",
+            CallToolRequestParams("a", meta=RequestMeta(progress_token=1)),
+        ),
+        (
+            tools.ListToolsResult([TITLED_TOOL], ttl_ms=1, cache_scope="public", next_cursor="c"),
+            "2025-11-25",
+            v2025_11_25.ListToolsResult([TITLED_TOOL], "c"),
+        ),
+        # 2025-06-18
+        (
+            Implementation("a", "1", "A", "An a.", "https://a.b/", [ICON]),
+            "2025-06-18",
+            Implementation("a", "1", "A"),
+        ),
+        (
+            resources.ListResourcesResult(
+                [ResourceDefinition("a:b", "b", icons=[ICON])], ttl_ms=1, cache_scope="public"
+            ),
+            "2025-06-18",
+            v2025_11_25.ListResourcesResult([ResourceDefinition("a:b", "b")]),
+        ),
+        (
+            resources.ResourceTemplateDefinition("a:{b}", "b", icons=[ICON]),
+            "2025-06-18",
+            resources.ResourceTemplateDefinition("a:{b}", "b"),
+        ),
+        (
+            ListPromptsResult(
+                [PromptDefinition("a", icons=[ICON])], ttl_ms=1, cache_scope="public"
+            ),
+            "2025-06-18",
+            v2025_11_25.ListPromptsResult([PromptDefinition("a")]),
+        ),
+        (result(LINK), "2025-06-18", result(msgspec.structs.replace(LINK, icons=None))),
+        (
+            ClientCapabilities(
+                sampling=SamplingCapability(tools={}), elicitation=ElicitationCapability({}, {})
+            ),
+            "2025-06-18",
+            ClientCapabilities(sampling=SamplingCapability(), elicitation=ElicitationCapability()),
+        ),
+        (
+            ClientCapabilities(elicitation=ElicitationCapability(url={})),
+            "2025-06-18",
+            ClientCapabilities(),
+        ),
+        (
+            converses(
+                SamplingMessage("user", [TextContent("a"), SOUND], {}),
+                SamplingMessage("assistant", ToolUseContent("1", "add", {"a": 1})),
+                SamplingMessage("user", [ToolResultContent("1", [TextContent("2"), LINK])]),
+                tools=[TITLED_TOOL],
+                tool_choice=ToolChoice("auto"),
+            ),
+            "2025-06-18",
+            converses(
+                SamplingMessage("user", TextContent("a")),
+                SamplingMessage("user", SOUND),
+                SamplingMessage("assistant", TextContent('[call of the tool add: {"a":1}]')),
+                SamplingMessage("user", TextContent("2\n[resource_link]")),
+            ),
+        ),
+        (
+            CreateMessageResult("assistant", [SOUND], model="m"),
+            "2025-06-18",
+            CreateMessageResult("assistant", SOUND, model="m"),
+        ),
+        (
+            CreateMessageResult("assistant", [TextContent("a"), SOUND], model="m"),
+            "2025-06-18",
+            CreateMessageResult("assistant", TextContent("a\n[audio]"), model="m"),
+        ),
+        (
+            asks(type="string", oneOf=[{"const": "r", "title": "Red"}], default="r"),
+            "2025-06-18",
+            asks(type="string", enum=["r"], enumNames=["Red"]),
+        ),
+        (
+            asks(type="boolean", default=True),
+            "2025-06-18",
+            asks(type="boolean", default=True),
+        ),
+        (
+            ElicitRequestParams("?", {"$schema": "x", "properties": {}}, mode="form"),
+            "2025-06-18",
+            ElicitRequestParams("?", {"properties": {}}),
+        ),
+        # 2025-03-26
+        (Implementation("a", "1", "A"), "2025-03-26", Implementation("a", "1")),
+        (
+            TITLED_TOOL,
+            "2025-03-26",
+            ToolDefinition("add", OBJECT, annotations=ToolAnnotations(title="Adds")),
+        ),
+        (
+            ToolDefinition("a", OBJECT, "A", annotations=ToolAnnotations(title="B")),
+            "2025-03-26",
+            ToolDefinition("a", OBJECT, annotations=ToolAnnotations(title="B")),
+        ),
+        (
+            result(LINK, TextContent("a", meta={}), structured_content={"a": 1}),
+            "2025-03-26",
+            result(TextContent("a: file:///a", Annotations(priority=1)), TextContent("a")),
+        ),
+        (
+            GetPromptResult([PromptMessage("user", ImageContent("aGk=", "image/png", None, {}))]),
+            "2025-03-26",
+            GetPromptResult([PromptMessage("user", ImageContent("aGk=", "image/png"))]),
+        ),
+        (
+            EmbeddedResource(ResourceContents("a:b", "c", meta={}), meta={}),
+            "2025-03-26",
+            EmbeddedResource(ResourceContents("a:b", "c")),
+        ),
+        (
+            SOUND,
+            "2025-03-26",
+            AudioContent("aGk=", "audio/wav", Annotations(["user"], 1)),
+        ),
+        (
+            ResourceDefinition("a:b", "b", "B", meta={}),
+            "2025-03-26",
+            ResourceDefinition("a:b", "b"),
+        ),
+        (
+            resources.ResourceTemplateDefinition("a:{b}", "b", "B", meta={}),
+            "2025-03-26",
+            resources.ResourceTemplateDefinition("a:{b}", "b"),
+        ),
+        (
+            PromptDefinition("a", "A", arguments=[PromptArgument("b", "B")], meta={}),
+            "2025-03-26",
+            PromptDefinition("a", arguments=[PromptArgument("b")]),
+        ),
+        (
+            CompleteRequestParams(
+                PromptReference("a", "A"), CompletionArgument("b", ""), CompletionContext({})
+            ),
+            "2025-03-26",
+            CompleteRequestParams(PromptReference("a"), CompletionArgument("b", "")),
+        ),
+        (
+            ClientCapabilities(elicitation=ElicitationCapability()),
+            "2025-03-26",
+            ClientCapabilities(),
+        ),
+        (
+            ListRootsResult([Root("file:///a", meta={})]),
+            "2025-03-26",
+            ListRootsResult([Root("file:///a")]),
+        ),
+        # 2024-11-05
+        (
+            result(SOUND),
+            "2024-11-05",
+            result(TextContent("[audio/wav]", Annotations(["user"], 1))),
+        ),
+        (TITLED_TOOL, "2024-11-05", ToolDefinition("add", OBJECT)),
+        (ServerCapabilities(completions={}), "2024-11-05", ServerCapabilities()),
+        (
+            ProgressNotificationParams(1, 0.5, message="half"),
+            "2024-11-05",
+            ProgressNotificationParams(1, 0.5),
+        ),
+    ],
+)
+def test_revisions_say_what_they_can(said: Any, version: str, becomes: Any) -> None:
+    """What an older revision does not have is left out, or becomes what it has."""
+    assert becomes == REVISIONS[version].down(said)
+    assert said is LATEST.down(said) is LATEST.up(said)
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize(
+    "value",
+    [
+        result(TextContent("hi")),
+        GetPromptResult([PromptMessage("user", TextContent("hi"))]),
+        CallToolRequestParams("add"),
+        ServerCapabilities(),
+        {"a": 1},
+        [TextContent("hi")],
+        None,
+    ],
+)
+def test_revisions_copy_nothing_they_can_say(version: str, value: object) -> None:
+    """What differs in nothing is the same object, up and down."""
+    assert value is REVISIONS[version].down(value) is REVISIONS[version].up(value)
+
+
+@pytest.mark.parametrize("content", [{}, {"a": 1}, msgspec.Raw(b'{"a": 1}'), msgspec.UNSET])
+def test_revisions_of_2025_have_structured_objects(content: object) -> None:
+    """Structured content that is an object stays, encoded or not."""
+    said = result(structured_content=content)
+
+    assert said is V2025_11_25.down(said) is V2025_06_18.down(said)
+
+
+def test_revisions_before_2026_do_not_let_a_result_be_kept() -> None:
+    """A result without a time to live may not be kept, nor be shared."""
+    old = v2025_11_25.ListToolsResult([TITLED_TOOL], "c", meta={"a.b/c": 1})
+
+    new = tools.ListToolsResult(
+        [TITLED_TOOL], ttl_ms=0, cache_scope="private", next_cursor="c", meta={"a.b/c": 1}
+    )
+    assert new == V2024_11_05.up(old)
+    assert old == V2025_11_25.down(new)
+
+
+def test_revisions_before_2026_do_not_listen_to_what_they_lack() -> None:
+    """A request cannot bring answers, capabilities or a log level in a revision without them."""
+    smuggled = CallToolRequestParams(
+        "a",
+        input_responses={"a": {}},
+        request_state="s",
+        meta=RequestMeta(client_capabilities=ClientCapabilities(), log_level="debug"),
+    )
+
+    for revision in LEGACY:
+        assert CallToolRequestParams("a") == revision.up(smuggled)
+
+
+def test_revisions_of_2025_11_25_send_a_user_to_a_url_with_an_id() -> None:
+    """The id is the same for the same URL, and is gone again in 2026-07-28."""
+    asked = ElicitRequestParams("Sign in", url="https://a.b/?token=1", mode="url")
+    other = ElicitRequestParams("Sign in", url="https://a.b/?token=2", mode="url")
+
+    said = V2025_11_25.down(asked)
+
+    assert said == V2025_11_25.down(asked)
+    assert said.elicitation_id != V2025_11_25.down(other).elicitation_id
+    assert b'"elicitationId":"' in msgspec.json.encode(said)
+    assert asked == V2025_11_25.up(said)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ElicitRequestParams("Sign in", url="https://a.b/", mode="url"),
+        asks(type="array", items={"type": "string", "enum": ["a"]}),
+    ],
+)
+def test_revisions_before_2025_11_25_cannot_ask_everything(question: ElicitRequestParams) -> None:
+    """A URL, or a choice of several, has no other form in which it could be asked."""
+    for revision in (V2025_06_18, V2025_03_26, V2024_11_05):
+        with pytest.raises(MissingCapability) as refused:
+            revision.down(question)
+        assert "elicitation" in refused.value.data["requiredCapabilities"]
+
+
+def test_revisions_translate_what_derives_from_a_value() -> None:
+    """A type of the user's own is translated as the one it is made of."""
+
+    class Greeting(TextContent, tag="text"):
+        """A text."""
+
+    assert Greeting("hi") == V2025_03_26.down(Greeting("hi", meta={}))

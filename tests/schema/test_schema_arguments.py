@@ -1,0 +1,312 @@
+"""The arguments of a tool, from JSON text to what its hooks get."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+from msgspec import Meta, Raw, Struct
+
+from genmcp.errors import ConfigurationError, MalformedParams
+from genmcp.schema.arguments import arguments_of
+from genmcp.schema.limits import SchemaLimits
+from genmcp.schema.of_type import schema_of
+from genmcp.schema.words import ArgumentFaults
+from genmcp.wire.mirror import HeaderRule
+
+
+class Place(Struct):
+    """Where it is."""
+
+    city: Annotated[str, Meta(description="A city's name.", min_length=1)]
+    part: "Place | None" = None
+
+
+class Weather(Struct, forbid_unknown_fields=True):
+    """What to look up."""
+
+    place: Place
+    days: Annotated[int, Meta(ge=1)] = 1
+    unit: Literal["C", "F"] = "C"
+    region: Annotated[str, Meta(extra_json_schema={"x-mcp-header": "Region"})] = ""
+    spans: tuple[int, int] = (1, 2)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+@dataclass
+class Range:
+    """From and to."""
+
+    low: int
+    high: int = 10
+    steps: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError("low is above high")
+
+
+class Query(TypedDict):
+    """A query."""
+
+    text: str
+    limit: NotRequired[int]
+
+
+class Price(Struct):
+    by_city: dict[str, Decimal]
+
+
+@attrs.define
+class Point:
+    x: int
+
+
+class Inner(pydantic.BaseModel):
+    x: int = pydantic.Field(description="The x.", ge=0)
+
+
+class Model(pydantic.BaseModel):
+    """A model."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    a: int
+    inner: Inner | int = 3
+    many: list[int] = []
+
+    @pydantic.field_validator("a")
+    @classmethod
+    def odd(cls, value: int) -> int:
+        """Refuse even values."""
+        if value % 2 == 0:
+            raise ValueError("a must be odd")
+        return value
+
+
+def faults_of(decode: Callable[[bytes], Any], text: bytes) -> list[str]:
+    """The faults of arguments that do not fit."""
+    with pytest.raises(ArgumentFaults) as caught:
+        decode(text)
+    return list(caught.value.faults)
+
+
+def test_without_a_source_any_object_is_taken() -> None:
+    """A tool that says nothing lists `{"type": "object"}` and gets a dict."""
+    arguments = arguments_of(None)
+
+    assert {"type": "object"} == arguments.schema
+    assert () == arguments.headers
+    assert {"a": 1} == arguments.decode(b'{"a":1}')
+
+
+@pytest.mark.parametrize("absent", [b"", Raw(), Raw(b"{}")])
+def test_absent_arguments_are_empty(absent: Any) -> None:
+    """Leaving `arguments` out is giving an empty object."""
+    assert {} == arguments_of({"type": "object"}).decode(absent)
+
+
+@pytest.mark.parametrize("source", [None, {"type": "object"}, Range, Model, Weather])
+@pytest.mark.parametrize("text", [b"[]", b"null", b'"s"', b"1"])
+def test_arguments_that_are_no_object_are_malformed(source: Any, text: bytes) -> None:
+    """2026-07-28, schema, CallToolRequestParams: `arguments` is an object."""
+    with pytest.raises(MalformedParams, match="arguments must be an object"):
+        arguments_of(source).decode(text)
+
+
+@pytest.mark.parametrize("source", [None, {"type": "object"}, Range, Model])
+@pytest.mark.parametrize("text", [b'{"low":"\\ud800"}', b'{"low":"\xff"}', b"{"])
+def test_arguments_that_cannot_be_read_are_malformed(source: Any, text: bytes) -> None:
+    """Text that is not JSON in UTF-8 is no argument at all."""
+    with pytest.raises(MalformedParams, match="arguments cannot be read"):
+        arguments_of(source).decode(text)
+
+
+@pytest.mark.parametrize("source", [None, {"type": "object"}, Query])
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (b'{"text":"", "limit":1e999}', "(root): a number is out of range"),
+        (b'{"text":' + b"[" * 5000 + b"]" * 5000 + b"}", "(root): nested too deeply"),
+        (
+            b'{"text":' + b"[" * 100 + b"]" * 100 + b"}",
+            "(root): expected at most 64 levels of nesting, got more",
+        ),
+    ],
+)
+def test_numbers_and_nesting_are_bounded(source: Any, text: bytes, fault: str) -> None:
+    """What cannot be held, or would exhaust the stack, is a fault."""
+    assert [fault] == faults_of(arguments_of(source).decode, text)
+
+
+def test_a_dict_schema_is_listed_verbatim_checked_and_filled() -> None:
+    """The tool gets a dict that fits, with defaults; the listing keeps the schema as given."""
+    document = {
+        "properties": {
+            "city": {"type": "string", "x-mcp-header": "City"},
+            "unit": {"enum": ["C", "F"], "default": "C"},
+        },
+        "required": ["city"],
+        "type": "object",
+    }
+    arguments = arguments_of(document)
+
+    assert document is arguments.schema
+    assert (HeaderRule(b"mcp-param-city", ("city",), "string"),) == arguments.headers
+    assert {"city": "Oslo", "unit": "C"} == arguments.decode(b'{"city":"Oslo"}')
+    assert [
+        '(root): missing required property "city"',
+        '/unit: expected "C" or "F"; got the string "K"',
+    ] == faults_of(arguments.decode, b'{"unit":"K"}')
+
+
+def test_formats_and_limits_are_options() -> None:
+    """A tool may turn formats off, and set its own bounds."""
+    document = {"type": "object", "properties": {"a": {"format": "email"}}}
+    arguments = arguments_of(document, formats=False, limits=SchemaLimits(values=1))
+
+    assert {"a": "x"} == arguments.decode(b'{"a":"x"}')
+    assert faults_of(arguments.decode, b'{"a":"x","b":1}')
+
+
+@pytest.mark.parametrize("source", [{}, {"type": "array"}, {"type": ["object", "null"]}])
+def test_a_schema_whose_root_is_no_object_is_refused(source: Any) -> None:
+    """2026-07-28, schema, Tool: `inputSchema` has the type object; the message says what to add."""
+    with pytest.raises(ConfigurationError, match='add "type": "object" at the root'):
+        arguments_of(source)
+
+
+@pytest.mark.parametrize("source", [int, list[int]])
+def test_a_type_whose_json_is_no_object_is_refused(source: Any) -> None:
+    """Arguments have names."""
+    with pytest.raises(ConfigurationError, match="is not read from a JSON object"):
+        arguments_of(source)
+
+
+@pytest.mark.parametrize("source", [object, "x", len])
+def test_what_is_no_type_of_json_is_refused(source: Any) -> None:
+    """The message says why."""
+    with pytest.raises(ConfigurationError, match=r"cannot describe JSON: .*not supported"):
+        arguments_of(source)
+
+
+def test_a_pydantic_model_without_a_json_schema_is_refused() -> None:
+    """A field that JSON cannot hold is found when the schema is made."""
+
+    class Callback(pydantic.BaseModel):
+        call: Callable[[], int]
+
+    with pytest.raises(ConfigurationError, match="cannot describe JSON"):
+        arguments_of(Callback)
+
+
+def test_the_schema_of_a_struct_is_self_contained() -> None:
+    """The root is written out, what it refers to is in `$defs`, and descriptions are kept."""
+    schema = schema_of(Weather)
+
+    assert "object" == schema["type"]
+    assert "What to look up." == schema["description"]
+    assert {"$ref": "#/$defs/Place"} == schema["properties"]["place"]
+    assert ["Place"] == list(schema["$defs"])
+    assert "A city's name." == schema["$defs"]["Place"]["properties"]["city"]["description"]
+    assert [1, 2] == schema["properties"]["spans"]["default"]
+
+
+def test_the_schema_of_a_recursive_struct_keeps_its_definition() -> None:
+    """A root that is referred to stays in `$defs`."""
+    schema = schema_of(Place)
+
+    assert "object" == schema["type"]
+    assert ["Place"] == list(schema["$defs"])
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "value"),
+    [
+        (Weather, b'{"place":{"city":"Oslo"}}', Weather(Place("Oslo"))),
+        (Range, b'{"low":1}', Range(1)),
+        (Query, b'{"text":"a"}', {"text": "a"}),
+        (Point, b'{"x":1}', Point(1)),
+        (Model, b'{"a":3,"inner":{"x":1}}', Model(a=3, inner=Inner(x=1))),
+    ],
+)
+def test_arguments_arrive_as_the_given_type(source: Any, text: bytes, value: Any) -> None:
+    """Structs, dataclasses, TypedDicts, attrs classes and pydantic models."""
+    assert value == arguments_of(source).decode(Raw(text))
+
+
+def test_a_header_may_be_asked_for_in_a_type() -> None:
+    """`extra_json_schema` puts the annotation into the schema."""
+    assert (HeaderRule(b"mcp-param-region", ("region",), "string"),) == arguments_of(
+        Weather
+    ).headers
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "faults"),
+    [
+        (
+            Weather,
+            b'{"place":{"city":""},"days":0,"x":1}',
+            [
+                "/place/city: expected at least 1 character, got 0",
+                "/days: expected a number of at least 1, got the number 0",
+                "/x: unexpected property; allowed are place, days, unit, region, spans, counts",
+            ],
+        ),
+        (Range, b'{"low":"a"}', ['/low: expected an integer, got the string "a"']),
+        (Range, b'{"low":11}', ["(root): low is above high"]),
+        (Query, b"{}", ['(root): missing required property "text"']),
+        (
+            Range,
+            b'{"low":1,"steps":[1.0]}',
+            ["/steps/0: expected an integer, got a number with a decimal point"],
+        ),
+        (Price, b'{"by_city":{"Oslo":"x"}}', ["/by_city: Invalid decimal string"]),
+    ],
+)
+def test_faults_of_a_type_are_all_listed(source: Any, text: bytes, faults: list[str]) -> None:
+    """They are worded like those of a dict schema; what only the type knows, in its own words."""
+    assert faults == faults_of(arguments_of(source).decode, text)
+
+
+def test_faults_of_a_pydantic_model_are_all_listed() -> None:
+    """With pointers into what was sent, up to 20."""
+    decode = arguments_of(Model).decode
+
+    assert [
+        "/a: a must be odd",
+        "/inner/x: expected greater than or equal to 0, got the number -1",
+        "/inner: expected a valid integer, got an object with 1 property",
+        "/many/1: expected a valid integer, got null",
+        "/z: unexpected property",
+    ] == faults_of(decode, b'{"a":2,"inner":{"x":-1},"many":[1,null],"z":1}')
+    assert ['(root): missing required property "a"'] == faults_of(decode, b"{}")
+    assert "... and 5 more" == faults_of(decode, b'{"a":1,"many":[%s"x"]}' % (b'"x",' * 24))[-1]
+
+
+def test_a_pattern_of_a_type_is_matched_in_linear_time() -> None:
+    """A struct's pattern never meets text that the linear engine has not accepted."""
+
+    class Code(Struct):
+        code: Annotated[str, Meta(pattern="^(a+)+$")]
+
+    decode = arguments_of(Code).decode
+
+    assert Code("aa") == decode(b'{"code":"aa"}')
+    assert "expected text that matches" in faults_of(decode, b'{"code":"%s!"}' % (b"a" * 10_000))[0]
+
+
+def test_other_exceptions_of_a_type_are_its_own() -> None:
+    """What a type's code raises besides faults is for the caller to judge."""
+
+    class Broken(Struct):
+        def __post_init__(self) -> None:
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        arguments_of(Broken).decode(b"{}")

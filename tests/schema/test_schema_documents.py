@@ -1,0 +1,176 @@
+"""What a schema must be to be accepted at all."""
+
+from typing import Any
+
+import pytest
+
+from genmcp.errors import ConfigurationError
+from genmcp.schema.limits import SchemaLimits
+from genmcp.schema.schema import Schema
+
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+REFUSED: list[tuple[Any, str]] = [
+    ([], "input_schema: a schema is a JSON object, not list"),
+    ({"default": object()}, "input_schema: the schema cannot be written as JSON"),
+    ({"$schema": "http://json-schema.org/draft-04/schema#"}, "at /$schema: the dialect"),
+    ({"$schema": 5}, "supported are https://json-schema.org/draft/2020-12/schema, "),
+    ({"items": {"$schema": "urn:x"}}, "at /items/$schema: the dialect 'urn:x' is not supported"),
+    ({"type": "strin"}, 'at /type: expected "array", "boolean"'),
+    ({"properties": {"a": {"minLength": -1}}}, "at /properties/a/minLength: expected a number of"),
+    ({"required": "a"}, 'at /required: expected an array, got the string "a"'),
+    (
+        {"properties": {"a": 7}},
+        "at /properties/a: expected a boolean or an object, got the number 7",
+    ),
+    ({"maxLength": "x", "pattern": "a"}, "at /maxLength: expected an integer"),
+    ({"$ref": "https://example.com/a.json"}, "at /$ref: 'https://example.com/a.json' is not part"),
+    ({"items": {"$ref": "file:///etc/passwd"}}, "at /items/$ref: 'file:///etc/passwd' is not part"),
+    ({"$ref": "other.json"}, "nothing is ever fetched"),
+    ({"$ref": "#/$defs/a"}, "'#/$defs/a' leads nowhere: there is no schema there"),
+    ({"allOf": [{"$ref": "#/allOf/7"}]}, "'#/allOf/7' leads nowhere"),
+    ({"type": "object", "items": {"$ref": "#/type/x"}}, "'#/type/x' leads nowhere"),
+    ({"$ref": "#a"}, "'#a' leads nowhere: no such anchor"),
+    ({"patternProperties": 5}, "at /patternProperties: expected an object, got the number 5"),
+    ({"$id": "http://["}, "at (root): Invalid URI reference 'http://['"),
+    ({"$ref": "#"}, "at (root): applies itself to the same value"),
+    ({"$defs": {"a": {"not": {"$ref": "#/$defs/a"}}}}, "applies itself to the same value"),
+    ({"pattern": "(?=a)"}, "at /pattern: the pattern '(?=a)' is not one that can be run in linear"),
+    ({"patternProperties": {"(a": {}}}, "at /patternProperties/(a: the pattern '(a'"),
+    ({"properties": {"a": {"pattern": r"(a)\1"}}}, "look-around and back-references"),
+]
+
+
+@pytest.mark.parametrize(("document", "words"), REFUSED)
+def test_a_wrong_schema_is_refused_with_its_place_and_the_reason(document: Any, words: str) -> None:
+    """2026-07-28, basic, "Schema Validation" and "$ref Resolution": at construction."""
+    with pytest.raises(ConfigurationError) as caught:
+        Schema(document)
+
+    assert words in str(caught.value)
+
+
+def test_a_refusal_names_the_option() -> None:
+    """The message begins with where the schema came from."""
+    with pytest.raises(ConfigurationError, match=r"^output_schema: at /type:"):
+        Schema({"type": "x"}, origin="output_schema")
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        "https://json-schema.org/draft/2020-12/schema",
+        "https://json-schema.org/draft/2019-09/schema#",
+        "http://json-schema.org/draft-07/schema",
+        DRAFT_7,
+    ],
+)
+def test_a_supported_dialect_is_applied(dialect: str) -> None:
+    """2026-07-28, basic, "Schema Dialect": 2020-12, and two earlier by `$schema`."""
+    assert Schema({"$schema": dialect, "type": "string"}).check(1)
+
+
+def test_draft_7_has_the_keywords_of_draft_7() -> None:
+    """`items` may be a list there, and keywords beside a `$ref` do not count."""
+    schema = Schema(
+        {
+            "$schema": DRAFT_7,
+            "items": [{"type": "string"}],
+            "properties": {"a": {"$ref": "#/definitions/n", "minimum": 5}},
+            "definitions": {"n": {"type": "integer"}},
+        }
+    )
+
+    assert not schema.check(["a", 1])
+    assert not schema.check({"a": 1})
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}},
+        {"$ref": "#a", "$defs": {"x": {"$anchor": "a", "type": "string"}}},
+        {"$ref": "a", "$defs": {"x": {"$id": "a", "type": "string"}}},
+        {
+            "$id": "https://example.com/s",
+            "$ref": "#/$defs/a~1b",
+            "$defs": {"a/b": {"type": "string"}},
+        },
+        {"$id": "https://example.com/s", "$ref": "/s#/$defs/a", "$defs": {"a": {"type": "string"}}},
+        {"$ref": "#/$defs/a%20b", "$defs": {"a b": {"type": "string"}}},
+        {"$ref": "#/x-parts/0", "x-parts": [{"$ref": "#/x-parts/1"}, {"type": "string"}]},
+        {"$schema": DRAFT_7, "$ref": "#a", "definitions": {"x": {"$id": "#a", "type": "string"}}},
+        {
+            "$schema": "https://json-schema.org/draft/2019-09/schema",
+            "type": "string",
+            "items": {"$recursiveRef": "#"},
+        },
+    ],
+)
+def test_a_reference_within_the_schema_is_followed(document: dict[str, Any]) -> None:
+    """Pointers, anchors and embedded identifiers are all local; faults are found behind them."""
+    schema = Schema(document)
+
+    assert not schema.check("s")
+    assert ["(root): expected a string, got the number 1"] == list(schema.check(1))
+
+
+def test_references_in_data_are_not_references() -> None:
+    """`const`, `enum`, `default`, and a property of the name `$ref` hold no schemas."""
+    Schema(
+        {
+            "const": {"$ref": "https://example.com"},
+            "default": {"$ref": "#/nowhere"},
+            "properties": {"$ref": {"type": "string"}},
+        }
+    )
+
+
+def test_the_given_document_is_kept_as_it_is() -> None:
+    """What is listed is the very schema that was given, in its order."""
+    document = {"pattern": "a", "type": "string", "$comment": "kept", "uniqueItems": True}
+    schema = Schema(document)
+
+    assert document is schema.document
+    assert ["pattern", "type", "$comment", "uniqueItems"] == list(document)
+
+
+@pytest.mark.parametrize(
+    ("document", "limits", "words"),
+    [
+        (
+            {"items": {"items": {}}},
+            SchemaLimits(schema_depth=1),
+            "more than 1 levels of subschemas",
+        ),
+        ({"allOf": [{}, {}, {}]}, SchemaLimits(subschemas=3), "more than 3 subschemas"),
+        ({"allOf": [{}, {}, {}]}, SchemaLimits(applied=3), "applies more than 3 subschemas"),
+    ],
+)
+def test_a_schema_past_its_limits_is_refused(
+    document: dict[str, Any], limits: SchemaLimits, words: str
+) -> None:
+    """2026-07-28, basic, "Composition-Keyword Resource Use"."""
+    with pytest.raises(ConfigurationError, match=words):
+        Schema(document, limits=limits)
+
+
+def test_references_that_double_are_refused() -> None:
+    """Thirty definitions that each apply the next one twice would be a billion checks."""
+    twice: dict[str, Any] = {
+        f"n{n}": {"allOf": [{"$ref": f"#/$defs/n{n + 1}"}, {"$ref": f"#/$defs/n{n + 1}"}]}
+        for n in range(30)
+    }
+
+    with pytest.raises(ConfigurationError, match="applies more than 10000 subschemas"):
+        Schema({"$defs": {**twice, "n30": {}}, "$ref": "#/$defs/n0"})
+
+
+def test_a_schema_nested_without_end_is_refused() -> None:
+    """A document too deep to be written is not a schema."""
+    document: dict[str, Any] = {}
+    for _ in range(5_000):
+        document = {"items": document}
+
+    with pytest.raises(ConfigurationError, match="cannot be written as JSON"):
+        Schema(document)

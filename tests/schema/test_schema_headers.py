@@ -1,0 +1,86 @@
+"""2026-07-28, Streamable HTTP, "Custom Headers from Tool Parameters"."""
+
+from typing import Any
+
+import pytest
+
+from genmcp.errors import ConfigurationError
+from genmcp.schema.document import Document
+from genmcp.schema.headers import header_rules
+from genmcp.schema.limits import DEFAULT_LIMITS
+from genmcp.wire.mirror import HeaderRule
+
+REGION = {"type": "string", "x-mcp-header": "Region"}
+
+
+def rules(document: dict[str, Any]) -> tuple[HeaderRule, ...]:
+    """The rules of a schema."""
+    return header_rules(Document(document, "input_schema", DEFAULT_LIMITS))
+
+
+def test_an_annotated_property_has_a_rule() -> None:
+    """The header's name is lower-cased; the path is the chain of properties; slashes stay."""
+    document = {
+        "properties": {
+            "region": REGION,
+            "a/b": {"properties": {"items": {"type": "integer", "x-mcp-header": "N"}}},
+            "x-mcp-header": {"type": "boolean"},
+        }
+    }
+
+    assert {
+        HeaderRule(b"mcp-param-region", ("region",), "string"),
+        HeaderRule(b"mcp-param-n", ("a/b", "items"), "integer"),
+    } == set(rules(document))
+
+
+def test_a_schema_without_annotations_has_no_rules() -> None:
+    """Annotations in data are not annotations."""
+    assert () == rules({"const": {"x-mcp-header": "A"}, "items": True})
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\r\nb", "ä", "a:b", 5, None])
+def test_a_name_that_is_no_token_is_refused(name: Any) -> None:
+    """Names are RFC 9110 tokens: not empty, no spaces, controls or separators."""
+    with pytest.raises(ConfigurationError, match=r"at /properties/a: .* is not a header name"):
+        rules({"properties": {"a": {"type": "string", "x-mcp-header": name}}})
+
+
+def test_names_that_differ_in_case_alone_are_refused() -> None:
+    """Header names have no case."""
+    with pytest.raises(ConfigurationError, match="is there twice"):
+        rules({"properties": {"a": REGION, "b": {"type": "string", "x-mcp-header": "REGION"}}})
+
+
+@pytest.mark.parametrize("type_", ["number", "object", "array", "null", ["string"], None])
+def test_other_types_than_the_three_primitive_ones_are_refused(type_: Any) -> None:
+    """Integer, string and boolean alone may be in a header; `number` may not."""
+    schema = {"x-mcp-header": "A"} | ({"type": type_} if type_ else {})
+
+    with pytest.raises(ConfigurationError, match="needs the type integer, string or boolean"):
+        rules({"properties": {"a": schema}})
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        REGION,
+        {"items": REGION},
+        {"properties": {"a": {"items": REGION}}},
+        {"prefixItems": [REGION]},
+        {"anyOf": [{"properties": {"a": REGION}}]},
+        {"properties": {"a": {"oneOf": [REGION]}}},
+        {"allOf": [{"properties": {"a": REGION}}]},
+        {"not": {"properties": {"a": REGION}}},
+        {"if": {"properties": {"a": REGION}}},
+        {"then": {"properties": {"a": REGION}}},
+        {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": REGION}},
+        {"properties": {"a": {"$ref": "#/x-mine"}}, "x-mine": REGION},
+        {"additionalProperties": REGION},
+        {"patternProperties": {"a": REGION}},
+    ],
+)
+def test_an_annotation_anywhere_else_is_refused(document: dict[str, Any]) -> None:
+    """The chain from the root must consist of `properties` alone."""
+    with pytest.raises(ConfigurationError, match="may only be on a property that is reached"):
+        rules(document)

@@ -1,0 +1,61 @@
+"""A real server for the tests that need one."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+PATIENCE = 10  # seconds for a server to start, and to stop
+
+
+class Server(uvicorn.Server):
+    """uvicorn, on a thread of its own, which says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket) -> None:
+        super().__init__(config)
+        self.listener = listener
+        self.settled = threading.Event()
+        self.thread = threading.Thread(target=self.serve_to_the_end, daemon=True)
+
+    def serve_to_the_end(self) -> None:
+        # A start that fails is a SystemExit; `started` says so too.
+        with suppress(SystemExit):
+            self.run(sockets=[self.listener])
+        self.settled.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.settled.set()
+
+
+@asynccontextmanager
+async def serve(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
+    """Serve an app on a free loopback port, and give its URL, which ends without a slash.
+
+    `options` are uvicorn's. The server runs in an event loop and a thread of its own, so the test
+    and it cannot hold each other up. It is stopped as by a signal, which closes what is still open
+    after a second.
+
+    Raises:
+        RuntimeError: the server did not come up; the reason is in the captured log.
+    """
+    settings: dict[str, Any] = {"log_level": "warning", "timeout_graceful_shutdown": 1, **options}
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = Server(uvicorn.Config(app, **settings), listener)
+        server.thread.start()
+        try:
+            await asyncio.to_thread(server.settled.wait, PATIENCE)
+            if not server.started:
+                raise RuntimeError("the server did not start")
+            yield "http://{}:{}".format(*listener.getsockname())
+        finally:
+            server.should_exit = True
+            await asyncio.to_thread(server.thread.join, PATIENCE)
+            if server.thread.is_alive():
+                raise RuntimeError("the server did not stop")

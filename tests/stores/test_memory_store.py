@@ -1,0 +1,273 @@
+"""What only the store in memory does: it is bounded, and it leaves nothing behind."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+
+import pytest
+
+from genmcp.errors import ConfigurationError, Unavailable
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Append, Delete, Event, Gap, Put
+from genmcp.stores.waiter import Waiter
+
+EMPTY = "<MemoryStore: 0 records, 0 events in 0 logs, 0 bytes>"
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop beside the one of the test."""
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+async def logs_of(store: MemoryStore, names: str) -> list[list[bytes]]:
+    return [[event.data for event in await store.read(name)] for name in names]
+
+
+async def next_data(followed: AsyncGenerator[Event, None]) -> bytes:
+    async with asyncio.timeout(5):
+        return (await anext(followed)).data
+
+
+def test_memory_store_refuses_a_bound_of_nothing() -> None:
+    """A store that can hold nothing is wrong at construction."""
+    with pytest.raises(ConfigurationError, match="max_entries"):
+        MemoryStore(max_entries=0)
+    with pytest.raises(ConfigurationError, match="max_bytes"):
+        MemoryStore(max_bytes=0)
+
+
+async def test_memory_store_says_what_it_holds() -> None:
+    """Its repr counts records, events, logs and bytes."""
+    store = MemoryStore()
+    await store.apply(Put("key", b"value"), Append("log", b"event", ttl=60))
+
+    assert "<MemoryStore: 1 records, 1 events in 1 logs, 13 bytes>" == repr(store)
+
+
+async def test_memory_store_drops_the_oldest_logs_first() -> None:
+    """Past max_entries the log that was longest without an append goes, and goes whole."""
+    store = MemoryStore(max_entries=6)
+    for log in "abca":
+        await store.apply(Append(log, b"1", ttl=60))
+    await store.apply(Put("k", b""))
+    await store.apply(Append("d", b"1", ttl=60))
+    assert [[b"1", b"1"], [b"1"], [b"1"], [b"1"]] == await logs_of(store, "abcd")
+
+    await store.apply(Append("d", b"2", ttl=60))
+    assert [[b"1", b"1"], [], [b"1"], [b"1", b"2"]] == await logs_of(store, "abcd")
+    await store.apply(Append("d", b"3", ttl=60), Append("d", b"4", ttl=60))
+    assert [[], [], [], [b"1", b"2", b"3", b"4"]] == await logs_of(store, "abcd")
+
+
+async def test_memory_store_drops_the_oldest_events_of_the_last_log() -> None:
+    """The log that is being appended to loses no more than it must."""
+    store = MemoryStore(max_bytes=10)
+    for number in range(5):
+        await store.apply(Append("a", b"%d..." % number, ttl=60))
+    assert [[b"3...", b"4..."]] == await logs_of(store, "a")
+
+    await store.apply(Append("b", b"5...", ttl=60), Append("a", b"6", ttl=60))
+    assert [[b"4...", b"6"], [b"5..."]] == await logs_of(store, "ab")
+
+
+async def test_memory_store_drops_logs_to_make_room_for_records() -> None:
+    """A record is worth more than a replay."""
+    store = MemoryStore(max_bytes=10)
+    await store.apply(Append("a", b"12345", ttl=60), Append("b", b"12345", ttl=60))
+    await store.apply(Put("k", b"1"))
+
+    assert [[], [b"12345"]] == await logs_of(store, "ab")
+
+
+async def test_memory_store_tells_followers_what_its_bound_dropped() -> None:
+    """A follower that had seen all of a dropped log goes on; one that had not is told."""
+    store = MemoryStore(max_entries=2)
+    await store.apply(Append("a", b"1", ttl=60))
+    async with aclosing(store.follow("a")) as ahead, aclosing(store.follow("a")) as behind:
+        assert [b"1", b"1"] == [await next_data(ahead), await next_data(behind)]
+        await store.apply(Append("a", b"2", ttl=60))
+        assert b"2" == await next_data(ahead)
+        await store.apply(Append("b", b"1", ttl=60), Append("b", b"2", ttl=60))
+        await store.apply(Append("a", b"3", ttl=60))
+
+        assert b"3" == await next_data(ahead)
+        with pytest.raises(Gap):
+            await next_data(behind)
+
+
+async def test_memory_store_keeps_its_bound_beside_a_log_without_events() -> None:
+    """A log that is only followed has nothing to drop, and its follower loses nothing."""
+    store = MemoryStore(max_entries=2)
+    async with aclosing(store.follow("empty")) as followed:
+        waiting = asyncio.ensure_future(next_data(followed))
+        await asyncio.sleep(0)
+        for log in "abc":
+            await store.apply(Append(log, b"1", ttl=60))
+        assert [[], [b"1"], [b"1"]] == await logs_of(store, "abc")
+
+        await store.apply(Append("empty", b"1", ttl=60))
+        assert b"1" == await waiting
+
+
+@pytest.mark.parametrize(
+    ("store", "setting"),
+    [(MemoryStore(max_entries=2), "max_entries=2"), (MemoryStore(max_bytes=6), "max_bytes=6")],
+)
+async def test_memory_store_that_is_full_of_records_says_so(
+    store: MemoryStore, setting: str
+) -> None:
+    """What only records leave no room for is refused, with the setting, and changes nothing."""
+    await store.apply(Put("a", b"12"), Put("b", b"34"))
+    before = repr(store)
+    for refused in (Put("c", b"1"), Append("log", b"1", ttl=60)):
+        with pytest.raises(Unavailable, match=setting):
+            await store.apply(Put("a", b"00"), refused)
+    assert before == repr(store)
+
+    await store.apply(Put("a", b"56"))
+    await store.apply(Delete("b"), Put("c", b"78"))
+    entry = await store.get("a")
+    assert entry
+    assert b"56" == entry.value
+
+
+async def test_memory_store_that_is_full_drops_what_has_run_out(clock: Clock) -> None:
+    """Room is made of all that has run out before anything is refused."""
+    store = MemoryStore(max_entries=1000, clock=clock)
+    for number in range(1000):
+        await store.apply(Put(f"{number}", b"", ttl=10))
+    clock.now = 11
+    await store.apply(*(Put(f"new {number}", b"") for number in range(1000)))
+
+    assert repr(store).startswith("<MemoryStore: 1000 records,")
+
+
+async def test_memory_store_sweeps_a_little_at_each_apply(clock: Clock) -> None:
+    """What nobody asks for goes too, and no call pays for all of it."""
+    store = MemoryStore(clock=clock)
+    for number in range(100):
+        await store.apply(Put(f"{number}", b"", ttl=10), Append(f"{number}", b"", ttl=10))
+    clock.now = 11
+    await store.apply()
+    assert "<MemoryStore: 36 records, 36 events in 36 logs," == repr(store)[:47]
+
+    await store.apply()
+    assert EMPTY == repr(store)
+
+
+async def test_memory_store_forgets_the_deadlines_it_no_longer_needs(clock: Clock) -> None:
+    """Records that are touched or replaced a thousand times weigh no more than others."""
+    store = MemoryStore(clock=clock)
+    for number in range(1000):
+        await store.apply(Put("k", b"", ttl=1e6), Append("log", b"", ttl=1e6, keep=1))
+        await store.touch("k", 1e6 + number)
+        await store.apply(Put(f"{number}", b"", ttl=1e6), Delete(f"{number}"))
+    for table in (store._records, store._logs):
+        assert len(table._deadlines._heap) < 100
+
+    clock.now = 3e6
+    for _ in range(3):
+        await store.apply()
+    assert EMPTY == repr(store)
+
+
+async def test_memory_store_keeps_no_trace_of_followers() -> None:
+    """A log without events is there only as long as somebody follows it."""
+    store = MemoryStore()
+    async with aclosing(store.follow("log")) as followed:
+        waiting = asyncio.ensure_future(next_data(followed))
+        await asyncio.sleep(0)
+        assert "in 1 logs" in repr(store)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert EMPTY == repr(store)
+
+    with pytest.raises(Gap):
+        await next_data(store.follow("log", "nothing"))
+    assert EMPTY == repr(store)
+
+
+async def test_memory_store_lets_a_followed_log_run_out(clock: Clock) -> None:
+    """Events go when their time has run out, the log when its last follower has left too."""
+    store = MemoryStore(clock=clock)
+    await store.apply(Append("log", b"1", ttl=10))
+    async with aclosing(store.follow("log")) as followed:
+        await next_data(followed)
+        clock.now = 11
+        await store.apply()
+        assert "<MemoryStore: 0 records, 0 events in 1 logs, 0 bytes>" == repr(store)
+    assert EMPTY == repr(store)
+
+
+async def test_memory_store_ids_are_past_those_of_an_earlier_one() -> None:
+    """A client that kept an id over a restart is told, and gets nothing of another life."""
+    ids = []
+    for _ in range(2):
+        store = MemoryStore()
+        await store.apply(*(Append("log", b"", ttl=60) for _ in range(3)))
+        ids += [event.id for event in await store.read("log")]
+
+    assert sorted(set(ids)) == ids
+    with pytest.raises(Gap):
+        await store.read("log", ids[0])
+
+
+async def test_memory_store_outlives_the_loop_of_a_follower(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """A loop that was closed around a follower hinders nobody, and the follower is forgotten."""
+    store = MemoryStore()
+    await store.apply(Append("log", b"1", ttl=60))
+    followed = store.follow("log")
+
+    def follow_and_close() -> None:
+        loop.run_until_complete(anext(followed))
+        loop.close()
+
+    await asyncio.to_thread(follow_and_close)
+    assert store._logs.held["log"].waiters
+    await store.apply(Append("log", b"2", ttl=60))
+
+    assert not store._logs.held["log"].waiters
+    await followed.aclose()
+
+
+async def test_waiter_is_woken_by_a_thread_without_a_loop() -> None:
+    """A writer thread may wake it, once or often, and touches nothing of the loop's own."""
+    loop = asyncio.get_running_loop()
+    loop.set_debug(True)  # refuses what only the loop's own thread may do
+    waiter = Waiter()
+    waits = threading.Event()
+
+    def write() -> None:
+        waits.wait(5)
+        waiter.wake()
+        waiter.wake()
+
+    loop.call_soon(waits.set)
+    async with asyncio.timeout(5):
+        writing = asyncio.ensure_future(asyncio.to_thread(write))
+        await waiter.wait()
+        await writing
+    waiter.wake()
+    assert not waiter.gone

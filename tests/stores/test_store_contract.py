@@ -1,0 +1,575 @@
+"""What every store guarantees, whatever keeps it: an engine is added to the fixture's params."""
+
+import asyncio
+import string
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import pytest
+
+from genmcp.errors import Conflict, ContractError, Unavailable
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Append, Delete, Entry, Event, Gap, Put, Store
+
+BOUND = 5.0
+"""Seconds after which what should have come is said not to come."""
+
+PassTime: TypeAlias = Callable[[float], Awaitable[None]]
+
+
+class Bench(NamedTuple):
+    """A store under test, and how its time passes: at a clock's word, or by sleeping."""
+
+    store: Store
+    pass_time: PassTime
+
+
+def memory(folder: Path) -> Bench:
+    now = 0.0
+
+    async def pass_time(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    return Bench(MemoryStore(clock=lambda: now), pass_time)
+
+
+@pytest.fixture(params=[memory])
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    bench: Bench = request.param(tmp_path)
+    async with aclosing(bench.store):
+        yield bench
+
+
+@pytest.fixture
+def store(bench: Bench) -> Store:
+    return bench.store
+
+
+@pytest.fixture
+def pass_time(bench: Bench) -> PassTime:
+    return bench.pass_time
+
+
+async def entry(store: Store, key: str) -> Entry:
+    found = await store.get(key)
+    assert found is not None
+    return found
+
+
+async def data(store: Store, log: str, after: str | None = None) -> list[bytes]:
+    return [event.data for event in await store.read(log, after)]
+
+
+async def take(followed: AsyncGenerator[Event, None], count: int) -> list[bytes]:
+    async with asyncio.timeout(BOUND):
+        return [(await anext(followed)).data for _ in range(count)]
+
+
+async def until_it_waits() -> None:
+    """Let every other asyncio.Task run until it can do nothing but wait."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+# Records
+
+
+async def test_get_gives_nothing_where_nothing_was_put(store: Store) -> None:
+    """A key that was never written has no record."""
+    assert await store.get("task:1") is None
+
+
+async def test_put_replaces_the_record_and_counts_its_version(store: Store) -> None:
+    """Each Put makes the version one larger."""
+    await store.apply(Put("task:1", b"one"))
+    first = await entry(store, "task:1")
+    await store.apply(Put("task:1", b"two"))
+
+    assert b"one" == first.value
+    assert Entry(b"two", first.version + 1) == await store.get("task:1")
+
+
+async def test_put_expecting_none_succeeds_once(store: Store) -> None:
+    """With expect=0 the record is made only where there is none."""
+    await store.apply(Put("task:1", b"one", expect=0))
+    with pytest.raises(Conflict, match="task:1"):
+        await store.apply(Put("task:1", b"two", expect=0))
+
+    assert b"one" == (await entry(store, "task:1")).value
+
+
+async def test_put_expecting_a_version_succeeds_once(store: Store) -> None:
+    """A version that was replaced cannot be replaced again, and an absent one never."""
+    await store.apply(Put("task:1", b"one"))
+    version = (await entry(store, "task:1")).version
+    await store.apply(Put("task:1", b"two", expect=version))
+    with pytest.raises(Conflict):
+        await store.apply(Put("task:1", b"three", expect=version))
+    with pytest.raises(Conflict):
+        await store.apply(Put("task:2", b"three", expect=version))
+
+    assert b"two" == (await entry(store, "task:1")).value
+    assert await store.get("task:2") is None
+
+
+async def test_delete_removes_the_record(store: Store) -> None:
+    """A deleted record is gone; deleting nothing is no error."""
+    await store.apply(Put("task:1", b"one"))
+    await store.apply(Delete("task:1"))
+    await store.apply(Delete("task:1"), Delete("task:2"))
+
+    assert await store.get("task:1") is None
+
+
+async def test_delete_expecting_a_version_takes_it_once(store: Store) -> None:
+    """Of many who take one version, one does."""
+    await store.apply(Put("task:1", b"one"))
+    version = (await entry(store, "task:1")).version
+    with pytest.raises(Conflict):
+        await store.apply(Delete("task:1", expect=version + 1))
+
+    async def taken() -> bool:
+        try:
+            await store.apply(Delete("task:1", expect=version))
+        except Conflict:
+            return False
+        return True
+
+    assert [False] * 9 + [True] == sorted(await asyncio.gather(*(taken() for _ in range(10))))
+
+
+@pytest.mark.parametrize("runs_out", [True, False])
+async def test_version_of_a_record_that_was_gone_is_not_used_again(
+    store: Store, pass_time: PassTime, *, runs_out: bool
+) -> None:
+    """Whoever held a lease that lapsed cannot renew somebody else's."""
+    versions = set()
+    for _ in range(5):
+        await store.apply(Put("lease:sweep", b"mine", ttl=10, expect=0))
+        await store.apply(Put("lease:sweep", b"mine", ttl=10), Put("other", b""))
+        versions |= {(await entry(store, "lease:sweep")).version}
+        if runs_out:
+            await pass_time(11)
+        else:
+            await store.apply(Delete("lease:sweep"))
+    await store.apply(Put("lease:sweep", b"theirs", ttl=10, expect=0))
+
+    assert 5 == len(versions)
+    for version in versions:
+        with pytest.raises(Conflict):
+            await store.apply(Put("lease:sweep", b"mine", ttl=10, expect=version))
+
+
+async def test_compare_and_set_has_one_winner_a_version(store: Store) -> None:
+    """Of 100 concurrent increments none is lost, and each version is won once."""
+    await store.apply(Put("count", b"0"))
+    begun = (await entry(store, "count")).version
+    won: list[int] = []
+
+    async def increment() -> None:
+        while True:
+            read = await entry(store, "count")
+            await asyncio.sleep(0)  # everybody reads before anybody writes
+            try:
+                await store.apply(Put("count", b"%d" % (int(read.value) + 1), expect=read.version))
+            except Conflict:
+                continue
+            won.append(read.version)
+            return
+
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*(increment() for _ in range(100)))
+
+    assert list(range(begun, begun + 100)) == sorted(won)
+    assert Entry(b"100", begun + 100) == await store.get("count")
+
+
+# Several operations at once
+
+
+async def test_apply_does_all_or_nothing(store: Store) -> None:
+    """One expect that does not hold, and nothing is written, before it or after."""
+    await store.apply(Put("task:1", b"one"), Append("task:1", b"made", ttl=60))
+    with pytest.raises(Conflict):
+        await store.apply(
+            Append("task:1", b"changed", ttl=60),
+            Put("task:1", b"two"),
+            Delete("task:1:lock"),
+            Put("task:1:done", b"", expect=7),
+            Put("task:1:more", b""),
+        )
+
+    assert b"one" == (await entry(store, "task:1")).value
+    assert [b"made"] == await data(store, "task:1")
+    assert await store.get("task:1:done") is None
+    assert await store.get("task:1:more") is None
+
+
+async def test_apply_takes_operations_in_order(store: Store) -> None:
+    """An expect is compared with what the operations before it left."""
+    await store.apply(Put("k", b"1", expect=0), Delete("k"), Put("k", b"2", expect=0))
+    version = (await entry(store, "k")).version
+    await store.apply(Put("k", b"3", expect=version), Put("k", b"4", expect=version + 1))
+    await store.apply(Append("k", b"a", ttl=60), Append("k", b"b", ttl=60))
+    await store.apply()
+
+    assert Entry(b"4", version + 2) == await store.get("k")
+    assert [b"a", b"b"] == await data(store, "k")
+    with pytest.raises(Conflict):
+        await store.apply(Delete("k"), Put("k", b"5", expect=version + 2))
+    assert b"4" == (await entry(store, "k")).value
+
+
+async def test_record_and_log_of_one_name_are_two_things(store: Store) -> None:
+    """A task's record and its log may have the same name."""
+    await store.apply(Append("task:1", b"event", ttl=60))
+    assert await store.get("task:1") is None
+
+    await store.apply(Put("task:1", b"record", expect=0), Delete("task:1"))
+    assert [b"event"] == await data(store, "task:1")
+
+
+# Time
+
+
+async def test_record_is_gone_when_its_time_has_run_out(store: Store, pass_time: PassTime) -> None:
+    """A record lives for its ttl, or until it is deleted."""
+    await store.apply(Put("short", b"", ttl=10), Put("long", b"", ttl=100), Put("ever", b""))
+    await pass_time(11)
+
+    assert await store.get("short") is None
+    assert await store.get("long")
+    await store.apply(Put("short", b"again", expect=0))
+    await pass_time(1000)
+    assert await store.get("long") is None
+    assert await store.get("ever")
+
+
+async def test_put_sets_the_time_anew(store: Store, pass_time: PassTime) -> None:
+    """The last Put alone says how long the record lives."""
+    for key in ("longer", "shorter", "ever"):
+        await store.apply(Put(key, b"", ttl=20))
+    await store.apply(
+        Put("longer", b"", ttl=40), Put("shorter", b"", ttl=5), Put("ever", b"", ttl=None)
+    )
+    await pass_time(21)
+
+    assert await store.get("longer")
+    assert await store.get("shorter") is None
+    assert await store.get("ever")
+
+
+async def test_touch_sets_the_time_and_keeps_the_version(store: Store, pass_time: PassTime) -> None:
+    """A touched record lives for the new ttl, and whoever holds its version still does."""
+    await store.apply(Put("longer", b"", ttl=10), Put("shorter", b"", ttl=100))
+    read = await entry(store, "longer")
+
+    assert await store.touch("longer", 60)
+    assert await store.touch("shorter", 10)
+    await pass_time(11)
+    assert read == await store.get("longer")
+    assert await store.get("shorter") is None
+
+
+async def test_touch_does_not_bring_back_what_is_gone(store: Store, pass_time: PassTime) -> None:
+    """Touching nothing says so, and makes nothing."""
+    await store.apply(Put("gone", b"", ttl=10))
+    await pass_time(11)
+
+    assert not await store.touch("gone", 60)
+    assert not await store.touch("never", 60)
+    assert await store.get("gone") is None
+
+
+async def test_log_is_gone_a_ttl_after_the_last_append(store: Store, pass_time: PassTime) -> None:
+    """Each append lets the whole log live for another ttl."""
+    await store.apply(Append("log", b"1", ttl=10))
+    await pass_time(8)
+    await store.apply(Append("log", b"2", ttl=10))
+    await pass_time(8)
+
+    assert [b"1", b"2"] == await data(store, "log")
+    await pass_time(3)
+    assert [] == await data(store, "log")
+
+
+# Logs
+
+
+async def test_read_gives_events_in_order(store: Store) -> None:
+    """Reading goes on where it left off, in pieces of any size."""
+    for number in range(7):
+        await store.apply(Append("log", b"%d" % number, ttl=60), Append("other", b"x", ttl=60))
+    first = await store.read("log", limit=3)
+    second = await store.read("log", first[-1].id, limit=3)
+    third = await store.read("log", second[-1].id, limit=3)
+
+    assert b"0123456" == b"".join(event.data for event in [*first, *second, *third])
+    assert [3, 3, 1] == [len(first), len(second), len(third)]
+    assert [] == await data(store, "log", third[-1].id)
+    assert [] == await data(store, "nothing")
+
+
+async def test_event_ids_are_fit_for_last_event_id(store: Store) -> None:
+    """Ids are visible ASCII without a separator, and none occurs twice."""
+    await store.apply(*(Append("log", b"", ttl=60) for _ in range(50)))
+    ids = [event.id for event in await store.read("log")]
+
+    assert 50 == len(set(ids))
+    assert set("".join(ids)) <= set(string.ascii_letters + string.digits + "-_")
+
+
+async def test_append_keeps_the_newest(store: Store) -> None:
+    """Of more than `keep` events the oldest are dropped."""
+    await store.apply(*(Append("log", b"%d" % number, ttl=60, keep=3) for number in range(10)))
+    assert [b"7", b"8", b"9"] == await data(store, "log")
+
+    await store.apply(Append("log", b"10", ttl=60, keep=1))
+    assert [b"10"] == await data(store, "log")
+
+
+def test_append_keeps_at_least_one() -> None:
+    """A log that keeps nothing cannot be followed."""
+    with pytest.raises(ContractError, match="keep is 0"):
+        Append("log", b"", ttl=60, keep=0)
+
+
+async def test_reader_is_told_of_a_gap(store: Store) -> None:
+    """Whoever resumes is told if an event after its last was dropped, and only then."""
+    await store.apply(*(Append("log", b"%d" % number, ttl=60) for number in range(4)))
+    ids = [event.id for event in await store.read("log")]
+    await store.apply(Append("log", b"4", ttl=60, keep=3))  # drops 0 and 1
+
+    assert [b"2", b"3", b"4"] == await data(store, "log", ids[1])
+    with pytest.raises(Gap, match="log") as caught:
+        await store.read("log", ids[0])
+    assert ("log", ids[0]) == (caught.value.log, caught.value.after)
+    async with aclosing(store.follow("log", ids[0])) as followed:
+        with pytest.raises(Gap):
+            await take(followed, 1)
+
+
+@pytest.mark.parametrize(
+    "after", ["", "0", "-1", "x", "zzzzzzzzzzzzzzzzzzzz", "é", "\ud800", "1" * 5000, "1-1", "0/0"]
+)
+async def test_reader_is_told_of_an_id_that_is_none(store: Store, after: str) -> None:
+    """Last-Event-ID is whatever a client sends: never a crash, never a wrong place."""
+    await store.apply(Append("log", b"", ttl=60))
+    for log in ("log", "nothing"):
+        with pytest.raises(Gap):
+            await store.read(log, after)
+        async with aclosing(store.follow(log, after)) as followed:
+            with pytest.raises(Gap):
+                await take(followed, 1)
+
+
+async def test_log_that_was_gone_begins_past_its_old_ids(store: Store, pass_time: PassTime) -> None:
+    """An id from before a log ran out is not mistaken for one of the log that came after."""
+    old: list[str] = []
+    missed: list[str] = []  # what came after the last id of a log that ran out is all there
+    for _ in range(3):
+        await store.apply(Append("log", b"", ttl=10), Append("log", b"", ttl=10))
+        ids = [event.id for event in await store.read("log")]
+        assert not set(old) & set(ids)
+        for gone in missed:
+            with pytest.raises(Gap):
+                await store.read("log", gone)
+        old += ids
+        missed += ids[:1]
+        await pass_time(11)
+        with pytest.raises(Gap):
+            await store.read("log", ids[0])
+
+
+# Following
+
+
+async def test_follow_replays_and_then_goes_on_live(store: Store) -> None:
+    """A follower gets what was there, then what comes."""
+    await store.apply(Append("log", b"1", ttl=60), Append("log", b"2", ttl=60))
+    async with aclosing(store.follow("log")) as followed:
+        assert [b"1", b"2"] == await take(followed, 2)
+
+        waiting = asyncio.ensure_future(take(followed, 2))
+        await until_it_waits()
+        await store.apply(Append("log", b"3", ttl=60))
+        await store.apply(Append("other", b"x", ttl=60))
+        await store.apply(Append("log", b"4", ttl=60))
+        assert [b"3", b"4"] == await waiting
+
+
+async def test_follow_begins_after_an_event(store: Store) -> None:
+    """A resuming client gets what it has not seen."""
+    await store.apply(*(Append("log", b"%d" % number, ttl=60) for number in range(3)))
+    first, *_, last = await store.read("log")
+
+    async with aclosing(store.follow("log", first.id)) as followed:
+        assert [b"1", b"2"] == await take(followed, 2)
+    async with aclosing(store.follow("log", last.id)) as followed:
+        waiting = asyncio.ensure_future(take(followed, 1))
+        await until_it_waits()
+        await store.apply(Append("log", b"3", ttl=60))
+        assert [b"3"] == await waiting
+
+
+async def test_follow_waits_for_a_log_that_does_not_exist(store: Store) -> None:
+    """A log may be followed before its first event."""
+    async with aclosing(store.follow("log")) as followed:
+        waiting = asyncio.ensure_future(take(followed, 1))
+        await until_it_waits()
+        assert not waiting.done()
+        await store.apply(Append("log", b"1", ttl=60))
+        assert [b"1"] == await waiting
+
+
+async def test_follow_gives_every_event_once_while_appends_race(store: Store) -> None:
+    """Followers that join before, amid and after racing appends see the same log."""
+    writers, each = 5, 40
+    total = writers * each
+
+    async def write(writer: int) -> None:
+        for number in range(each):
+            await store.apply(Append("log", b"%d:%d" % (writer, number), ttl=60))
+            await asyncio.sleep(0)
+
+    async def read(turns: int) -> list[bytes]:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with aclosing(store.follow("log")) as followed:
+            got = []
+            for _ in range(total):
+                got += await take(followed, 1)
+                await asyncio.sleep(0)
+            return got
+
+    async with asyncio.timeout(BOUND):
+        reading = [asyncio.ensure_future(read(turns)) for turns in (0, 3, 25, 60, 500)]
+        await asyncio.gather(*(write(writer) for writer in range(writers)))
+        followed = await asyncio.gather(*reading)
+
+    kept = [event.data for event in await store.read("log", limit=total + 1)]
+    assert total == len(set(kept))
+    assert [kept] * 5 == followed
+    for writer in range(writers):
+        mine = [event for event in kept if event.startswith(b"%d:" % writer)]
+        assert [b"%d:%d" % (writer, number) for number in range(each)] == mine
+
+
+async def test_follower_that_fell_behind_is_told(store: Store) -> None:
+    """What a slow follower got was complete; then it learns that something was dropped."""
+    async with aclosing(store.follow("log")) as followed:
+        waiting = asyncio.ensure_future(take(followed, 1))
+        await until_it_waits()
+        await store.apply(Append("log", b"0", ttl=60))
+        assert [b"0"] == await waiting
+
+        await store.apply(*(Append("log", b"%d" % n, ttl=60, keep=3) for n in range(1, 9)))
+        with pytest.raises(Gap):
+            await take(followed, 1)
+
+
+async def test_follower_is_told_that_it_missed_the_beginning(store: Store) -> None:
+    """Events that come and go between two looks of a follower are not passed over in silence."""
+    async with aclosing(store.follow("log")) as followed:
+        waiting = asyncio.ensure_future(take(followed, 1))
+        await until_it_waits()
+        await store.apply(*(Append("log", b"%d" % n, ttl=60, keep=3) for n in range(9)))
+        with pytest.raises(Gap):
+            await waiting
+
+
+async def test_follower_that_saw_everything_has_no_gap(store: Store, pass_time: PassTime) -> None:
+    """A log may run out, or drop what was seen, under a follower that is up to date."""
+    async with aclosing(store.follow("log")) as followed:
+        for number in range(4):
+            waiting = asyncio.ensure_future(take(followed, 1))
+            await until_it_waits()
+            await store.apply(Append("log", b"%d" % number, ttl=10, keep=1))
+            assert [b"%d" % number] == await waiting
+            await pass_time(11 * (number % 2))
+
+
+async def test_follow_can_be_closed_and_cancelled(store: Store) -> None:
+    """Either takes effect at once, in the midst of a replay or of a wait."""
+    await store.apply(Append("log", b"1", ttl=60), Append("log", b"2", ttl=60))
+    followed = store.follow("log")
+    await take(followed, 1)
+    async with asyncio.timeout(BOUND):
+        await followed.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await anext(followed)
+
+    followed = store.follow("log")
+    await take(followed, 2)
+    waiting = asyncio.ensure_future(take(followed, 1))
+    await until_it_waits()
+    waiting.cancel()
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    with pytest.raises(StopAsyncIteration):
+        await anext(followed)
+
+
+def in_another_loop(work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+    return asyncio.to_thread(asyncio.run, work)
+
+
+async def test_store_serves_several_event_loops(store: Store) -> None:
+    """An append in another thread's loop wakes a follower, and a version still has one winner."""
+
+    async def write() -> None:
+        for number in range(50):
+            await store.apply(Append("log", b"%d" % number, ttl=60))
+            while True:
+                read = await store.get("count")
+                value, version = (int(read.value), read.version) if read else (0, 0)
+                try:
+                    await store.apply(Put("count", b"%d" % (value + 1), expect=version))
+                except Conflict:
+                    continue
+                break
+
+    async with aclosing(store.follow("log")) as followed, asyncio.timeout(BOUND):
+        waiting = asyncio.ensure_future(take(followed, 100))
+        await until_it_waits()
+        await asyncio.gather(in_another_loop(write()), in_another_loop(write()))
+        got = await waiting
+
+    assert sorted(got) == sorted([b"%d" % number for number in range(50)] * 2)
+    assert b"100" == (await entry(store, "count")).value
+
+
+# The end
+
+
+async def test_closed_store_is_unavailable(store: Store) -> None:
+    """Whatever is asked of a closed store is refused, and closing it again does nothing."""
+    await store.apply(Put("k", b""), Append("log", b"", ttl=60))
+    await store.aclose()
+    await store.aclose()
+
+    asked: Sequence[Coroutine[Any, Any, object]] = (
+        store.get("k"),
+        store.apply(Put("k", b"")),
+        store.touch("k", 1),
+        store.read("log"),
+        take(store.follow("log"), 1),
+    )
+    for question in asked:
+        with pytest.raises(Unavailable):
+            await question
+
+
+async def test_closing_a_store_ends_its_followers(store: Store) -> None:
+    """A follower that waits learns at once that nothing will come."""
+    followed = store.follow("log")
+    waiting = asyncio.ensure_future(take(followed, 1))
+    await until_it_waits()
+    await store.aclose()
+
+    with pytest.raises(Unavailable):
+        await waiting

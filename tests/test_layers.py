@@ -1,0 +1,162 @@
+"""Imports point one way, and layers 0 to 3 are pure (DESIGN.md, section 5)."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "genmcp"
+
+LAYERS = [
+    {"errors"},
+    {"protocol"},
+    {"wire"},
+    {"core"},
+    {"stores", "jobs"},
+    {
+        "channel",
+        "content",
+        "extension",
+        "prompt",
+        "resource",
+        "schema",
+        "server",
+        "subscription",
+        "tool",
+        "uri_template",
+    },
+    {"suite", "mux"},
+    {"transports", "auth"},
+    {"client"},
+    {"hub", "registry", "discovery"},
+    {"cli", "console"},
+    # What nothing else imports: the facade, which is for users, and what may see everything.
+    {"genmcp", "telemetry", "testing"},
+]
+PURE = set().union(*LAYERS[:4])
+STRANGERS = {"suite", "mux"}  # in one layer, and yet neither knows the other
+IMPURE_MODULES = {"asyncio", "os", "random", "secrets", "socket", "time"}
+
+
+class Module:
+    """A source file of the package, as its syntax tree tells it."""
+
+    def __init__(self, path: Path, package: Path) -> None:
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        self.name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        self.part = self.name.removeprefix("genmcp.").partition(".")[0]
+        self.tree = ast.parse(path.read_text(encoding="utf-8"))
+
+    def imports(self) -> Iterator[tuple[str, str]]:
+        """Each import, wherever in the file: a module, and the name taken from it or ""."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name, "") for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                source = "." * node.level + (node.module or "")
+                yield from ((source, alias.name) for alias in node.names)
+
+
+def modules(package: Path) -> dict[str, Module]:
+    found = (Module(path, package) for path in sorted(package.rglob("*.py")))
+    return {module.name: module for module in found}
+
+
+def layer(part: str) -> int:
+    return next((number for number, parts in enumerate(LAYERS) if part in parts), -1)
+
+
+def faults(package: Path) -> Iterator[str]:
+    """Say everything in which the package breaks the rules of its layers."""
+    known = modules(package)
+    graph: dict[str, set[str]] = {name: set() for name in known}
+    for module in known.values():
+        if layer(module.part) < 0:
+            yield f"{module.name} is in no layer"
+        for source, name in module.imports():
+            first, *rest = source.split(".")
+            if first == "":
+                yield f"{module.name} has a relative import"
+            elif first == "genmcp" and not rest:
+                yield f"{module.name} imports the facade"
+            elif first == "genmcp":
+                whole = f"{source}.{name}"
+                graph[module.name].add(whole if whole in known else source)
+                yield from direction_faults(module, rest[0])
+            elif first in IMPURE_MODULES and module.part in PURE:
+                yield f"{module.name} is pure and imports {first}"
+        if module.part in PURE:
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.AsyncFunctionDef):
+                    yield f"{module.name} is pure and {node.name} is async"
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield "a cycle: " + " <- ".join(error.args[1])
+
+
+def direction_faults(module: Module, imported: str) -> Iterator[str]:
+    here, there = layer(module.part), layer(imported)
+    if module.part == imported or -1 in (here, there):  # what is in no layer is told once
+        return
+    if there > here or {module.part, imported} == STRANGERS:
+        yield f"{module.name} imports {imported}, which is not above it"
+
+
+def test_layers_hold_in_the_package() -> None:
+    """No module of genmcp imports what lies below it, no two each other, and the core is pure."""
+    assert list(faults(PACKAGE)) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "source", "fault"),
+    [
+        ("wire/sse.py", "from genmcp.core.seal import open", "imports core, which is not above it"),
+        ("tool.py", "def f():\n    from genmcp.suite import Suite", "imports suite, which is not"),
+        ("mux.py", "if TYPE_CHECKING:\n    import genmcp.suite", "imports suite, which is not"),
+        ("suite/listing.py", "from genmcp.mux import Mux", "imports mux, which is not above it"),
+        ("tool.py", "import genmcp", "imports the facade"),
+        ("tool.py", "from genmcp import Tool", "imports the facade"),
+        ("tool.py", "from . import errors", "has a relative import"),
+        ("tool.py", "from genmcp.telemetry import trace", "imports telemetry, which is not above"),
+        ("tools/base.py", "", "is in no layer"),
+        ("core/seal.py", "import os.path", "is pure and imports os"),
+        ("core/seal.py", "def f():\n    from time import monotonic", "is pure and imports time"),
+        ("core/seal.py", "class A:\n    async def f(self): ...", "is pure and f is async"),
+        ("tool.py", "import genmcp.tool", "a cycle: genmcp.tool <- genmcp.tool"),
+    ],
+)
+def test_layers_name_what_breaks_them(where: str, source: str, fault: str, tmp_path: Path) -> None:
+    """Each rule is seen to be broken, wherever in a file the import stands."""
+    path = tmp_path / "genmcp" / where
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+
+    assert fault in "\n".join(faults(tmp_path / "genmcp"))
+
+
+def test_layers_see_a_cycle_through_an_import_that_never_runs(tmp_path: Path) -> None:
+    """Two modules of one folder that import each other are a cycle, for types only as well."""
+    core = tmp_path / "genmcp" / "core"
+    core.mkdir(parents=True)
+    core.joinpath("seal.py").write_text("from genmcp.core import task")
+    core.joinpath("task.py").write_text("if TYPE_CHECKING:\n    from genmcp.core.seal import Seal")
+
+    (fault,) = faults(tmp_path / "genmcp")
+
+    assert "genmcp.core.task" in fault
+    assert "genmcp.core.seal" in fault
+
+
+def test_layers_let_a_module_import_its_own_layer_and_those_above(tmp_path: Path) -> None:
+    """What the design allows is no fault."""
+    package = tmp_path / "genmcp"
+    package.mkdir()
+    package.joinpath("errors.py").write_text("import json")
+    package.joinpath("channel.py").write_text("import asyncio\nfrom genmcp.errors import McpError")
+    package.joinpath("tool.py").write_text("from genmcp.channel import Channel")
+    package.joinpath("__init__.py").write_text("from genmcp.tool import Tool")
+
+    assert list(faults(package)) == []

@@ -1,0 +1,76 @@
+"""Nothing in the package is large (DESIGN.md, section 5)."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "genmcp"
+
+FILE_LINES = 500
+CLASS_LINES = 250
+FUNCTION_LINES = 60
+PARAMETERS = 8
+
+
+def faults(path: Path) -> Iterator[str]:
+    """Say what is too large in a file. Docstrings count, and so does `self`."""
+    text = path.read_text(encoding="utf-8")
+    if (lines := len(text.splitlines())) > FILE_LINES:
+        yield f"{path}: {lines} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            limit = CLASS_LINES
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            limit = FUNCTION_LINES
+            if (count := parameters(node.args)) > PARAMETERS:
+                yield f"{path}: {node.name} has {count} parameters"
+        else:
+            continue
+        if (lines := (node.end_lineno or 0) - node.lineno + 1) > limit:
+            yield f"{path}: {node.name} has {lines} lines"
+
+
+def parameters(args: ast.arguments) -> int:
+    named = [*args.posonlyargs, *args.args, *args.kwonlyargs]
+    return len(named) + (args.vararg is not None) + (args.kwarg is not None)
+
+
+def test_sizes_hold_in_the_package() -> None:
+    """No file, class, function or list of parameters of genmcp is over its limit."""
+    assert [fault for path in sorted(PACKAGE.rglob("*.py")) for fault in faults(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("\n" * 501, "501 lines"),
+        ("class Long:\n" + "    x = 1\n" * 250, "Long has 251 lines"),
+        ("class A:\n    async def long(self):\n" + "        f()\n" * 60, "long has 61 lines"),
+        ("def wide(a, b, /, c, d, *e, f, g, h, **i): ...", "wide has 9 parameters"),
+    ],
+)
+def test_sizes_name_what_is_over_a_limit(source: str, fault: str, tmp_path: Path) -> None:
+    """One more than allowed is a fault."""
+    path = tmp_path / "large.py"
+    path.write_text(source)
+
+    assert [f"{path}: {fault}"] == list(faults(path))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "\n" * 500,
+        "class Long:\n" + "    x = 1\n" * 249,
+        "def long():\n" + "    f()\n" * 59,
+        "def wide(a, b, /, c, d, *e, f, g, **h): ...",
+    ],
+)
+def test_sizes_allow_the_limit_itself(source: str, tmp_path: Path) -> None:
+    """What is exactly as large as allowed is no fault."""
+    path = tmp_path / "large.py"
+    path.write_text(source)
+
+    assert list(faults(path)) == []
