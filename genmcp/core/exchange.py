@@ -113,8 +113,8 @@ class Exchange:
         "_left",
         "_next",
         "_primed",
-        "_stream",
         "state",
+        "stream",
     )
 
     def __init__(
@@ -128,7 +128,7 @@ class Exchange:
         batch: bool = False,
     ) -> None:
         self.state = State.WAITING
-        self._stream = stream
+        self.stream = stream
         self._primed = primed
         self._left = expected
         self._batch = batch
@@ -216,10 +216,10 @@ class Exchange:
     def _head(self) -> list[Action]:
         """Open the stream: its head, what a client can resume from, the answers held so far."""
         actions: list[Action] = [Begin()]
-        if self._stream is not None:
-            actions.append(Record(self._stream, 0, b"", last=False))
+        if self.stream is not None:
+            actions.append(Record(self.stream, 0, b"", last=False))
             if self._primed:
-                actions.append(Chunk(sse.prime(b"%b/0" % self._stream.encode())))
+                actions.append(Chunk(sse.prime(b"%b/0" % self.stream.encode())))
         held, self._held = self._held, []
         for message in held:
             actions += self._say(message, last=False, connected=True)
@@ -231,9 +231,9 @@ class Exchange:
         if connected:
             data = b"" if message is None else sse.event(message, self._event_id())
             actions.append(End(data) if last else Chunk(data))
-        if self._stream is not None:
-            actions.append(Record(self._stream, self._index, message or b"", last))
+        if self.stream is not None:
+            actions.append(Record(self.stream, self._index, message or b"", last))
         return actions
 
     def _event_id(self) -> bytes | None:
-        return None if self._stream is None else b"%b/%d" % (self._stream.encode(), self._index)
+        return None if self.stream is None else b"%b/%d" % (self.stream.encode(), self._index)

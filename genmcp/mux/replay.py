@@ -4,8 +4,9 @@
 client resumes with the id of the last one it saw. Event 0 says that the stream exists.
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Protocol
 
 import msgspec
 
@@ -25,6 +26,13 @@ class Replayed(msgspec.Struct, frozen=True, array_like=True):
     last: bool
 
 
+class Writer(Protocol):
+    """Whoever sends a stream's messages to its client as they come."""
+
+    def release(self, retry: int) -> None:
+        """End the connection, not the stream."""
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Replayed)
 
@@ -39,6 +47,7 @@ class Replay:
         self._store = store
         self._ttl = ttl
         self._keep = keep
+        self._writers: dict[str, Writer] = {}
 
     async def keep(self, session: str, records: Sequence[Record]) -> None:
         """Keep *records* of streams of *session*."""
@@ -53,6 +62,19 @@ class Replay:
                 for record in records
             )
         )
+
+    @contextmanager
+    def written(self, stream: str | None, writer: Writer) -> Iterator[None]:
+        """Know who writes *stream*, so that whoever resumes it takes over from its connection.
+
+        2025-11-25, transports, "Multiple Connections": a message goes out on one stream only.
+        """
+        if stream is not None:
+            self._writers[stream] = writer
+        try:
+            yield
+        finally:
+            self._writers.pop(stream or "", None)
 
     async def check(self, session: str, stream: str) -> None:
         """Check that *stream* can be resumed.
@@ -71,6 +93,9 @@ class Replay:
         First those it has said, then those it says, to its end. Where the oldest were dropped
         meanwhile, a comment tells how many.
         """
+        writer = self._writers.get(stream)
+        if writer is not None:
+            writer.release(0)
         async with aclosing(self._store.follow(_log(session, stream))) as events:
             async for event in events:
                 said = _decoder.decode(event.data)

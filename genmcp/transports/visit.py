@@ -84,6 +84,7 @@ class Visit:
         if not done:
             self.shutdown.add(responder)
             try:
-                await responder.wait(self.receive)
+                with self.mux.replay.written(exchange.stream, responder):
+                    await responder.wait(self.receive)
             finally:
                 self.shutdown.discard(responder)
