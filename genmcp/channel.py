@@ -1,8 +1,11 @@
 """One request's line to its client: the only way a hook reaches the outside."""
 
+import asyncio
 from collections import ChainMap
-from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
+from concurrent.futures import wait
+from math import inf
+from typing import Any, Protocol, TypeVar
 
 from genmcp.core.request import Client, Request
 from genmcp.protocol.notifications import (
@@ -13,6 +16,8 @@ from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.protocol.value import Value
 
 __all__ = ["Channel", "Sink"]
+
+T = TypeVar("T")
 
 
 class Sink(Protocol):
@@ -43,9 +48,21 @@ class Channel:
 
     request: the request itself. client: who asks, by its own account. principal: who the
     transport authenticated, None if nobody.
+
+    A `def` hook is in a thread of its own and cannot await; it says
+    `channel.in_loop(channel.progress(1, 3))`.
     """
 
-    __slots__ = ("_assigns", "_copied", "_progress", "_sink", "_static", "principal", "request")
+    __slots__ = (
+        "_assigns",
+        "_copied",
+        "_loop",
+        "_progress",
+        "_sink",
+        "_static",
+        "principal",
+        "request",
+    )
 
     def __init__(
         self,
@@ -62,7 +79,8 @@ class Channel:
         self._static = static
         self._copied = copied
         self._assigns: ChainMap[str, Any] | None = None
-        self._progress: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._progress = -inf
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -83,7 +101,7 @@ class Channel:
         """The request's own values over those copied from the host's request over static ones.
 
         What is set here stays with this request; neither the host's request nor the mount's
-        static values change.
+        static values change. Only what was set here can be deleted.
         """
         if self._assigns is None:
             layers = [dict(layer) for layer in (self._copied, self._static) if layer]
@@ -96,12 +114,11 @@ class Channel:
         """Report how far the work is; return whether that was sent.
 
         Nothing is sent if the client did not ask for progress, if the request is over, or if
-        *progress* did not increase (2026-07-28, progress: it MUST, with each notification).
+        *progress* did not increase (2026-07-28, progress: it MUST, with each notification) or
+        is not finite.
         """
         token = self.request.progress_token
-        if token is None or self.closed:
-            return False
-        if self._progress is not None and progress <= self._progress:
+        if token is None or not self._progress < progress < inf:
             return False
         self._progress = progress
         return await self.notify(
@@ -157,4 +174,29 @@ class Channel:
         A call that is cancelled meanwhile goes on without its result; the thread is free again
         when *function* returns.
         """
+        self._loop = asyncio.get_running_loop()
         return await self._sink.in_thread(function, *arguments)
+
+    def in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work* in the server's event loop and wait for it, from a `def` hook's thread.
+
+        Raises:
+            RuntimeError: this is no such thread (`await` it instead), or the loop has ended.
+        """
+        if self._loop is None or _in_a_loop():
+            work.close()
+            raise RuntimeError("in_loop is for threads (a `def` hook, in_thread): await it instead")
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while not wait([done], timeout=0.5).done:
+            if self._loop.is_closed():  # nobody will run it any more
+                work.close()
+                raise RuntimeError("the server's event loop has ended")
+        return done.result()
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

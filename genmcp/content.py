@@ -28,7 +28,7 @@ from genmcp.protocol.content import (
 )
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["Audio", "Image", "embedded", "link", "result", "to_result"]
+__all__ = ["CONTENT", "Audio", "Image", "embedded", "json_of", "link", "result", "to_result"]
 
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
@@ -55,6 +55,10 @@ class Audio(msgspec.Struct, frozen=True):
     def block(self) -> AudioContent:
         """Return the content block."""
         return AudioContent(_base64(self.data), self.mime_type, self.annotations)
+
+
+CONTENT: Final = (*_BLOCKS, Image, Audio, CallToolResult)
+"""The types whose values are content by themselves, and not data."""
 
 
 def link(uri: str, name: str, **members: Any) -> ResourceLink:
@@ -92,53 +96,66 @@ def result(
         ContractError: two structured contents, or a part that is none of these.
     """
     blocks: list[Any] = []
-    structured = msgspec.UNSET
+    structured = [part for part in content if isinstance(part, Mapping)]
     for part in content:
-        if isinstance(part, Mapping):
-            structured = _only(structured, part)
-            blocks.append(_text_of(part))
-        else:
-            blocks += _blocks(part)
+        blocks += [_text_of(part)] if isinstance(part, Mapping) else _blocks(part)
     if data is not msgspec.UNSET:
-        structured = _only(structured, data)
-        if as_text:
-            blocks.append(_text_of(data))
-    if isinstance(error, str):
+        structured.append(data)
+        blocks += [_text_of(data)] if as_text else []
+    if len(structured) > 1:
+        raise ContractError("a result has one structured content; two were given")
+    if not isinstance(error, bool | str | None):
+        raise ContractError(f"error is True, or what to say about it, not {error!r}")
+    if error and isinstance(error, str):
         blocks.append(TextContent(error))
     return CallToolResult(
         content=blocks,
-        structured_content=structured,
-        is_error=True if error else None,
+        structured_content=msgspec.Raw(json_of(structured[0])) if structured else msgspec.UNSET,
+        # An empty text is one too: `error=str(exception)` of an exception that says nothing.
+        is_error=True if error or error == "" else None,
         meta=meta,
     )
-
-
-def _only(so_far: Any, data: Any) -> Any:
-    if so_far is not msgspec.UNSET:
-        raise ContractError("a result has one structured content; two were given")
-    return _builtins(data)
 
 
 def to_result(value: Any, *, structured: bool) -> CallToolResult:
     """Return the result that *value*, returned by a hook, stands for.
 
     *structured*: whether the tool has an output schema, so that any JSON value is structured
-    content; else only objects are.
+    content; else only objects are. Structured content is kept as JSON text, `msgspec.Raw`: it
+    is encoded once, and what is checked is what is sent.
 
     Raises:
         ContractError: a hook must not return such a value.
     """
     if isinstance(value, CallToolResult):
-        return value
-    if not (structured and isinstance(value, str)):
+        given = value.structured_content
+        if given is msgspec.UNSET or isinstance(given, msgspec.Raw):
+            return value
+        return msgspec.structs.replace(value, structured_content=msgspec.Raw(json_of(given)))
+    if not (structured and isinstance(value, str | None)):
         blocks = _blocks_or_none(value)
         if blocks is not None:
             return CallToolResult(content=blocks)
-    plain = _builtins(value)
-    kept = structured or isinstance(plain, dict)
+    text = json_of(value)
+    kept = structured or text.startswith(b"{")
     return CallToolResult(
-        content=[_text_of(plain)], structured_content=plain if kept else msgspec.UNSET
+        content=[TextContent(text.decode())],
+        structured_content=msgspec.Raw(text) if kept else msgspec.UNSET,
     )
+
+
+def json_of(data: Any) -> bytes:
+    """Return *data* as JSON; structs, dataclasses, dates and pydantic models may be in it.
+
+    Raises:
+        ContractError: something in it is not JSON.
+    """
+    if isinstance(data, bytes | bytearray | memoryview):
+        raise ContractError("bytes need a type: Image, Audio, (bytes, mime type) or embedded(...)")
+    try:
+        return _json.encode(data)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ContractError(f"it is not JSON: {error}") from error
 
 
 def _blocks_or_none(value: Any) -> list[Any] | None:
@@ -152,9 +169,7 @@ def _blocks_or_none(value: Any) -> list[Any] | None:
     if isinstance(value, Image | Audio):
         return [value.block()]
     if _is_bytes_and_mime_type(value):
-        data, mime_type = value
-        made = Audio if mime_type.startswith("audio/") else Image
-        return [made(data, mime_type).block()]
+        return [_block_of_bytes(*value)]
     if isinstance(value, list | tuple) and any(map(_is_content, value)):
         return [block for item in value for block in _blocks(item)]
     return None
@@ -168,6 +183,14 @@ def _is_bytes_and_mime_type(value: Any) -> bool:
     return isinstance(value, tuple) and [type(part) for part in value] == [bytes, str]
 
 
+def _block_of_bytes(data: bytes, mime_type: str) -> ImageContent | AudioContent:
+    if mime_type.startswith("image/"):
+        return Image(data, mime_type).block()
+    if mime_type.startswith("audio/"):
+        return Audio(data, mime_type).block()
+    raise ContractError(f"{mime_type!r} is neither image nor audio; use embedded(uri, bytes, type)")
+
+
 def _blocks(part: Any) -> list[Any]:
     blocks = _blocks_or_none(part)
     if blocks is None:
@@ -176,32 +199,20 @@ def _blocks(part: Any) -> list[Any]:
 
 
 def _text_of(data: Any) -> TextContent:
-    return TextContent(_encoded(data).decode())
+    return TextContent(json_of(data).decode())
 
 
-def _encoded(data: Any) -> bytes:
-    try:
-        return _json.encode(data)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ContractError(f"{type(data).__name__} cannot be returned: {error}") from error
-
-
-def _builtins(data: Any) -> Any:
-    """Return *data* as plain JSON values, so that what is checked is what is sent."""
-    if type(data) is dict or type(data) is list:
-        return data
-    return msgspec.json.decode(_encoded(data))
-
-
-def _plain_model(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Return what stands for a value msgspec does not know: a pydantic model's own dump."""
+    if isinstance(value, Mapping):
+        return dict(value)
     dump = getattr(value, "model_dump", None)
     if dump is None or isinstance(value, type):
-        raise NotImplementedError(f"{type(value).__name__} is not JSON")
-    return dump(mode="json")
+        raise TypeError(f"{type(value).__name__} has no JSON form")
+    return dump(mode="json", by_alias=True)
 
 
-_json = msgspec.json.Encoder(enc_hook=_plain_model)
+_json = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def _base64(data: bytes) -> str:

@@ -1,15 +1,9 @@
 """The behaviour below everything: what a mux asks of a server.
 
 `Suite` is the ready-made one. Write your own to serve tools from somewhere else, or wrap one to
-see every call go by: a wrapper is a server that forwards what it does not change.
+see every call go by, as ASGI applications are wrapped:
 
-    class Timed(Server):
-        def __init__(self, inner: Server) -> None:
-            self.inner = inner
-            self.info = inner.info
-
-        ...
-
+    class Timed(Wrapper):
         async def handle(self, request: Request, channel: Channel) -> Result:
             began = time.perf_counter()
             try:
@@ -26,12 +20,13 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
+from genmcp.errors import ConfigurationError
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.wire.mirror import HeaderRule
 
-__all__ = ["Route", "Server"]
+__all__ = ["Route", "Server", "Wrapper"]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,3 +95,53 @@ class Server(ABC):
         Raises:
             InvalidParams: the cursor is not one this server gave out.
         """
+
+
+class Wrapper(Server):
+    """A server that forwards everything to another, *inner*; override what should differ.
+
+    Raises:
+        ConfigurationError: *inner* is not a server.
+    """
+
+    def __init__(self, inner: Server) -> None:
+        if not isinstance(inner, Server):
+            raise ConfigurationError(
+                f"{type(self).__name__}: inner must be a Server (a Suite), not {inner!r}"
+            )
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.inner!r}>"
+
+    @property
+    def info(self) -> Implementation:
+        """That of the inner server."""
+        return self.inner.info
+
+    @property
+    def instructions(self) -> str | None:
+        """Those of the inner server."""
+        return self.inner.instructions
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """Those of the inner server."""
+        return self.inner.capabilities
+
+    @property
+    def methods(self) -> Collection[str]:
+        """Those of the inner server."""
+        return self.inner.methods
+
+    def find(self, method: str, key: str) -> Route | None:
+        """Ask the inner server."""
+        return self.inner.find(method, key)
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        """Let the inner server answer."""
+        return await self.inner.handle(request, channel)
+
+    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
+        """Let the inner server list."""
+        return await self.inner.listed(method, cursor, channel)

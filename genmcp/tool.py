@@ -10,19 +10,19 @@ A tool is a class with hooks; each may be `def` or `async def`:
         async def call(self, request: Call[AddArguments], channel: Channel) -> float:
             return request.arguments.a + request.arguments.b
 
-A `def` hook runs in a pool of threads (`validate` does not), so that it may block.
+A `def call` runs in a pool of threads, so that it may block; a `def validate` runs at once.
 """
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Literal, get_args, get_origin
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ForwardRef, Generic, Literal, get_args, get_origin, is_typeddict
 
 import msgspec
 from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
-from genmcp.content import to_result
+from genmcp.content import json_of, to_result
 from genmcp.core.request import Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidArguments
 from genmcp.protocol.content import TextContent
@@ -35,12 +35,9 @@ from genmcp.schema.schema import Formats, Schema
 from genmcp.schema.words import ArgumentFaults
 from genmcp.server import Route
 
-__all__ = ["Call", "Tool", "ToolRoute"]
+__all__ = ["Call", "Tool", "ToolRoute", "check_call", "check_metadata"]
 
 A = TypeVar("A", default=dict[str, Any])
-
-# 2026-07-28, server/tools, "Tool Names".
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class Call(msgspec.Struct, Generic[A], frozen=True):
@@ -67,30 +64,32 @@ class Call(msgspec.Struct, Generic[A], frozen=True):
 class Tool(Generic[A]):
     """A tool. Subclass it, name it, and write `call`.
 
-    A class is made without arguments where it is registered; an instance carries its own
-    configuration in its attributes, so one class may be registered twice under two names.
+    What it says of itself is attributes: of the class, of an instance (one class may be
+    registered twice, under two names), or properties. The nearest one counts.
 
     name: what it is called by; letters, digits, `_`, `-` and `.`, at most 128.
-    title, description, annotations, icons, meta: what its listing says of it; the description
-        is the docstring unless it is given.
+    title, description, icons, meta: what its listing says of it; the class's docstring is its
+        description unless it gives one.
+    annotations: hints to the client, or a mapping of them (`{"readOnlyHint": True}`).
     input_schema: a JSON Schema of type object, or a type (struct, dataclass, TypedDict,
         pydantic model): `Tool[T]` is short for it. Arguments arrive as that type, as a dict
         otherwise. None takes any object.
     output_schema: a JSON Schema, or a type; what `call` returns is then structured content,
         and checked before it leaves.
-    formats: whether `format` of a dict schema is checked; or checkers of your own by name.
+    formats: whether `format` in its schemas is checked; or checkers of your own by name.
     on_disconnect: what becomes of a call of an earlier revision whose client leaves: it is
         finished, and the answer waits for the client to come back, or it is cancelled. From
         2026-07-28 on a disconnect always cancels.
 
     Raises:
-        ConfigurationError: when the class is made, if one of these is wrong.
+        ConfigurationError: when the class is made, if one of these is wrong; when it is
+            registered, if it is wrong only then, or if the name or `call` is missing.
     """
 
     name: str
     title: str | None = None
     description: str | None = None
-    annotations: ToolAnnotations | None = None
+    annotations: ToolAnnotations | Mapping[str, Any] | None = None
     icons: Sequence[Icon] | None = None
     meta: Mapping[str, Any] | None = None
     input_schema: Mapping[str, Any] | type | None = None
@@ -99,13 +98,20 @@ class Tool(Generic[A]):
     on_disconnect: Literal["finish", "cancel"] = "finish"
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Check what the class says of itself."""
+        """Check what the class says of itself, and take in what it says by other means."""
         super().__init_subclass__(**options)
-        argument_type = _argument_type(cls)
-        if argument_type is not None and "input_schema" not in cls.__dict__:
-            cls.input_schema = argument_type
-        if "name" in cls.__dict__ and isinstance(cls.__dict__["name"], str):
-            _check(cls)
+        argument = _own_argument(cls)
+        if argument is not None:
+            _check_one_input(cls, argument)
+            if "input_schema" not in cls.__dict__:
+                cls.input_schema = argument
+        described = inspect.cleandoc(cls.__doc__ or "")
+        if described and "description" not in cls.__dict__:
+            cls.description = described
+        own = {key: cls.__dict__[key] for key in _SAID if key in cls.__dict__}
+        said = {key: value for key, value in own.items() if not _is_descriptor(value)}
+        check_metadata(cls.__name__, said)
+        _schemas(cls.__name__, said.get("input_schema"), said.get("output_schema"))
 
     def validate(self, request: Call[A], channel: Channel) -> Any:
         """Return the call as `call` should see it.
@@ -124,7 +130,7 @@ class Tool(Generic[A]):
         Raises:
             ToolError: the work failed in a way the model should read.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no call")
+        raise NotImplementedError
 
 
 class ToolRoute(Route, frozen=True, kw_only=True):
@@ -144,16 +150,23 @@ class ToolRoute(Route, frozen=True, kw_only=True):
         Raises:
             ConfigurationError: what the tool says of itself is wrong.
         """
-        arguments, output = _check(tool)
-        kind = type(tool)
-        if kind.call is Tool.call:
-            raise ConfigurationError(f"{kind.__name__} has no call")
+        owner = _owner(tool)
+        said = {key: getattr(tool, key, None) for key in _SAID}
+        if said["name"] is None:
+            raise ConfigurationError(f"{owner} has no name")
+        check_metadata(owner, said)
+        if not _overrides(tool, "call"):
+            raise ConfigurationError(f"{owner} has no call")
+        check_call(owner, tool.call)
+        arguments, output = _schemas(
+            owner, tool.input_schema, tool.output_schema, formats=tool.formats
+        )
         return cls(
             tool=tool,
-            definition=_definition(tool, arguments, output),
+            definition=_definition(owner, tool, arguments, output),
             arguments=arguments,
             output=output,
-            validates=kind.validate is not Tool.validate,
+            validates=_overrides(tool, "validate"),
             is_async=inspect.iscoroutinefunction(tool.call),
             headers=arguments.headers,
             on_disconnect=tool.on_disconnect,
@@ -183,93 +196,188 @@ class ToolRoute(Route, frozen=True, kw_only=True):
         if inspect.isawaitable(validated):
             validated = await validated
         if not isinstance(validated, Call):
-            raise self._broken("validate", validated, "the call")
+            raise self._broken("validate", validated, "it must return the call")
         return validated
 
     def _checked(self, value: Any) -> CallToolResult:
         try:
             result = to_result(value, structured=self.output is not None)
         except ContractError as error:
-            raise self._broken("call", value, "a result") from error
+            raise self._broken("call", value, str(error)) from error
         if self.output is not None and not result.is_error:
             if result.structured_content is msgspec.UNSET:
-                raise self._broken("call", value, "structured content, as it has an output_schema")
-            faults = self.output.check(result.structured_content)
+                raise self._broken("call", value, "an output_schema wants structured content")
+            text = json_of(result.structured_content)
+            faults = self.output.check(msgspec.json.decode(text), text)
             if faults:
-                raise self._broken("call", value, f"what output_schema says: {'; '.join(faults)}")
+                raise self._broken("call", value, f"output_schema says: {'; '.join(faults)}")
         return result
 
-    def _broken(self, hook: str, value: Any, expected: str) -> ContractError:
-        where = f"{type(self.tool).__name__}.{hook} (tool {self.definition.name!r})"
-        return ContractError(f"{where} returned {type(value).__name__}, not {expected}")
+    def _broken(self, hook: str, value: Any, why: str) -> ContractError:
+        where = f"{_owner(self.tool)}.{hook} (tool {self.definition.name!r})"
+        return ContractError(f"{where} returned {type(value).__name__}: {why}")
 
 
-def _argument_type(cls: type) -> Any:
-    """Return T if *cls* is declared as `Tool[T]`, else None."""
-    for base in getattr(cls, "__orig_bases__", ()):
-        origin = get_origin(base)
-        if isinstance(origin, type) and issubclass(origin, Tool):
-            (argument,) = get_args(base)
-            if isinstance(argument, type) and get_origin(argument) is None:
-                return None if argument is dict else argument
-    return None
+# What a tool says of itself, checked.
 
+_SAID = tuple(Tool.__annotations__)
 
-def _check(tool: Any) -> tuple[Arguments, Schema | None]:
-    """Check what a tool, class or instance, says of itself, and return its schemas."""
-    owner = tool if isinstance(tool, type) else type(tool)
-    name = getattr(tool, "name", None)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"{owner.__name__}.name must be 1 to 128 letters, digits, '_', '-' or '.', not {name!r}"
-        )
-    for key, kinds in _MEMBERS.items():
-        value = getattr(tool, key)
-        if value is not None and not isinstance(value, kinds):
-            raise ConfigurationError(
-                f"{owner.__name__}.{key} is a {type(value).__name__}: {value!r}"
-            )
-        if isinstance(value, str) and not value.strip():
-            raise ConfigurationError(f"{owner.__name__}.{key} is blank")
-    if tool.on_disconnect not in ("finish", "cancel"):
-        raise ConfigurationError(
-            f"{owner.__name__}.on_disconnect must be 'finish' or 'cancel', "
-            f"not {tool.on_disconnect!r}"
-        )
-    try:
-        arguments = arguments_of(tool.input_schema, formats=tool.formats)
-        output = None if tool.output_schema is None else _output(tool.output_schema)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{owner.__name__}: {error}") from error
-    return arguments, output
+# 2026-07-28, server/tools, "Tool Names".
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
-
-def _output(source: Mapping[str, Any] | type) -> Schema:
-    document = source if isinstance(source, Mapping) else schema_of(source)
-    return Schema(document, origin="output_schema")
-
-
-_MEMBERS: Mapping[str, Any] = {
-    "title": str,
-    "description": str,
-    "annotations": ToolAnnotations,
-    "icons": Sequence,
-    "meta": Mapping,
+_MEMBERS: Mapping[str, tuple[Any, str]] = {
+    "name": (str, "a text"),
+    "title": (str, "a text"),
+    "description": (str, "a text"),
+    "annotations": (ToolAnnotations | Mapping, "ToolAnnotations or a mapping of them"),
+    "icons": (list | tuple, "a list of Icon"),
+    "meta": (Mapping, "a mapping"),
+    "formats": (bool | Mapping, "True, False or a mapping of checkers"),
+    "on_disconnect": (str, "'finish' or 'cancel'"),
+    "instructions": (str, "a text"),
+    "website_url": (str, "a text"),
 }
 
 
-def _definition(tool: Tool[Any], arguments: Arguments, output: Schema | None) -> ToolDefinition:
-    description = tool.description
-    if description is None:
-        own = type(tool).__doc__
-        description = inspect.cleandoc(own) if own and own is not Tool.__doc__ else None
-    return ToolDefinition(
+def check_metadata(owner: str, said: Mapping[str, Any]) -> None:
+    """Check what *owner* says of itself; None says nothing.
+
+    Raises:
+        ConfigurationError: the message names *owner*, the member, and what it takes.
+    """
+    for key, (kinds, words) in _MEMBERS.items():
+        value = said.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, kinds):
+            raise ConfigurationError(f"{owner}.{key} must be {words}, not {value!r}")
+        if isinstance(value, str) and not value.strip():
+            raise ConfigurationError(f"{owner}.{key} is blank")
+    name, on_disconnect = said.get("name"), said.get("on_disconnect", "finish")
+    if name is not None and not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{owner}.name must be 1 to 128 letters, digits, '_', '-' or '.', not {name!r}"
+        )
+    if on_disconnect not in ("finish", "cancel"):
+        raise ConfigurationError(
+            f"{owner}.on_disconnect must be 'finish' or 'cancel', not {on_disconnect!r}"
+        )
+    for icon in said.get("icons") or ():
+        if not isinstance(icon, Icon):
+            raise ConfigurationError(f"{owner}.icons must be a list of Icon, not of {icon!r}")
+    _annotations(owner, said.get("annotations"))
+
+
+def check_call(owner: str, call: Callable[..., Any]) -> None:
+    """Check that *call* is something that returns.
+
+    Raises:
+        ConfigurationError: it yields.
+    """
+    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        raise ConfigurationError(
+            f"{owner} yields; return one result, and report on the way with channel.progress"
+        )
+
+
+def _annotations(owner: str, given: Any) -> ToolAnnotations | None:
+    if not isinstance(given, Mapping):
+        return given  # type: ignore[no-any-return]  # checked: annotations, or None
+    known = [field.encode_name for field in msgspec.structs.fields(ToolAnnotations)]
+    for key in given:
+        if key not in known:
+            raise ConfigurationError(f"{owner}.annotations: {key!r} is none of {', '.join(known)}")
+    try:
+        return msgspec.convert(dict(given), ToolAnnotations)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{owner}.annotations: {error}") from None
+
+
+def _schemas(
+    owner: str, given: Any, returned: Any, *, formats: Formats = True
+) -> tuple[Arguments, Schema | None]:
+    try:
+        arguments = arguments_of(given, formats=formats)
+        if returned is None:
+            return arguments, None
+        document = returned if isinstance(returned, Mapping) else schema_of(returned)
+        return arguments, Schema(document, formats=formats, origin="output_schema")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{owner}: {error}") from error
+
+
+def _definition(
+    owner: str, tool: Tool[Any], arguments: Arguments, output: Schema | None
+) -> ToolDefinition:
+    said = ToolDefinition(
         name=tool.name,
         input_schema=arguments.schema,
         title=tool.title,
-        description=description,
+        description=tool.description,
         output_schema=None if output is None else output.document,
         icons=tool.icons,
-        annotations=tool.annotations,
+        annotations=_annotations(owner, tool.annotations),
         meta=tool.meta,
     )
+    try:
+        # Through JSON: what cannot be listed is found now, and what is listed stays what it is
+        # when somebody changes a dict they gave.
+        return msgspec.json.decode(json_of(said), type=ToolDefinition)
+    except (ContractError, msgspec.ValidationError) as error:
+        raise ConfigurationError(f"{owner} cannot be listed: {error}") from None
+
+
+def _own_argument(cls: type) -> Any:
+    """Return T if *cls* says, itself, that it is a `Tool[T]`; None if not, or if T is any dict."""
+    argument = _argument(cls)
+    if argument is None or argument is Any or isinstance(argument, TypeVar):
+        return None
+    if isinstance(argument, str | ForwardRef):
+        raise ConfigurationError(f"{cls.__name__}: give Tool[...] the type itself, not its name")
+    kind, members = get_origin(argument) or argument, get_args(argument)
+    return None if kind in (dict, Mapping) and members in ((), (str, Any)) else argument
+
+
+def _argument(cls: type) -> Any:
+    """Return the A of *cls* by its own bases: a type, a TypeVar where it is still open, or None.
+
+    A class between may be generic: `class Search(Tool[A], Generic[A])`, then `Search[Books]`.
+    """
+    for base in cls.__dict__.get("__orig_bases__", ()):
+        origin = get_origin(base)
+        if origin is Tool:
+            return get_args(base)[0]
+        if isinstance(origin, type) and issubclass(origin, Tool):
+            argument = _argument(origin)
+            bound = dict(zip(origin.__parameters__, get_args(base), strict=True))  # type: ignore[attr-defined]
+            if isinstance(argument, TypeVar):
+                return bound[argument]
+            if get_origin(argument) and argument.__parameters__:
+                return argument[tuple(bound[each] for each in argument.__parameters__)]
+    return None
+
+
+def _check_one_input(cls: type, argument: Any) -> None:
+    """Refuse a `Tool[T]` whose arguments would not arrive as a T."""
+    given = cls.__dict__.get("input_schema", argument)
+    as_dict = isinstance(given, Mapping) and is_typeddict(argument)
+    if given is not argument and not as_dict and not _is_descriptor(given):
+        raise ConfigurationError(
+            f"{cls.__name__}: its arguments are described twice, by Tool[...] and by "
+            f"input_schema; leave one of them out"
+        )
+
+
+def _is_descriptor(value: Any) -> bool:
+    """Whether only an instance tells what it is: a property, a slot."""
+    return hasattr(type(value), "__get__")
+
+
+def _overrides(tool: Tool[Any], hook: str) -> bool:
+    return getattr(getattr(tool, hook), "__func__", None) is not getattr(Tool, hook)
+
+
+def _owner(tool: Tool[Any]) -> str:
+    """Return what errors call *tool*: its class, or the function it is made of."""
+    found: str = getattr(tool, "__name__", type(tool).__name__)
+    return found

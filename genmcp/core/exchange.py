@@ -68,8 +68,10 @@ _ALWAYS: Final[Table] = {
     (State.DETACHED, Step.BEAT): State.DETACHED,
     (State.DETACHED, Step.RELEASE): State.DETACHED,
     (State.DETACHED, Step.LEAVE): State.DETACHED,
-    # A connection that closes behind the last byte, or a timer that fires then, is no news.
+    # A connection that closes or is taken over behind the last byte, or a timer that fires then,
+    # is no news.
     (State.DONE, Step.BEAT): State.DONE,
+    (State.DONE, Step.RELEASE): State.DONE,
     (State.DONE, Step.LEAVE): State.DONE,
 }
 
@@ -170,9 +172,9 @@ class Exchange:
         (2025-11-25, cancellation, "Behavior Requirements").
         """
         was = self.state
-        self._left -= 1
-        last = self._left == 0
+        last = self._left == 1
         self._advance(Step.LAST if last else Step.ANSWER)
+        self._left -= 1
         if was is not State.WAITING:
             return self._say(message, last=last, connected=was is State.STREAMING)
         if message is not None:
@@ -186,8 +188,11 @@ class Exchange:
     def release(self, retry: int) -> list[Action]:
         """Give up the connection; the client is to come back after *retry* milliseconds.
 
-        2025-11-25, transports, point 6. Where nothing can be resumed, nothing happens.
+        2025-11-25, transports, point 6. Where nothing can be resumed, nothing happens; nor where
+        the client has no id yet to come back with.
         """
+        if not (self._primed or self._index):
+            return []
         was = self.state
         self._advance(Step.RELEASE)
         if was is self.state:
@@ -199,6 +204,8 @@ class Exchange:
         """Learn that the client has closed the connection."""
         was = self.state
         self._advance(Step.LEAVE)
+        if was is State.WAITING:
+            self.stream = None  # the client has no id to come back with: nothing is to be kept
         return [Abandon()] if was is not State.DONE and self.state is State.DONE else []
 
     def _advance(self, step: Step) -> None:
@@ -227,6 +234,8 @@ class Exchange:
 
     def _say(self, message: bytes | None, *, last: bool, connected: bool) -> list[Action]:
         actions: list[Action] = []
+        if message is None and not last:
+            return actions
         self._index += 1
         if connected:
             data = b"" if message is None else sse.event(message, self._event_id())

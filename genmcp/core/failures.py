@@ -32,8 +32,8 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
         return _failed(error.message)
     if isinstance(error, McpError):
         return error
-    if isinstance(error, ToolError) and call:
-        return _failed(str(error))
+    if isinstance(error, ToolError):
+        return _failed(str(error)) if call else InternalError(str(error))
     if call and not isinstance(error, ContractError):
         return _failed(f"The tool failed unexpectedly (reference {reference}).")
     return InternalError(f"Internal error (reference {reference})", reference=reference)

@@ -27,10 +27,11 @@ from genmcp.protocol.methods import Method
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.tools import NO_ARGUMENTS
 from genmcp.protocol.value import decoder_for
 from genmcp.wire.http import Head
 from genmcp.wire.jsonrpc import Message
-from genmcp.wire.mirror import check_mirrored, check_params
+from genmcp.wire.mirror import check_method, check_name, check_params
 
 __all__ = [
     "Catalog",
@@ -57,6 +58,7 @@ VERSION_HEADER: Final = b"mcp-protocol-version"
 SESSION_HEADER: Final = b"mcp-session-id"
 
 _any_params = decoder_for(RequestParams)
+_anything = decoder_for(Any)
 _MODERN: Final = {revision.version: revision for revision in MODERN}
 _LEGACY: Final = frozenset(revision.version for revision in LEGACY)
 _MODERN_METHODS: Final = {
@@ -78,7 +80,7 @@ def era_of(head: Head, message: Message) -> Era:
     """Return how *message* is to be served.
 
     Raises:
-        HeaderMismatch: the body names a modern version, but the version header is missing.
+        HeaderMismatch: `_meta` names a version, but the version header is missing or differs.
         InvalidRequest: nothing tells which revision is spoken.
         UnsupportedVersion: a version that is not served here.
     """
@@ -93,16 +95,14 @@ def era_of(head: Head, message: Message) -> Era:
         if SESSION_HEADER in headers:
             return Era.SESSION
     claimed = _claimed_version(message)
-    if named is None and claimed is not None:
-        raise HeaderMismatch("Header mismatch: the MCP-Protocol-Version header is missing")
+    if claimed is not None and claimed != named:
+        raise _version_mismatch(named, claimed)
     if named is None or named in _LEGACY:
         # 2025-11-25, transports, "Session Management", point 2.
         raise InvalidRequest(
             "Bad request: no Mcp-Session-Id header. Send initialize first, or speak "
             f"{LATEST.version} (header MCP-Protocol-Version and _meta)"
         )
-    if claimed is not None and claimed != named:
-        raise _version_mismatch(named, claimed)
     raise UnsupportedVersion(named, list(REVISIONS))
 
 
@@ -126,18 +126,25 @@ def modern_request(head: Head | None, message: Message, catalog: Catalog) -> Req
     """
     name = _name_of(message)
     method = _MODERN_METHODS.get(name)
-    params = _decode(_any_params if method is None else method.params_decoder, message.params)
+    fault: MalformedParams | None = None
+    try:
+        params = _decode(_any_params if method is None else method.params_decoder, message.params)
+    except MalformedParams as error:
+        # Whatever is wrong with what only this method takes, what every request has comes first.
+        params, fault = _decode(_any_params, message.params), error
     revision = _modern_revision(head, params)
     headers = None if head is None else head.headers
     if headers is not None:
-        check_mirrored(headers, b"mcp-method", "Mcp-Method", name)
+        check_method(headers, name)
     if method is None or not catalog.offers(name):
         raise MethodNotFound(name)
+    if fault is not None:
+        raise fault
     route = None
     if method.name_member is not None:
         key = getattr(params, method.name_member)
         if headers is not None:
-            check_mirrored(headers, b"mcp-name", "Mcp-Name", key)
+            check_name(headers, key)
         route = _found(catalog, name, key)
         if route.headers and headers is not None:
             check_params(headers, route.headers, _arguments(params))
@@ -200,22 +207,16 @@ def _name_of(message: Message) -> str:
 def _decode(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
     try:
         return decoder.decode(raw or b"{}")
-    except msgspec.ValidationError as error:
-        raise MalformedParams(f"Invalid params: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise MalformedParams(f"Invalid params: {error}") from None
 
 
 def _modern_revision(head: Head | None, params: RequestParams) -> Revision:
     meta = params.meta
     claimed = meta.protocol_version
-    for key, value in (
-        (PROTOCOL_VERSION, claimed),
-        (CLIENT_CAPABILITIES, meta.client_capabilities),
-    ):
-        if value is None:
-            raise MalformedParams(f"Invalid params: _meta lacks {key}, which every request carries")
-    assert claimed is not None
+    if claimed is None or meta.client_capabilities is None:
+        lacking = PROTOCOL_VERSION if claimed is None else CLIENT_CAPABILITIES
+        raise MalformedParams(f"Invalid params: _meta lacks {lacking}, which every request carries")
     named = None if head is None else head.text(VERSION_HEADER)
     if named is not None and named != claimed:
         raise _version_mismatch(named, claimed)
@@ -240,8 +241,7 @@ _UNKNOWN: Final[Mapping[str, Callable[[str], InvalidParams]]] = {
 
 
 def _arguments(params: Any) -> Any:
-    raw = getattr(params, "arguments", None)
-    return msgspec.json.decode(raw) if raw else {}
+    return _decode(_anything, getattr(params, "arguments", NO_ARGUMENTS))
 
 
 def _claimed_version(message: Message) -> str | None:
@@ -252,7 +252,9 @@ def _claimed_version(message: Message) -> str | None:
     return params.meta.protocol_version
 
 
-def _version_mismatch(named: str, claimed: str) -> HeaderMismatch:
+def _version_mismatch(named: str | None, claimed: str) -> HeaderMismatch:
+    if named is None:
+        return HeaderMismatch("Header mismatch: the MCP-Protocol-Version header is missing")
     return HeaderMismatch(
         f"Header mismatch: MCP-Protocol-Version header value {named!r} does not match "
         f"the version in _meta, {claimed!r}"

@@ -84,5 +84,5 @@ def begin(params: InitializeRequestParams, *, key: str, now: float) -> Session:
         version=version,
         name=params.client_info.name,
         client_version=params.client_info.version,
-        capabilities=params.capabilities,
+        capabilities=REVISIONS[version].up(params.capabilities),
     )

@@ -21,6 +21,8 @@ LISTENER: Final = "listener"
 _TAKEN: Final = b"taken by "
 _ENDED: Final = b"ended"
 
+_MISSED: Final = b": events were missed that are not kept any more\n\n"
+
 
 class Listeners:
     """The listening streams of a mux's sessions. *ttl* is in seconds, *keep* in events."""
@@ -33,23 +35,30 @@ class Listeners:
     async def listen(self, session: str, after: str | None = None) -> AsyncGenerator[bytes, None]:
         """Yield the events for *session* as they are on the wire, until another listener comes.
 
-        With *after*, the store's id of an event, first those that came behind it.
+        With *after*, the store's id of an event, first those that came behind it; where they are
+        not all kept, a comment says so, and then come those that are.
         """
         mine = _TAKEN + secrets.token_bytes(12)
         await self._append(session, mine)
+        speaks = after is not None
         if after is not None and not await self._has(session, after):
             after = None
-            yield b": events were missed that are not kept any more\n\n"
+            yield _MISSED
         begun = False
-        async with aclosing(self._store.follow(_log(session), after)) as events:
-            async for event in events:
-                if event.data == mine:
-                    begun = True
-                elif event.data == _ENDED or event.data.startswith(_TAKEN):
-                    if begun:
-                        return
-                elif begun or after is not None:
-                    yield sse.event(event.data, f"{LISTENER}/{event.id}".encode())
+        try:
+            async with aclosing(self._store.follow(_log(session), after)) as events:
+                async for event in events:
+                    if event.data == mine:
+                        begun = speaks = True
+                    elif event.data == _ENDED or event.data.startswith(_TAKEN):
+                        if begun:
+                            return
+                    elif speaks:
+                        yield sse.event(event.data, f"{LISTENER}/{event.id}".encode())
+        except Gap:
+            # So slow a reader that its place was dropped, and perhaps word of another listener
+            # with it. The client comes back, and gets what is kept.
+            yield _MISSED
 
     async def end(self, session: str) -> None:
         """End the stream *session* listens on."""

@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
@@ -22,12 +23,13 @@ from genmcp.core.failures import is_expected, outcome_of
 from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Seal
 from genmcp.core.session import Session
-from genmcp.errors import ConfigurationError, ContractError, McpError
+from genmcp.errors import ConfigurationError, ContractError, InternalError, McpError
 from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
 from genmcp.mux.replay import Replay
 from genmcp.mux.sessions import Sessions
 from genmcp.protocol.discovery import DiscoverResult
+from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
@@ -43,20 +45,23 @@ logger = logging.getLogger("genmcp")
 
 SECRET_VARIABLE: Final = "GENMCP_SECRET"
 
-_OWN_METHODS: Final = frozenset({"server/discover", "ping", "logging/setLevel"})
 _LISTS: Final = frozenset(
     {"tools/list", "resources/list", "resources/templates/list", "prompts/list"}
 )
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A request's answer as JSON, and the HTTP status it has if it is the whole response.
+    """A request's answer as JSON; its HTTP status and headers, if it is the whole response.
 
     No message: the request was cancelled, and gets no answer.
     """
 
     message: bytes | None
     status: int = 200
+    headers: Mapping[str, str] = {}
+
+
+_CANCELLED: Final = Answer(None)
 
 
 class Mux:
@@ -87,7 +92,7 @@ class Mux:
             raise ConfigurationError(f"server must be a Server (a Suite), not {server!r}")
         self.server = server
         self.limits = limits or Limits()
-        self.store = store or MemoryStore()
+        self.store = MemoryStore() if store is None else store
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         seal = Seal(Keyring(_secret(secret, self.store)), audience or server.info.name)
@@ -98,15 +103,19 @@ class Mux:
         self.listeners = Listeners(
             self.store, ttl=self.limits.replay, keep=self.limits.replay_events
         )
-        self._calls: dict[str, dict[str | int, asyncio.Task[Answer]]] = {}
-        self._threads = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="genmcp")
+        self._calls: dict[str, dict[asyncio.Task[Answer], RequestId]] = {}
+        self._cancelled: set[asyncio.Task[Answer]] = set()
+        self._threads = self._pool()
+        self._closes_store = store is not None
 
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self._calls)} sessions with open calls>"
 
     def offers(self, method: str) -> bool:
         """Return whether *method* is answered, by the mux itself or by its server."""
-        return method in _OWN_METHODS or method in self.server.methods
+        if method == "logging/setLevel":
+            return self.server.capabilities.logging is not None
+        return method in _OWN or method in self.server.methods
 
     def find(self, method: str, key: str) -> Route | None:
         """Return the server's route of a tool, prompt or resource, or None."""
@@ -120,44 +129,54 @@ class Mux:
         """
         hook = start_task(self._answer(request, channel))
         if request.session is not None and not hook.done():
-            self._calls.setdefault(request.session, {})[request.id] = hook
-            hook.add_done_callback(lambda _: self._forget(request))
+            self._calls.setdefault(request.session, {})[hook] = request.id
+            hook.add_done_callback(partial(self._forget, request.session))
         return hook
 
-    def _forget(self, request: Request) -> None:
-        calls = self._calls.get(request.session or "", {})
-        calls.pop(request.id, None)
+    def _forget(self, session: str, hook: "asyncio.Task[Answer]") -> None:
+        self._cancelled.discard(hook)
+        calls = self._calls.get(session, {})
+        calls.pop(hook, None)
         if not calls:
-            self._calls.pop(request.session or "", None)
+            self._calls.pop(session, None)
 
-    def cancel(self, session: str, id: str | int) -> None:
-        """Cancel the call *id* of a *session*, if it is open here; else nothing happens.
+    def cancel(self, session: str, id: RequestId | None = None) -> None:
+        """Cancel what is open here of a *session*: the call *id*, or all calls.
 
-        2025-11-25, cancellation, "Behavior Requirements": an unknown one is ignored.
+        A call that is cancelled is not answered, whatever its hook makes of it. An unknown one
+        is ignored (2025-11-25, cancellation, "Behavior Requirements"). Of two with one id, which
+        no client may send, both are meant.
         """
-        hook = self._calls.get(session, {}).get(id)
-        if hook is not None:
-            hook.get_loop().call_soon_threadsafe(hook.cancel)
+        for hook, its_id in list(self._calls.get(session, {}).items()):
+            if id is None or id == its_id:
+                self._cancelled.add(hook)
+                with suppress(RuntimeError):  # its loop was closed, and it went with it
+                    hook.get_loop().call_soon_threadsafe(hook.cancel)
 
     async def end_session(self, session: Session) -> None:
         """End *session*: its calls are cancelled, its streams end, its id is worth nothing."""
         self.sessions.end(session)
-        for id in list(self._calls.get(session.key, {})):
-            self.cancel(session.key, id)
+        self.cancel(session.key)
         await self.listeners.end(session.key)
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the pool; at most `Limits.threads` run at once."""
         loop = asyncio.get_running_loop()
-        work = partial(copy_context().run, function, *arguments)
+        work = partial(copy_context().run, _run, function, *arguments)
         return await loop.run_in_executor(self._threads, work)
 
     async def _answer(self, request: Request, channel: Channel) -> Answer:
-        outcome: Value | McpError
         try:
-            outcome = await self._outcome(request, channel)
-        except Exception as error:
-            outcome = self._failed(request, error)
+            answer = self._said(request, await self._outcome(request, channel))
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            answer = self._failure(request, error)
+        if self._cancelled and asyncio.current_task() in self._cancelled:
+            return _CANCELLED
+        return answer
+
+    def _said(self, request: Request, outcome: Value | McpError) -> Answer:
         if isinstance(outcome, McpError):
             return self.refusal(request, outcome)
         return Answer(self.encoder.response(request.revision, request.id, outcome))
@@ -169,28 +188,41 @@ class Mux:
         so that clients read it: its HTTP status is 200.
         """
         message = self.encoder.error(request.revision, request.id, error)
-        return Answer(message, error.status if request.revision.modern else 200)
+        if not request.revision.modern:
+            return Answer(message)
+        return Answer(message, error.status, error.headers)
 
     async def _outcome(self, request: Request, channel: Channel) -> Value:
-        if request.route is not None:
-            result = await self.server.handle(request, channel)
-        elif request.method in _LISTS:
+        method = request.method
+        if method in _OWN:
+            return await _OWN[method](self, request)
+        result: Value
+        if method in _LISTS:
             cursor = request.params.cursor  # type: ignore[attr-defined]  # a list's params
-            result = await self.server.listed(request.method, cursor, channel)
+            result = await self.server.listed(method, cursor, channel)
         else:
-            return await _OWN[request.method](self, request)
+            result = await self.server.handle(request, channel)
         if not isinstance(result, Result):
             raise ContractError(
-                f"{type(self.server).__name__} answered {request.method} "
+                f"{type(self.server).__name__} answered {method} "
                 f"with {type(result).__name__}, not a result"
             )
         return result
 
-    def _failed(self, request: Request, error: Exception) -> Value | McpError:
+    def _failure(self, request: Request, error: BaseException) -> Answer:
+        """Return what answers *request*, whose hook ended with *error*."""
         reference = secrets.token_hex(6)
         if not is_expected(error):
             logger.error("%s %s failed [%s]", request.method, request.id, reference, exc_info=error)
-        return outcome_of(error, request, reference)
+        if not isinstance(error, Exception):
+            error = RuntimeError("a hook ended itself")
+        try:
+            return self._said(request, outcome_of(error, request, reference))
+        except (TypeError, ValueError, msgspec.MsgspecError) as fault:
+            # What an McpError carries is up to whoever raised it.
+            logger.error("an error cannot be said [%s]", reference, exc_info=fault)
+            message = f"Internal error (reference {reference})"
+            return self.refusal(request, InternalError(message, reference=reference))
 
     async def _discover(self, request: Request) -> Result:
         # 2026-07-28, server/discover: the versions of both eras, newest first.
@@ -212,12 +244,18 @@ class Mux:
         return Result()
 
     async def aclose(self) -> None:
-        """Cancel the calls of sessions that are open, and let go of threads and store."""
-        for session, calls in list(self._calls.items()):
-            for id in list(calls):
-                self.cancel(session, id)
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        await self.store.aclose()
+        """Let go of threads and store, once the endpoints have let go of their calls.
+
+        A store in memory that nobody gave holds nothing that must be let go of, so that the mux
+        can go on serving: a host may be started a second time.
+        """
+        threads, self._threads = self._threads, self._pool()
+        threads.shutdown(wait=False, cancel_futures=True)
+        if self._closes_store:
+            await self.store.aclose()
+
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.limits.threads, thread_name_prefix="genmcp")
 
 
 _OWN: Final[Mapping[str, Callable[[Mux, Request], Coroutine[Any, Any, Result]]]] = {
@@ -237,6 +275,24 @@ else:
     def start_task(work: Coroutine[Any, Any, Answer]) -> "asyncio.Task[Answer]":
         """Return a task that runs *work* as soon as the loop is free."""
         return asyncio.get_running_loop().create_task(work)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody asked for the CancelledError that was just caught.
+
+    One that comes from what a hook awaits (a task that was cancelled elsewhere) is a failure
+    like any other.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _run(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        # No future can carry it: whoever waits for this one would wait for ever.
+        raise RuntimeError("StopIteration left a function that ran in a thread") from error
 
 
 def _secret(

@@ -4,15 +4,15 @@
 client resumes with the id of the last one it saw. Event 0 says that the stream exists.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Protocol
 
 import msgspec
 
 from genmcp.core.actions import Record
 from genmcp.errors import InvalidRequest
-from genmcp.stores.store import Append, Store
+from genmcp.stores.store import Append, Gap, Store
 from genmcp.wire import sse
 
 __all__ = ["Replay"]
@@ -26,11 +26,14 @@ class Replayed(msgspec.Struct, frozen=True, array_like=True):
     last: bool
 
 
+_END = Replayed(0, b"", last=True)
+
+
 class Writer(Protocol):
     """Whoever sends a stream's messages to its client as they come."""
 
     def release(self, retry: int) -> None:
-        """End the connection, not the stream."""
+        """End the connection, not the stream; called from any thread."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -47,34 +50,44 @@ class Replay:
         self._store = store
         self._ttl = ttl
         self._keep = keep
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[str, list[Writer]] = {}
 
     async def keep(self, session: str, records: Sequence[Record]) -> None:
         """Keep *records* of streams of *session*."""
+        await self._append(
+            (_log(session, record.stream), Replayed(record.index, record.message, record.last))
+            for record in records
+        )
+
+    async def end(self, session: str, stream: str) -> None:
+        """Say that *stream* ends without an answer, so that nobody waits for one."""
+        await self._append([(_log(session, stream), _END)])
+
+    async def _append(self, events: Iterable[tuple[str, Replayed]]) -> None:
         await self._store.apply(
             *(
-                Append(
-                    _log(session, record.stream),
-                    _encoder.encode(Replayed(record.index, record.message, record.last)),
-                    ttl=self._ttl,
-                    keep=self._keep,
-                )
-                for record in records
+                Append(log, _encoder.encode(event), ttl=self._ttl, keep=self._keep)
+                for log, event in events
             )
         )
 
     @contextmanager
-    def written(self, stream: str | None, writer: Writer) -> Iterator[None]:
+    def written(self, session: str | None, stream: str | None, writer: Writer) -> Iterator[None]:
         """Know who writes *stream*, so that whoever resumes it takes over from its connection.
 
         2025-11-25, transports, "Multiple Connections": a message goes out on one stream only.
         """
-        if stream is not None:
-            self._writers[stream] = writer
+        if session is None or stream is None:
+            yield
+            return
+        log = _log(session, stream)
+        self._writers.setdefault(log, []).append(writer)
         try:
             yield
         finally:
-            self._writers.pop(stream or "", None)
+            self._writers[log].remove(writer)
+            if not self._writers[log]:
+                del self._writers[log]
 
     async def check(self, session: str, stream: str) -> None:
         """Check that *stream* can be resumed.
@@ -82,32 +95,42 @@ class Replay:
         Raises:
             InvalidRequest: the session has no such stream, or it is not kept any more.
         """
-        if not await self._store.read(_log(session, stream), limit=1):
+        log = _log(session, stream)
+        # A call may be silent for longer than what it said is kept.
+        if log not in self._writers and not await self._store.read(log, limit=1):
             raise InvalidRequest(
                 "Unknown Last-Event-ID: the stream is not of this session, or is not kept any more"
             )
 
-    async def resume(self, session: str, stream: str, after: int) -> AsyncGenerator[bytes, None]:
+    async def resume(
+        self, session: str, stream: str, after: int, writer: Writer
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the events of *stream* behind number *after*, as they are on the wire.
 
-        First those it has said, then those it says, to its end. Where the oldest were dropped
-        meanwhile, a comment tells how many.
+        First those it has said, then those it says, to its end. *writer*, who sends them, takes
+        over from whoever did so far. Where some were dropped meanwhile, a comment tells how many.
         """
-        writer = self._writers.get(stream)
-        if writer is not None:
-            writer.release(0)
-        async with aclosing(self._store.follow(_log(session, stream))) as events:
-            async for event in events:
-                said = _decoder.decode(event.data)
-                if said.index <= after:
-                    continue
-                if said.index > after + 1:
-                    yield b": %d events are not kept any more\n\n" % (said.index - after - 1)
-                after = said.index
-                if said.message:
-                    yield sse.event(said.message, b"%b/%d" % (stream.encode(), said.index))
-                if said.last:
-                    return
+        log = _log(session, stream)
+        for other in self._writers.get(log, ()):
+            other.release(0)
+        with self.written(session, stream, writer):
+            async with aclosing(self._said(log)) as events:
+                async for said in events:
+                    if said.index > after + 1:
+                        yield b": %d events are not kept any more\n\n" % (said.index - after - 1)
+                    if said.index > after:
+                        after = said.index
+                        if said.message:
+                            yield sse.event(said.message, b"%b/%d" % (stream.encode(), after))
+                    if said.last:
+                        return
+
+    async def _said(self, log: str) -> AsyncGenerator[Replayed, None]:
+        while True:
+            with suppress(Gap):  # so slow a reader that its place was dropped: on with the rest
+                async with aclosing(self._store.follow(log)) as events:
+                    async for event in events:
+                        yield _decoder.decode(event.data)
 
 
 def _log(session: str, stream: str) -> str:

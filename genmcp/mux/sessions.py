@@ -8,17 +8,21 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
+from typing import Final
 
 from genmcp.core.seal import NONCE_BYTES, ForeignSeal, Purpose, Seal
 from genmcp.core.session import Session, begin
-from genmcp.errors import Expired, Forged, SessionGone
+from genmcp.errors import Expired, Forged, InvalidParams, SessionGone
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.stores.store import Put, Store
 
 __all__ = ["Sessions"]
 
-DEFAULT_LEVEL: LoggingLevel = "info"
+DEFAULT_LEVEL: Final[LoggingLevel] = "info"
+
+_MOST: Final = 4096
+"""The largest session in bytes: sealed and in a header, proxies must still let it through."""
 
 logger = logging.getLogger("genmcp")
 
@@ -31,14 +35,25 @@ class Sessions:
         self._store = store
         self._lifetime = lifetime
         self._revoked = _Revoked(revoked)
+        self._warned = False
 
     def begin(self, params: InitializeRequestParams, principal: str | None) -> tuple[Session, str]:
-        """Return a new session and its id."""
+        """Return a new session and its id.
+
+        Raises:
+            InvalidParams: the client says too much of itself to be repeated in a header.
+        """
         now = time.time()
         session = begin(params, key=secrets.token_urlsafe(12), now=now)
+        packed = session.pack()
+        if len(packed) > _MOST:
+            raise InvalidParams(
+                f"clientInfo and capabilities take {len(packed)} bytes, the most is {_MOST}: "
+                f"they come back with every request, in Mcp-Session-Id"
+            )
         id = self._seal.seal(
             Purpose.SESSION,
-            session.pack(),
+            packed,
             now=now,
             ttl=self._lifetime,
             nonce=secrets.token_bytes(NONCE_BYTES),
@@ -55,10 +70,7 @@ class Sessions:
         try:
             packed = self._seal.open(Purpose.SESSION, id, now=time.time(), bound=(principal,))
         except ForeignSeal:
-            logger.warning(
-                "a session id was sealed with another secret: several processes behind one URL "
-                "need one secret (secret= or GENMCP_SECRET)"
-            )
+            self._warn_of_foreign_seals()
             raise SessionGone("Session not found") from None
         except Forged:
             raise SessionGone("Session not found") from None
@@ -68,6 +80,14 @@ class Sessions:
         if session in self._revoked:
             raise SessionGone("Session has ended")
         return session
+
+    def _warn_of_foreign_seals(self) -> None:
+        if not self._warned:  # anybody can send any number of them
+            self._warned = True
+            logger.warning(
+                "a session id was sealed with another secret: several processes behind one URL "
+                "need one secret (secret= or GENMCP_SECRET)"
+            )
 
     def end(self, session: Session) -> None:
         """End *session* for good."""

@@ -14,7 +14,7 @@ from genmcp.protocol.implementation import Icon, Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.server import Route, Server
-from genmcp.tool import Tool, ToolRoute
+from genmcp.tool import Tool, ToolRoute, check_metadata
 
 __all__ = ["About", "Suite"]
 
@@ -55,7 +55,12 @@ class Suite(Server):
         for option, value in (("name", name), ("version", version)):
             if not isinstance(value, str) or not value.strip():
                 raise ConfigurationError(f"Suite: {option} must be a text, not {value!r}")
+        if not isinstance(about, About | None):
+            raise ConfigurationError(f"Suite: about must be an About, not {about!r}")
+        if not isinstance(tools, list | tuple):
+            raise ConfigurationError(f"Suite: tools must be a list of tools, not {tools!r}")
         self._about = about or About()
+        check_metadata("About", msgspec.structs.asdict(self._about))
         self._info = Implementation(
             name=name,
             version=version,

@@ -1,15 +1,26 @@
 """The two ends of an ASGI request: the body that comes in, the actions that go out."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, Final
 
 from genmcp.core.actions import Action, Begin, Chunk, End, Whole
 from genmcp.errors import McpError
 from genmcp.mux.limits import Limits
 from genmcp.wire.sse import MEDIA_TYPE
 
-__all__ = ["ClientLeft", "Headers", "Receive", "Scope", "Send", "perform", "read_body", "reply"]
+__all__ = [
+    "ClientLeft",
+    "Headers",
+    "Receive",
+    "Scope",
+    "Send",
+    "encoded",
+    "left",
+    "perform",
+    "read_body",
+    "reply",
+]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -24,8 +35,12 @@ _STREAM_HEADERS: Headers = (
 )
 
 
+_LONGEST_LENGTH: Final = 18
+"""Digits of a Content-Length that is still worth reading as a number."""
+
+
 class ClientLeft(Exception):
-    """The client closed the connection before its request was whole."""
+    """The client closed the connection: nobody is there to be told anything."""
 
 
 async def read_body(receive: Receive, length: bytes | None, limits: Limits) -> bytes:
@@ -35,37 +50,52 @@ async def read_body(receive: Receive, length: bytes | None, limits: Limits) -> b
         McpError: 413 past `limits.body`, 408 past `limits.body_time`.
         ClientLeft: the connection closed first.
     """
-    if length is not None and length.isdigit() and int(length) > limits.body:
+    if (
+        length is not None
+        and length.isdigit()
+        and (len(length) > _LONGEST_LENGTH or int(length) > limits.body)
+    ):
         raise _too_large(limits)
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message["type"] == "http.request" and not message.get("more_body", False):
-        if len(body) > limits.body:
-            raise _too_large(limits)
-        return body
     try:
         async with asyncio.timeout(limits.body_time):
-            return await _read_rest(message, receive, limits)
+            return await _read(receive, limits)
     except TimeoutError:
         raise McpError(
             f"The body did not arrive within {limits.body_time:g} s (limit: body_time)",
             code=-32600,
             status=408,
+            headers={"connection": "close"},
         ) from None
 
 
-async def _read_rest(message: MutableMapping[str, Any], receive: Receive, limits: Limits) -> bytes:
+async def _read(receive: Receive, limits: Limits) -> bytes:
     parts: list[bytes] = []
     size = 0
-    while True:
+    more = True
+    while more:
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > limits.body:
             raise _too_large(limits)
-        if not message.get("more_body", False):
-            return b"".join(parts)
+        more = message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def encoded(headers: Mapping[str, str]) -> Headers:
+    """Return *headers*, those of an error, as ASGI has them."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+async def left(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    message = await receive()
+    if message["type"] == "http.request":  # the body of a GET: empty, and nobody has read it
+        message = await receive()
+    while message["type"] != "http.disconnect":
+        await asyncio.sleep(1)  # some middlewares give the body again whenever they are asked
         message = await receive()
 
 
@@ -78,22 +108,24 @@ def _too_large(limits: Limits) -> McpError:
 async def reply(
     send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    """Send a complete response; a *body* is JSON."""
+    """Send a complete response; a *body* is JSON.
+
+    Raises:
+        ClientLeft: the connection is closed.
+    """
     media = [(b"content-type", b"application/json")] if body else []
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [*media, (b"content-length", b"%d" % len(body)), *headers],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
+    length = (b"content-length", b"%d" % len(body))
+    await _send(send, "start", status=status, headers=[*media, length, *headers])
+    await _send(send, "body", body=body)
 
 
 async def perform(actions: Iterable[Action], send: Send, headers: Headers) -> None:
     """Turn what the core asks for into ASGI messages. The only place that does.
 
     Chunks that are ready together leave together.
+
+    Raises:
+        ClientLeft: the connection is closed.
     """
     ready: list[bytes] = []
     ended = False
@@ -102,13 +134,18 @@ async def perform(actions: Iterable[Action], send: Send, headers: Headers) -> No
             case Whole(status=status, body=body):
                 await reply(send, status, body, headers)
             case Begin():
-                start = {"status": 200, "headers": [*_STREAM_HEADERS, *headers]}
-                await send({"type": "http.response.start", **start})
+                await _send(send, "start", status=200, headers=[*_STREAM_HEADERS, *headers])
             case Chunk(data=data):
                 ready.append(data)
             case End(data=data):
                 ready.append(data)
                 ended = True
     if ready:
-        body = b"".join(ready)
-        await send({"type": "http.response.body", "body": body, "more_body": not ended})
+        await _send(send, "body", body=b"".join(ready), more_body=not ended)
+
+
+async def _send(send: Send, part: str, **what: Any) -> None:
+    try:
+        await send({"type": f"http.response.{part}", **what})
+    except OSError:  # what an ASGI server raises then (specification 2.4)
+        raise ClientLeft from None

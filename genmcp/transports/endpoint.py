@@ -1,20 +1,23 @@
 """The MCP endpoint: an ASGI application that serves every revision at one URL."""
 
+import inspect
 import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from starlette.routing import Route
 
 from genmcp.core.server_dispatch import VERSION_HEADER, Era, era_of, speaks_modern
-from genmcp.errors import ConfigurationError, InternalError, McpError, Refused
+from genmcp.errors import ConfigurationError, InternalError, McpError, Refused, UnsupportedVersion
 from genmcp.mux.mux import Mux
+from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.server import Server
 from genmcp.transports import legacy, modern
-from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, read_body
-from genmcp.transports.principal import Principal, authenticated
+from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded, read_body
+from genmcp.transports.principal import Principal, authenticated, principal_of
 from genmcp.transports.shutdown import Shutdown
 from genmcp.transports.visit import Visit
 from genmcp.wire import jsonrpc
@@ -58,7 +61,10 @@ class Endpoint:
             )
         if heartbeat <= 0 or grace < 0:
             raise ConfigurationError("heartbeat must be positive, grace not negative")
+        if not callable(principal) or inspect.iscoroutinefunction(principal):
+            raise ConfigurationError(f"principal takes a plain function, not {principal!r}")
         self.mux = target if isinstance(target, Mux) else Mux(target)
+        self._owns_mux = self.mux is not target
         self._gate = Gate(security or Security())
         self._principal = principal
         self._copied = tuple(copy_assigns)
@@ -85,9 +91,14 @@ class Endpoint:
         return _Route(path, self)
 
     async def aclose(self) -> None:
-        """End what is open on this event loop, and let go of what the mux holds."""
+        """End what is open on this event loop, and close the mux if it was made here.
+
+        Calls have `grace` seconds to finish by themselves. A mux that was given may have other
+        endpoints: whoever made it closes it.
+        """
         await self._shutdown.stop()
-        await self.mux.aclose()
+        if self._owns_mux:
+            await self.mux.aclose()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -101,28 +112,42 @@ class Endpoint:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         visit = Visit(self.mux, self._shutdown, self._heartbeat, receive, send)
-        try:
-            peer = scope.get("client")
-            visit.table = self._gate.admit(scope["headers"], peer[0] if peer else None)
-            origin = visit.table.get(b"origin")
-            if origin is not None:
-                visit.headers = cors_headers(origin)
-            visit.principal = self._principal(scope)
-            if self._copied:
-                state = scope.get("state", {})
-                visit.copied = {key: state[key] for key in self._copied if key in state}
-            await _METHODS.get(scope["method"], _not_allowed)(visit)
-        except McpError as error:
-            await _refuse(visit, error)
-        except ClientLeft:
-            pass
-        except Exception as error:
-            reference = secrets.token_hex(6)
-            logger.error("a request failed [%s]", reference, exc_info=error)
-            if visit.answered:
+        # Nobody is there to be told that the client has left.
+        with suppress(ClientLeft):
+            try:
+                self._admit(visit, scope)
+                await _METHODS.get(scope["method"], _not_allowed)(visit)
+            except ClientLeft:
                 raise
-            message = f"Internal error (reference {reference})"
-            await _refuse(visit, InternalError(message, reference=reference))
+            except Exception as error:
+                if visit.answered:
+                    _unexpected(error)
+                    raise
+                await _refuse(visit, error if isinstance(error, McpError) else _unexpected(error))
+
+    def _admit(self, visit: Visit, scope: Scope) -> None:
+        """Let the request in, and find out what goes with it.
+
+        Raises:
+            Refused: it may not come in.
+            ConfigurationError: the host tells of somebody, but not of whom.
+        """
+        peer = scope.get("client")
+        visit.table = self._gate.admit(scope["headers"], peer[0] if peer else None)
+        origin = visit.table.get(b"origin")
+        if origin is not None:
+            visit.headers = cors_headers(origin)
+        visit.principal = principal_of(scope, self._principal)
+        if self._copied:
+            state = scope.get("state", {})
+            visit.copied = {key: state[key] for key in self._copied if key in state}
+
+
+def _unexpected(error: Exception) -> InternalError:
+    """Log *error*, a defect here or of the host, and return what its client is told."""
+    reference = secrets.token_hex(6)
+    logger.error("a request failed [%s]", reference, exc_info=error)
+    return InternalError(f"Internal error (reference {reference})", reference=reference)
 
 
 async def _post(visit: Visit) -> None:
@@ -173,14 +198,21 @@ async def _not_allowed(visit: Visit) -> None:
 
 
 def _only_legacy(visit: Visit) -> None:
-    """2026-07-28, Streamable HTTP, "Earlier Streamable HTTP Revisions": GET and DELETE are 405."""
-    if speaks_modern(visit.table.get(VERSION_HEADER)):
+    """Check that no newer revision is meant, nor one that nobody knows.
+
+    2026-07-28, Streamable HTTP, "Earlier Streamable HTTP Revisions": GET and DELETE are 405.
+    2025-11-25, transports, "Protocol Version Header": an unknown version is 400.
+    """
+    version = visit.table.get(VERSION_HEADER)
+    if speaks_modern(version):
         raise Refused("This revision has only POST", status=405, headers={"allow": "POST"})
+    if version is not None and version.decode("latin-1") not in REVISIONS:
+        raise UnsupportedVersion(version.decode("latin-1"), list(REVISIONS))
 
 
 async def _refuse(visit: Visit, error: McpError) -> None:
-    headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
-    await visit.reply(error.status, jsonrpc.encode_error(visit.id, error), headers)
+    body = jsonrpc.encode_error(visit.id, error)
+    await visit.reply(error.status, body, encoded(error.headers))
 
 
 _ALLOW: Final = (b"allow", b"GET, POST, DELETE, OPTIONS")

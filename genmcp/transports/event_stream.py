@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from genmcp.core.actions import Action, Begin, Chunk, End
-from genmcp.transports.asgi import Headers, Receive, Send, perform
+from genmcp.stores.waiter import Waiter
+from genmcp.transports.asgi import ClientLeft, Headers, Receive, Send, left, perform
 from genmcp.wire.sse import COMMENT
 
 __all__ = ["EventStream"]
@@ -22,22 +23,23 @@ class EventStream:
         self._send = send
         self._headers = headers
         self._heartbeat = heartbeat
-        self._stopped = asyncio.Event()
+        self._stopped = Waiter()
 
     def stop(self) -> None:
-        """End the stream; its client may come back elsewhere."""
-        self._stopped.set()
+        """End the stream; its client may come back elsewhere. From any thread."""
+        self._stopped.wake()
+
+    def release(self, retry: int) -> None:
+        """Leave the stream to another connection of its client, which is there already."""
+        self.stop()
 
     async def serve(self, source: AsyncIterator[bytes], receive: Receive) -> None:
         """Send the events of *source*, which are complete in the form they have on the wire."""
         loop = asyncio.get_running_loop()
-        await self._perform(Begin())
-        ends = {
-            loop.create_task(self._stopped.wait()),
-            loop.create_task(_left(receive)),
-        }
+        ends = {loop.create_task(self._stopped.wait()), loop.create_task(left(receive))}
         following = loop.create_task(_next(source))
         try:
+            await self._perform(Begin())
             while True:
                 done, _ = await asyncio.wait(
                     {following, *ends},
@@ -55,12 +57,12 @@ class EventStream:
                 else:
                     await self._perform(Chunk(COMMENT))
             await self._perform(End())
-        except OSError:
-            pass  # the client has left
+        except ClientLeft:
+            pass
         finally:
             for task in (following, *ends):
                 task.cancel()
-            await asyncio.wait([following, *ends])
+            await asyncio.gather(following, *ends, return_exceptions=True)
 
     async def _perform(self, action: Action) -> None:
         await perform([action], self._send, self._headers)
@@ -68,8 +70,3 @@ class EventStream:
 
 async def _next(source: AsyncIterator[bytes]) -> bytes | None:
     return await anext(source, None)
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

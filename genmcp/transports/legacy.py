@@ -1,5 +1,6 @@
 """Requests of the revisions before 2026-07-28: sessions, their streams, batches."""
 
+import re
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
@@ -45,6 +46,7 @@ async def post(visit: Visit, head: Head, message: Message) -> None:
 
     Raises:
         SessionGone: the session is not there any more.
+        InvalidRequest: it answers nothing that was asked.
     """
     session = _session(visit)
     if message.is_request:
@@ -70,7 +72,9 @@ async def post_batch(visit: Visit, head: Head, batch: Sequence[Message | Invalid
         if isinstance(member, InvalidRequest) or member.is_request:
             asked.append(member)
         else:
-            _take(visit, session, member)
+            # The others are not refused for one response that comes too late.
+            with suppress(InvalidRequest):
+                _take(visit, session, member)
     if asked:
         await _serve(visit, head, session, asked, batch=True)
     else:
@@ -90,7 +94,7 @@ async def get(visit: Visit) -> None:
     if last is None:
         source = visit.mux.listeners.listen(session.key)
     else:
-        source = await _resumed(visit, session, last.decode("latin-1"))
+        source = await _resumed(visit, session, last.decode("latin-1"), stream)
     visit.answered = True
     visit.shutdown.add(stream)
     try:
@@ -151,7 +155,15 @@ async def _serve(
 
 
 def _take(visit: Visit, session: Session, message: Message) -> None:
-    """Take a notification or a response in."""
+    """Take a notification or a response in.
+
+    Raises:
+        InvalidRequest: it is a response, and nothing was asked.
+    """
+    if message.is_response:
+        # 2025-11-25, transports, "Sending Messages to the Server", point 4: what cannot be
+        # accepted gets an error status.
+        raise InvalidRequest("The response answers no request of this server")
     if message.method == "notifications/cancelled":
         # 2025-11-25, cancellation, "Error Handling": a malformed one is ignored.
         with suppress(McpError):
@@ -161,9 +173,13 @@ def _take(visit: Visit, session: Session, message: Message) -> None:
 
 _CANCELLED = REVISION.methods["notifications/cancelled"]
 
+_PLACE = re.compile(r"[0-9]{1,15}")
 
-async def _resumed(visit: Visit, session: Session, last: str) -> AsyncGenerator[bytes, None]:
-    """Return what follows event *last* on its stream.
+
+async def _resumed(
+    visit: Visit, session: Session, last: str, reader: EventStream
+) -> AsyncGenerator[bytes, None]:
+    """Return what follows event *last* on its stream, for *reader* to send.
 
     Raises:
         InvalidRequest: there is no such stream, or it is not kept any more.
@@ -171,7 +187,7 @@ async def _resumed(visit: Visit, session: Session, last: str) -> AsyncGenerator[
     stream, _, place = last.partition("/")
     if stream == LISTENER:
         return visit.mux.listeners.listen(session.key, after=place)
-    if not place.isdigit():
+    if not _PLACE.fullmatch(place):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
     await visit.mux.replay.check(session.key, stream)
-    return visit.mux.replay.resume(session.key, stream, int(place))
+    return visit.mux.replay.resume(session.key, stream, int(place), reader)

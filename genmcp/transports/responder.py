@@ -1,28 +1,34 @@
 """A response in the making: what hooks say goes through the exchange and out to the client."""
 
 import asyncio
+import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from genmcp.channel import Channel
 from genmcp.core.actions import Abandon, Action, Record
 from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
-from genmcp.errors import Overloaded
+from genmcp.errors import Overloaded, StoreError
 from genmcp.mux.mux import Answer, Mux
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
-from genmcp.transports.asgi import Headers, Receive, Send, perform
+from genmcp.transports.asgi import ClientLeft, Headers, Receive, Send, encoded, left, perform
 
 __all__ = ["Responder"]
+
+logger = logging.getLogger("genmcp")
 
 
 class Responder:
     """Serves the requests of one POST: the sink of their channels, and the writer of the answer.
 
     It has an asyncio.Task for each hook (the mux made it) and, once a hook waits, one that
-    watches for the client to leave. It ends when the last of them has ended.
+    watches for the client to leave. However it ends, none of them is left behind.
     """
 
     idle = False
@@ -32,11 +38,15 @@ class Responder:
         "_headers",
         "_heartbeat",
         "_hooks",
+        "_loop",
         "_mux",
+        "_over",
         "_ready",
+        "_resumable",
         "_send",
         "_session",
         "_stopping",
+        "_thread",
         "_wake",
     )
 
@@ -49,20 +59,26 @@ class Responder:
         self._headers = headers
         self._heartbeat = heartbeat
         self._session: str | None = None
+        self._resumable = False
         self._stopping = False
+        self._over = False
         self._ready: list[Action] = []
         self._hooks: dict[asyncio.Task[Answer], Request] = {}
         self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
 
     @property
     def closed(self) -> bool:
         """Whether the exchange is over."""
-        return self._exchange.closed
+        return self._over or self._exchange.closed
+
+    # What channels say. `def` hooks say it from threads.
 
     async def note(self, request: Request, method: str, params: Value | None) -> None:
         """Send a notification, in the words of the request's revision."""
         message = self._mux.encoder.notification(request.revision, method, params)
-        self._push(self._exchange.note(message))
+        self._step(partial(self._exchange.note, message))
         await asyncio.sleep(0)
 
     async def level(self, request: Request) -> LoggingLevel | None:
@@ -73,15 +89,29 @@ class Responder:
 
     def open(self) -> None:
         """Make the response an event stream."""
-        self._push(self._exchange.open())
+        self._step(self._exchange.open)
 
     def release(self, retry: int) -> None:
         """End the connection, not the stream."""
-        self._push(self._exchange.release(retry))
+        self._step(partial(self._exchange.release, retry))
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the mux's pool."""
         return await self._mux.in_thread(function, *arguments)
+
+    def _step(self, step: Callable[[], list[Action]]) -> None:
+        """Take a *step* of the exchange, in its own thread: now, or as soon as it is free."""
+        if threading.get_ident() == self._thread:
+            self._take(step)
+        else:
+            with suppress(RuntimeError):  # the loop was closed, and the exchange with it
+                self._loop.call_soon_threadsafe(self._take, step)
+
+    def _take(self, step: Callable[[], list[Action]]) -> None:
+        if not self.closed:
+            self._push(step())
+
+    # The life of the response.
 
     def stop(self) -> None:
         """Cancel what still runs, and say so to the client: the server is going away."""
@@ -97,29 +127,43 @@ class Responder:
         """
         for message in refused:
             self._ready += self._exchange.answer(message)
-        for request, channel in calls:
-            self._session = request.session
-            self._hooks[self._mux.start(request, channel)] = request
-        if not _EAGER:
-            await asyncio.sleep(0)  # a hook that does not wait is done after this
-        self._collect()
-        await self._flush()
+        try:
+            for request, channel in calls:
+                self._session = request.session
+                self._hooks[self._mux.start(request, channel)] = request
+            if not _EAGER:
+                await asyncio.sleep(0)  # a hook that does not wait is done after this
+            self._collect()
+            await self._flush()
+        except BaseException:
+            await self._end()
+            raise
         return not self._hooks
 
     async def wait(self, receive: Receive) -> None:
         """Go on until every hook has ended: send what they say, break silences."""
-        for hook in self._hooks:
-            hook.add_done_callback(self._wake_up)
-        watch = asyncio.get_running_loop().create_task(self._watch(receive))
+        watch = self._loop.create_task(self._watch(receive))
+        for task in (watch, *self._hooks):
+            task.add_done_callback(self._wake_up)
         try:
             while self._hooks:
                 await self._pause()
+                if watch.done():
+                    watch.result()
                 self._collect()
                 await self._flush()
         finally:
             watch.cancel()
-            self._abandon()
-            await asyncio.wait([watch, *self._hooks])
+            await self._end(watch)
+
+    async def _end(self, *tasks: "asyncio.Task[None]") -> None:
+        """Leave nothing behind: no hook that runs, no stream that somebody could wait for."""
+        self._over = True
+        self._abandon()
+        await asyncio.gather(*tasks, *self._hooks, return_exceptions=True)
+        if self._resumable and self._session is not None:
+            with suppress(StoreError):
+                await self._mux.replay.end(self._session, self._exchange.stream or "")
 
     def _push(self, actions: list[Action]) -> None:
         self._ready += actions
@@ -137,8 +181,7 @@ class Responder:
         self._wake.clear()
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await left(receive)
         self._push(self._exchange.leave())
 
     def _collect(self) -> None:
@@ -147,6 +190,8 @@ class Responder:
             request = self._hooks.pop(hook)
             if not self._exchange.closed:
                 answer = self._answer_of(hook, request)
+                if answer.headers:
+                    self._headers = [*self._headers, *encoded(answer.headers)]
                 self._ready += self._exchange.answer(answer.message, answer.status)
 
     def _answer_of(self, hook: asyncio.Task[Answer], request: Request) -> Answer:
@@ -157,16 +202,27 @@ class Responder:
         return Answer(None)
 
     async def _flush(self) -> None:
+        """Do what the exchange asks for; what is sent can be resumed from at once."""
         actions, self._ready = self._ready, []
+        records = [action for action in actions if isinstance(action, Record)]
+        if records:
+            await self._keep(records)
         try:
             await perform(actions, self._send, self._headers)
-        except OSError:
+        except ClientLeft:
             actions += self._exchange.leave()
-        records = [action for action in actions if isinstance(action, Record)]
-        if records and self._session is not None:
-            await self._mux.replay.keep(self._session, records)
         if any(isinstance(action, Abandon) for action in actions):
             self._abandon()
+
+    async def _keep(self, records: Sequence[Record]) -> None:
+        if self._session is None:
+            return
+        self._resumable = not records[-1].last
+        try:
+            await self._mux.replay.keep(self._session, records)
+        except StoreError as error:
+            # Its client is still told; only one that lost its connection cannot come back.
+            logger.warning("what a stream says cannot be kept for resuming it: %s", error)
 
     def _abandon(self) -> None:
         for hook in self._hooks:

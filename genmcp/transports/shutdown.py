@@ -7,6 +7,7 @@ is installed.
 """
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
@@ -39,9 +40,12 @@ class Shutdown:
     def add(self, stoppable: Stoppable) -> None:
         """Count *stoppable* as open."""
         loop = asyncio.get_running_loop()
-        if loop not in self._loops:
-            self._loops[loop] = _Open(loop, self._grace)
-        self._loops[loop].items.add(stoppable)
+        opened = self._loops.get(loop)
+        if opened is None:
+            for dead in [each for each in self._loops if each.is_closed()]:
+                del self._loops[dead]  # it took what was open along
+            opened = self._loops[loop] = _Open(loop, self._grace)
+        opened.add(stoppable)
 
     def discard(self, stoppable: Stoppable) -> None:
         """Count *stoppable* as ended."""
@@ -65,6 +69,8 @@ class _Open:
     def __init__(self, loop: asyncio.AbstractEventLoop, grace: float) -> None:
         self.items: set[Stoppable] = set()
         self._grace = grace
+        self._ending = False
+        self._over = False
         self._closed = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
         self._timer = loop.call_later(_DELAY, self._start)
@@ -76,13 +82,20 @@ class _Open:
         await _exit_of_server()
         await self.stop()
 
+    def add(self, item: Stoppable) -> None:
+        self.items.add(item)
+        if self._over or (self._ending and item.idle):
+            item.stop()
+
     async def stop(self) -> None:
+        self._ending = True
         for item in [item for item in self.items if item.idle]:
             item.stop()
         try:
             async with asyncio.timeout(self._grace):
                 await self._closed.wait()
         except TimeoutError:
+            self._over = True
             for item in list(self.items):
                 item.stop()
             await self._closed.wait()
@@ -100,9 +113,21 @@ async def _exit_of_server() -> None:
     An event stream of sse-starlette ends then; this is one to nobody.
     """
     # Imported where it is first needed: it brings uvicorn along, which not everybody runs.
-    from sse_starlette.sse import EventSourceResponse
+    from sse_starlette.sse import AppStatus, EventSourceResponse
 
+    if AppStatus.should_exit and not _is_exiting():
+        # An earlier server of this process has left it behind: nobody else takes it back.
+        AppStatus.should_exit = False
     await EventSourceResponse(_nothing(), ping=0)({"type": "http", "method": "GET"}, _never, _drop)
+
+
+def _is_exiting() -> bool:
+    """Whether the server that takes SIGTERM now is about to exit.
+
+    A uvicorn that runs has its own method there, until its last response is out.
+    """
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return bool(getattr(server, "should_exit", False))
 
 
 async def _nothing() -> AsyncIterator[bytes]:

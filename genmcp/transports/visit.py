@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from genmcp.channel import Channel
-from genmcp.core.exchange import Exchange
+from genmcp.core.exchange import Exchange, State
 from genmcp.core.request import Request
 from genmcp.mux.mux import Mux
 from genmcp.protocol.meta import RequestId
@@ -61,30 +61,30 @@ class Visit:
         self, requests: Sequence[Request], exchange: Exchange, refused: Sequence[bytes] = ()
     ) -> None:
         """Answer *requests*, which with the *refused* ones' errors make up *exchange*."""
-        self.answered = True
         responder = Responder(
             self.mux, exchange, self.send, headers=self.headers, heartbeat=self.heartbeat
         )
-        done = await responder.begin(
-            [
-                (
-                    request,
-                    Channel(
-                        request,
-                        responder,
-                        principal=self.principal,
-                        static=self.mux.assigns,
-                        copied=self.copied,
-                    ),
-                )
-                for request in requests
-            ],
-            refused,
+        calls = [(request, self._channel(request, responder)) for request in requests]
+        try:
+            if not await responder.begin(calls, refused):
+                await self._hold(responder, requests[0].session, exchange.stream)
+        finally:
+            self.answered = exchange.state is not State.WAITING
+
+    def _channel(self, request: Request, responder: Responder) -> Channel:
+        return Channel(
+            request,
+            responder,
+            principal=self.principal,
+            static=self.mux.assigns,
+            copied=self.copied,
         )
-        if not done:
-            self.shutdown.add(responder)
-            try:
-                with self.mux.replay.written(exchange.stream, responder):
-                    await responder.wait(self.receive)
-            finally:
-                self.shutdown.discard(responder)
+
+    async def _hold(self, responder: Responder, session: str | None, stream: str | None) -> None:
+        """Keep the response open until the last hook has ended."""
+        self.shutdown.add(responder)
+        try:
+            with self.mux.replay.written(session, stream, responder):
+                await responder.wait(self.receive)
+        finally:
+            self.shutdown.discard(responder)

@@ -6,13 +6,12 @@ import msgspec
 
 from genmcp.errors import McpError, ResourceNotFound
 from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.meta import SERVER_INFO
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value
 from genmcp.wire import jsonrpc
 
 __all__ = ["Encoder"]
-
-SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 _json = msgspec.json.Encoder()
 

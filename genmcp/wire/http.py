@@ -5,6 +5,7 @@ single header values are remembered, since clients repeat themselves.
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -16,6 +17,8 @@ __all__ = ["Gate", "Head", "Security", "cors_headers", "preflight_headers"]
 
 Headers = Iterable[tuple[bytes, bytes]]
 
+# Two readers could take two of one of these for two things; any other header given twice is a list
+# (RFC 9110, section 5.3).
 _ONCE = (
     b"content-length",
     b"content-type",
@@ -33,6 +36,12 @@ _ALLOWED = (
     b"accept, authorization, content-type, last-event-id, mcp-method, mcp-name, "
     b"mcp-protocol-version, mcp-session-id"
 )
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+", re.IGNORECASE)
+_ALLOWED_HOST = re.compile(r"(\*\.)?(\[[0-9a-f:.]+\]|[^/?#@*:\s\[\]]+)(:[0-9]+)?", re.IGNORECASE)
+_HOST = re.compile(r"(\[[^\[\]/@]*\]|[^:/@\[\]]*)(:[0-9]*)?")
+_MIRRORED = re.compile(rb"mcp-param-[!#$%&'*+.^_`|~0-9a-z-]+")
+_REFUSED_RANGE = re.compile(rb"q=0(\.0*)?")
 
 
 class Security(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,10 +70,16 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
                     f"{name} takes a list of strings, not the string {values!r}"
                 )
         for origin in self.allowed_origins:
-            if origin not in ("*", "null") and ("://" not in origin or origin.endswith("/")):
+            if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
                 raise ConfigurationError(
                     f"allowed_origins: {origin!r} is not an origin "
-                    f'("https://app.example.com", no path, no slash at the end)'
+                    f'("https://app.example.com", no path, no slash at the end), "null" or "*"'
+                )
+        for host in self.allowed_hosts or ():
+            if host != "*" and not _ALLOWED_HOST.fullmatch(host):
+                raise ConfigurationError(
+                    f"allowed_hosts: {host!r} is not a host "
+                    f'("mcp.example.com", "*.example.com", "[::1]:8000"; no scheme, no path) or "*"'
                 )
 
 
@@ -103,15 +118,16 @@ class Gate:
     def admit(self, headers: Headers, peer: str | None) -> dict[bytes, bytes]:
         """Return *headers* as a table, once origin and host are found good.
 
-        *peer* is the address the connection comes from, None if that is not known.
+        Names are in lower case, as ASGI has them; blanks around values do not count. *peer* is
+        the address the connection comes from, None if that is not known.
 
         Raises:
             Refused: 400 for a header sent twice, 403 for the origin, 421 for the host.
         """
         pairs = list(headers)
-        table = dict(pairs)
+        table = {name: value.strip() for name, value in pairs}
         if len(table) != len(pairs):
-            _refuse_twice(pairs)
+            table = _joined(pairs)
         loopback = _is_loopback(peer)
         origin = table.get(b"origin")
         if origin is not None and not self._origin_verdict(origin, loopback):
@@ -144,7 +160,9 @@ class Gate:
         for allowed in self._hosts or ():
             if allowed in ("*", text, name):
                 return True
-            if allowed.startswith("*.") and name.endswith(allowed[1:]):
+            if allowed.startswith("*.") and any(
+                name and each.endswith(allowed[1:]) for each in (name, text)
+            ):
                 return True
         return False
 
@@ -188,11 +206,8 @@ def cors_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
 def preflight_headers(table: dict[bytes, bytes], origin: bytes) -> list[tuple[bytes, bytes]]:
     """Return the answer to a CORS preflight: the headers of every revision, and `Mcp-Param-*`."""
     wanted = table.get(b"access-control-request-headers", b"").lower()
-    mirrored = [
-        name
-        for name in (part.strip() for part in wanted.split(b","))
-        if name.startswith(b"mcp-param-")
-    ]
+    names = (name.strip() for name in wanted.split(b","))
+    mirrored = [name for name in names if _MIRRORED.fullmatch(name)]
     return [
         *cors_headers(origin),
         (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
@@ -208,42 +223,51 @@ def _is_json(content_type: bytes) -> bool:
 
 @lru_cache(maxsize=256)
 def _accepted(accept: bytes) -> tuple[bool, bool]:
-    """Whether JSON and whether event streams are taken. A quality of 0 refuses a type."""
-    ranges = set()
+    """Whether JSON and whether event streams are taken.
+
+    A quality of 0 refuses, and the most specific range counts (RFC 9110, section 12.5.1).
+    """
+    ranges: dict[bytes, bool] = {}
     for part in accept.lower().split(b","):
         media, *parameters = (piece.strip() for piece in part.split(b";"))
-        if not any(p.replace(b" ", b"") in (b"q=0", b"q=0.0", b"q=0.00") for p in parameters):
-            ranges.add(media)
-    anything = b"*/*" in ranges
+        taken = not any(_REFUSED_RANGE.fullmatch(piece) for piece in parameters)
+        ranges[media] = taken or ranges.get(media, False)
+    anything = ranges.get(b"*/*", False)
     return (
-        anything or not ranges.isdisjoint((b"application/json", b"application/*")),
-        anything or not ranges.isdisjoint((b"text/event-stream", b"text/*")),
+        ranges.get(b"application/json", ranges.get(b"application/*", anything)),
+        ranges.get(b"text/event-stream", ranges.get(b"text/*", anything)),
     )
 
 
-def _refuse_twice(pairs: list[tuple[bytes, bytes]]) -> None:
-    """Refuse a header given twice, which two readers could take for two things."""
-    seen = set()
-    for name, _ in pairs:
-        if name in seen and (name in _ONCE or name.startswith(b"mcp-param-")):
+def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return *pairs*, in which a name comes twice, as a table."""
+    table: dict[bytes, bytes] = {}
+    for name, value in pairs:
+        if name not in table:
+            table[name] = value.strip()
+        elif name in _ONCE or name.startswith(b"mcp-param-"):
             raise Refused(f"The {name.decode('latin-1')} header is given more than once")
-        seen.add(name)
+        else:
+            table[name] += b", " + value.strip()
+    return table
 
 
 @lru_cache(maxsize=1024)
 def _is_loopback(peer: str | None) -> bool:
     try:
-        return peer is not None and ipaddress.ip_address(peer).is_loopback
+        address = ipaddress.ip_address(peer or "")
     except ValueError:
         return False
+    # A socket that listens for both families sees IPv4 peers as ::ffff:127.0.0.1.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def _is_local_name(name: str) -> bool:
-    return name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
+    return name == "localhost" or name.endswith(".localhost") or _is_loopback(name.strip("[]"))
 
 
 def _host_name(text: str) -> str:
-    """Return the host of `host`, `host:port` or `[v6]:port`."""
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0]
+    """Return the host of `host`, `host:port` or `[v6]:port`, empty if it is none of these."""
+    found = _HOST.fullmatch(text)
+    return found[1] if found else ""

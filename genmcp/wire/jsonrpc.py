@@ -4,9 +4,9 @@ A body is scanned once for its envelope; `params`, `result` stay raw until someb
 the method decodes them with its own type. 2026-07-28, basic, "Messages".
 """
 
-import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from itertools import accumulate
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -27,8 +27,11 @@ __all__ = [
 
 RequestId = int | str
 
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+T = TypeVar("T")
+
+_BRACKETS = b"[{]}"
+_NOT_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
+_AS_STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")  # +1 and, read as signed, -1
 
 
 class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -86,6 +89,8 @@ def decode(body: bytes, *, max_depth: int = 64) -> Message | list[Message | Inva
         ParseError: *body* is not JSON text in UTF-8.
         InvalidRequest: it is JSON, but not a JSON-RPC message, or nests deeper than *max_depth*.
     """
+    if not body.isascii():
+        _check_utf8(body)
     _check_depth(body, max_depth)
     if body.lstrip(b" \t\r\n")[:1] == b"[":
         return _decode_batch(body)
@@ -93,10 +98,7 @@ def decode(body: bytes, *, max_depth: int = 64) -> Message | list[Message | Inva
 
 
 def _decode_batch(body: bytes) -> list[Message | InvalidRequest]:
-    try:
-        members = _batch_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ParseError(f"The body is not JSON: {error}") from None
+    members = _parse(_batch_decoder, body)
     if not members:
         raise InvalidRequest("A batch must hold at least one message")
     return [_decode_member(member) for member in members]
@@ -110,22 +112,38 @@ def _decode_member(member: msgspec.Raw) -> Message | InvalidRequest:
 
 
 def _decode_one(body: bytes | msgspec.Raw) -> Message:
-    try:
-        message = _decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"Not a JSON-RPC message: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ParseError(f"The body is not JSON: {error}") from None
+    message = _parse(_decoder, body)
     if message.method is None:
-        if message.id is msgspec.UNSET or (message.error is None) is not bool(message.result):
+        # An error may lack its id (2026-07-28, JSONRPCErrorResponse), a result may not.
+        unnamed = message.error is None and message.request_id is None
+        if unnamed or (message.error is None) is not bool(message.result):
             raise InvalidRequest(
                 "Not a JSON-RPC message: neither a request nor a notification (no method), "
-                "nor a response (an id and either result or error)"
+                "nor a response (either an error, or a result and its id)"
             )
     elif message.id is None:
         # 2026-07-28, basic, "Requests": unlike base JSON-RPC, the id must not be null.
         raise InvalidRequest("Not a JSON-RPC message: the id of a request must not be null")
     return message
+
+
+def _parse(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"Not a JSON-RPC message: {error}") from None
+    except msgspec.DecodeError as error:
+        raise ParseError(f"The body is not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("The body nests deeper than can be followed here") from None
+
+
+def _check_utf8(body: bytes) -> None:
+    """Refuse what is no text: the decoder skips raw members without looking into them."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise ParseError(f"The body is not JSON: {error}") from None
 
 
 def id_of(body: bytes) -> RequestId | None:
@@ -141,14 +159,14 @@ def _check_depth(body: bytes, limit: int) -> None:
     """Refuse nesting past *limit* before a recursive decoder meets it.
 
     Counting brackets costs next to nothing and bounds the depth of every ordinary body. Only
-    past that is the true depth found, by peeling off the innermost brackets level by level.
+    past that is the true depth found. All of it is linear, whatever the body holds.
     """
     if body.count(b"[") + body.count(b"{") <= limit:
         return
-    skeleton = _STRINGS.sub(b"", body).translate(None, _NOT_BRACKETS)
-    for _ in range(limit):
-        skeleton = skeleton.replace(b"[]", b"").replace(b"{}", b"")
-    if skeleton.count(b"[") + skeleton.count(b"{") > 0:
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    outside_strings = b"".join(unescaped.split(b'"')[::2])
+    steps = memoryview(outside_strings.translate(_AS_STEPS, _NOT_BRACKETS)).cast("b")
+    if max(accumulate(steps), default=0) > limit:
         raise InvalidRequest(f"The body nests deeper than {limit} levels (limit: max_depth)")
 
 

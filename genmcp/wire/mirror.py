@@ -6,17 +6,27 @@ request whose headers say something else, or intermediaries could be misled.
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
 
 from genmcp.errors import HeaderMismatch
 
-__all__ = ["HeaderRule", "check_mirrored", "check_params", "decode_value", "encode_value"]
+__all__ = [
+    "HeaderRule",
+    "check_method",
+    "check_name",
+    "check_params",
+    "decode_value",
+    "encode_value",
+]
 
-_PREFIX, _SUFFIX = b"=?base64?", b"?="
-_PLAIN = frozenset(range(0x20, 0x7F)) | {0x09}
+_PREFIX, _SUFFIX = "=?base64?", "?="
+_PLAIN = b"\t" + bytes(range(0x20, 0x7F))
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 
 
 class HeaderRule(msgspec.Struct, frozen=True):
@@ -31,51 +41,51 @@ class HeaderRule(msgspec.Struct, frozen=True):
     type: Literal["integer", "string", "boolean"]
 
 
-def decode_value(name: str, raw: bytes) -> str:
+def decode_value(name: str, raw: bytes | None) -> str:
     """Return the value a mirroring header stands for ("Value Encoding").
 
+    Blanks around it do not count: not every server takes them off.
+
     Raises:
-        HeaderMismatch: it has characters a header must not have, or is not valid Base64.
+        HeaderMismatch: it is missing, has characters a header must not have, or is not valid
+            Base64.
     """
-    if not _PLAIN.issuperset(raw):
-        raise HeaderMismatch(f"Header mismatch: {name} has characters outside visible ASCII")
-    if not (raw.startswith(_PREFIX) and raw.endswith(_SUFFIX) and len(raw) > len(_PREFIX)):
-        return raw.decode("ascii").strip()
-    encoded = raw[len(_PREFIX) : -len(_SUFFIX)]
+    text = _plain(name, raw)
+    if not _is_wrapped(text):
+        return text
     try:
-        return base64.b64decode(encoded, validate=True).decode("utf-8")
+        return base64.b64decode(text[len(_PREFIX) : -len(_SUFFIX)], validate=True).decode("utf-8")
     except (binascii.Error, UnicodeDecodeError):
         raise HeaderMismatch(
-            f"Header mismatch: {name} is not valid Base64 of UTF-8 text: {raw.decode('ascii')}"
+            f"Header mismatch: {name} is not valid Base64 of UTF-8 text: {text}"
         ) from None
 
 
 def encode_value(value: str) -> str:
     """Return *value* as a mirroring header carries it: as it is if that is safe, else Base64."""
     raw = value.encode("utf-8")
-    sentinel = raw.startswith(_PREFIX) and raw.endswith(_SUFFIX)
-    if _PLAIN.issuperset(raw) and value == value.strip() and not sentinel:
+    looks_wrapped = value.startswith(_PREFIX) and value.endswith(_SUFFIX)
+    if not raw.translate(None, _PLAIN) and value == value.strip() and not looks_wrapped:
         return value
-    return (_PREFIX + base64.b64encode(raw) + _SUFFIX).decode("ascii")
+    return _PREFIX + base64.b64encode(raw).decode("ascii") + _SUFFIX
 
 
-def check_mirrored(headers: Mapping[bytes, bytes], name: bytes, label: str, expected: str) -> None:
-    """Check that header *name* is there and stands for *expected*.
+def check_method(headers: Mapping[bytes, bytes], method: str) -> None:
+    """Check that `Mcp-Method` is there and says *method*; it is never Base64.
 
     Raises:
         HeaderMismatch: it is missing or says something else; the message names both values.
     """
-    raw = headers.get(name)
-    if raw is None:
-        raise HeaderMismatch(f"Header mismatch: the {label} header is missing")
-    if raw == expected.encode("utf-8") and raw[:2] != b"=?":
-        return
-    found = decode_value(label, raw)
-    if found != expected:
-        raise HeaderMismatch(
-            f"Header mismatch: {label} header value {found!r} does not match "
-            f"body value {expected!r}"
-        )
+    _compare("Mcp-Method", _plain("Mcp-Method", headers.get(b"mcp-method")), method)
+
+
+def check_name(headers: Mapping[bytes, bytes], name: str) -> None:
+    """Check that `Mcp-Name` is there and stands for *name*.
+
+    Raises:
+        HeaderMismatch: it is missing or says something else; the message names both values.
+    """
+    _compare("Mcp-Name", decode_value("Mcp-Name", headers.get(b"mcp-name")), name)
 
 
 def check_params(
@@ -106,6 +116,28 @@ def check_params(
             raise HeaderMismatch(f"Header mismatch: {label} does not match the body value")
 
 
+def _plain(label: str, raw: bytes | None) -> str:
+    if raw is None:
+        raise HeaderMismatch(f"Header mismatch: the {label} header is missing")
+    if raw.translate(None, _PLAIN):
+        raise HeaderMismatch(f"Header mismatch: {label} has characters outside visible ASCII")
+    return raw.decode("ascii").strip()
+
+
+def _is_wrapped(text: str) -> bool:
+    # The markers do not overlap: "=?base64?=" is not the empty value but itself.
+    whole = len(text) >= len(_PREFIX) + len(_SUFFIX)
+    return whole and text.startswith(_PREFIX) and text.endswith(_SUFFIX)
+
+
+def _compare(label: str, found: str, expected: str) -> None:
+    if found != expected:
+        raise HeaderMismatch(
+            f"Header mismatch: {label} header value {found!r} does not match "
+            f"body value {expected!r}"
+        )
+
+
 def _at(arguments: Any, path: tuple[str, ...]) -> Any:
     for step in path:
         if not isinstance(arguments, dict):
@@ -119,8 +151,6 @@ def _says(text: str, value: Any) -> bool:
     if isinstance(value, bool):
         return text == ("true" if value else "false")
     if isinstance(value, int | float):
-        try:
-            return float(text) == value if not text.lstrip("-").isdigit() else int(text) == value
-        except ValueError:
-            return False
+        number = _NUMBER.fullmatch(text)
+        return number is not None and Decimal(text) == value
     return isinstance(value, str) and text == value

@@ -1,9 +1,10 @@
 """Server-sent events: one message an event, as the streamable HTTP transport uses them.
 
-The format is the HTML standard's, "Server-sent events". A payload is compact JSON and so holds
-no line break: one `data` line carries it.
+The format is the HTML standard's, "Server-sent events".
 """
 
+import codecs
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -12,12 +13,20 @@ __all__ = ["COMMENT", "MEDIA_TYPE", "Decoder", "Event", "event", "prime", "retry
 
 MEDIA_TYPE = b"text/event-stream"
 
+_MILLISECONDS = re.compile(r"[0-9]{1,15}")
+
 COMMENT = b":\n\n"
 """Keeps a silent stream open: clients ignore it (2026-07-28, "Receiving Messages")."""
 
 
 def event(data: bytes, id: bytes | None = None) -> bytes:
-    """Return one `message` event; *id* lets a client resume behind it."""
+    """Return one `message` event; *id* lets a client resume behind it.
+
+    Each line of *data* has a `data` line of its own. JSON that is made here has one line; what
+    a tool gives as JSON may have more.
+    """
+    if b"\n" in data or b"\r" in data:
+        data = b"\ndata: ".join(data.splitlines())
     if id is None:
         return b"event: message\ndata: " + data + b"\n\n"
     return b"id: " + id + b"\nevent: message\ndata: " + data + b"\n\n"
@@ -48,14 +57,16 @@ class Event(msgspec.Struct, frozen=True):
 class Decoder:
     """Turns chunks, cut anywhere, into events.
 
-    Raises:
-        ValueError: an event grew past *max_size* bytes.
+    `last_id` is what a client resumes with: the id of the last event that was whole.
     """
 
     def __init__(self, *, max_size: int = 64 * 1024 * 1024) -> None:
         self.last_id = ""
         self._max_size = max_size
-        self._buffer = bytearray()
+        self._id = ""
+        self._began = False
+        self._after_return = False
+        self._rest = bytearray()
         self._reset()
 
     def _reset(self) -> None:
@@ -64,47 +75,60 @@ class Decoder:
         self._event = ""
         self._retry: int | None = None
 
-    def feed(self, chunk: bytes) -> Iterator[Event]:
-        """Yield the events that *chunk* completes."""
-        self._buffer += chunk
-        for line in self._lines():
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Return the events that *chunk* completes.
+
+        Raises:
+            ValueError: an event grew past *max_size* bytes.
+        """
+        done = []
+        for line in self._lines(chunk):
             if line:
                 self._field(line)
-            elif (done := self._dispatch()) is not None:
-                yield done
-        if len(self._buffer) + self._size > self._max_size:
-            raise ValueError(f"an event is larger than {self._max_size} bytes")
+            elif (event := self._dispatch()) is not None:
+                done.append(event)
+        return done
 
-    def _lines(self) -> Iterator[str]:
-        start = 0
-        buffer = self._buffer
-        while True:
-            feed, carriage = buffer.find(b"\n", start), buffer.find(b"\r", start)
-            if feed < 0 and carriage < 0:
-                break
-            end = min(at for at in (feed, carriage) if at >= 0)
-            if end == carriage and end + 1 == len(buffer):
-                break  # a line feed that belongs to this carriage return may still come
-            yield buffer[start:end].decode("utf-8", "replace")
-            start = end + (2 if buffer[end : end + 2] == b"\r\n" else 1)
-        del buffer[:start]
+    def _lines(self, chunk: bytes) -> Iterator[str]:
+        """Yield the lines that *chunk* completes; they end in CR LF, LF or CR."""
+        if self._after_return and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_return = False
+        for piece in chunk.splitlines(keepends=True):
+            line = piece.rstrip(b"\r\n")
+            self._rest += line
+            if len(self._rest) + self._size > self._max_size:
+                raise ValueError(f"an event is larger than {self._max_size} bytes")
+            if len(line) < len(piece):
+                self._after_return = piece.endswith(b"\r")
+                yield self._line()
+
+    def _line(self) -> str:
+        line = bytes(self._rest)
+        self._rest.clear()
+        if not self._began:
+            # The standard, "Interpreting an event stream": a leading byte order mark is ignored.
+            self._began = True
+            line = line.removeprefix(codecs.BOM_UTF8)
+        return line.decode("utf-8", "replace")
 
     def _field(self, line: str) -> None:
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
             self._data.append(value)
-            self._size += len(value) + 1
+            self._size += len(line)
         elif name == "event":
             self._event = value
         elif name == "id" and "\0" not in value:
-            self.last_id = value
-        elif name == "retry" and value.isascii() and value.isdigit():
+            self._id = value
+        elif name == "retry" and _MILLISECONDS.fullmatch(value):
             self._retry = int(value)
 
     def _dispatch(self) -> Event | None:
         data, name, wait = self._data, self._event or "message", self._retry
         self._reset()
+        self.last_id = self._id
         if not data and wait is None:
             return None
         return Event("\n".join(data), name, self.last_id, wait)

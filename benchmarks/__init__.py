@@ -1,0 +1,1 @@
+"""How fast genmcp is, beside a floor and its peers: `scripts/benchmark`."""

@@ -1,0 +1,42 @@
+"""FastMCP, as one deploys it: no sessions, JSON answers, warnings only."""
+
+import asyncio
+import os
+
+from fastmcp import Context, FastMCP
+from fastmcp.tools import Tool
+
+server = FastMCP("benchmark")
+
+
+def echo(message: str) -> str:
+    """Returns its message."""
+    return message
+
+
+for name in ["echo", *(f"echo_{number}" for number in range(1, int(os.environ.get("TOOLS", "1"))))]:
+    server.add_tool(Tool.from_function(echo, name=name))
+
+
+@server.tool
+def count(numbers: list[float]) -> str:
+    """Counts numbers."""
+    return str(len(numbers))
+
+
+@server.tool
+async def sleep() -> str:
+    """Sleeps for 100 ms."""
+    await asyncio.sleep(0.1)
+    return "slept"
+
+
+@server.tool
+async def progress(times: int, context: Context) -> str:
+    """Reports progress as often as asked for."""
+    for number in range(times):
+        await context.report_progress(number)
+    return "done"
+
+
+app = server.http_app(stateless_http=True, json_response=True)

@@ -1,0 +1,53 @@
+"""`python -m example_app`: serve, and say how a client connects."""
+
+import argparse
+import json
+import os
+from contextlib import suppress
+
+import uvicorn
+
+from example_app import app
+
+GREETING = """
+The workshop's parts store: {url}/
+Its MCP endpoint:           {url}/mcp
+
+Connect Claude Code:
+
+    claude mcp add --transport http workshop {url}/mcp
+
+or any client that is configured by JSON:
+
+    {configuration}
+"""
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser(prog="python -m example_app", description=__doc__)
+    # Defaults that are text are read like arguments: a PORT that is no number is refused by name.
+    parser.add_argument("--host", default=os.environ.get("HOST") or "127.0.0.1")
+    parser.add_argument("--port", type=int, default=os.environ.get("PORT") or "8000")
+    options = parser.parse_args()
+
+    config = uvicorn.Config(app, host=options.host, port=options.port)
+    # The port is told once it is ours (0 takes a free one) and whoever connects is let in, or waits
+    # until the application has started.
+    with config.bind_socket() as listener:
+        listener.listen()
+        print(greeting(options.host, listener.getsockname()[1]), flush=True)
+        with suppress(KeyboardInterrupt):  # Ctrl-C has stopped it in good order by then
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def greeting(host: str, port: int) -> str:
+    """Return what a person at the terminal needs in order to connect."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    url = f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+    server = {"workshop": {"type": "http", "url": f"{url}/mcp"}}
+    return GREETING.format(url=url, configuration=json.dumps({"mcpServers": server}))
+
+
+if __name__ == "__main__":
+    main()

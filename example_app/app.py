@@ -1,0 +1,59 @@
+"""The application: its pages, and the MCP endpoint beside them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from example_app.database import Database
+from example_app.pages import PAGES
+from example_app.seed import fill
+from example_app.suite import suite
+from example_app.workshop import Workshop
+from genmcp import Endpoint, Mux
+
+__all__ = ["create_app"]
+
+
+def create_app(path: Path) -> Starlette:
+    """Return the application on the database at *path*, which is made when it starts."""
+    database = Database(path)
+    workshop = Workshop(database)
+    # What every tool finds in channel.assigns: the workshop, and the user who asks.
+    endpoint = Endpoint(Mux(suite, assigns={"workshop": workshop}), copy_assigns=["user"])
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await run_in_threadpool(database.create, fill)
+        yield
+        await endpoint.aclose()
+
+    app = Starlette(
+        routes=[*PAGES, endpoint.route("/mcp")],
+        middleware=[Middleware(UserFromHeader)],
+        lifespan=lifespan,
+    )
+    app.state.workshop = workshop
+    return app
+
+
+class UserFromHeader:
+    """Puts the user into `request.state`.
+
+    The header is what a proxy that logs people in adds (oauth2-proxy, for one). Without such a
+    proxy anybody may claim to be anybody: good enough on one's own machine only.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            user = Headers(scope=scope).get("x-forwarded-user")
+            scope.setdefault("state", {})["user"] = user or "guest"
+        await self.app(scope, receive, send)

@@ -1,0 +1,88 @@
+"""The database: one SQLite file, and a connection for each piece of work."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+__all__ = ["Database"]
+
+SCHEMA = """
+CREATE TABLE parts (
+    number TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    category TEXT NOT NULL,
+    shelf TEXT NOT NULL,
+    price INTEGER NOT NULL,
+    stock INTEGER NOT NULL CHECK (stock >= 0),
+    minimum INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE repairs (
+    id INTEGER PRIMARY KEY,
+    bicycle TEXT NOT NULL,
+    customer TEXT NOT NULL,
+    checklist TEXT NOT NULL,
+    opened TEXT NOT NULL,
+    closed TEXT
+);
+
+CREATE TABLE movements (
+    id INTEGER PRIMARY KEY,
+    part TEXT NOT NULL REFERENCES parts,
+    change INTEGER NOT NULL,
+    repair INTEGER REFERENCES repairs,
+    supplier TEXT,
+    user TEXT NOT NULL,
+    day TEXT NOT NULL
+);
+
+CREATE INDEX movements_of_part ON movements (part, day);
+CREATE INDEX movements_of_repair ON movements (repair);
+"""
+
+PATIENCE = 10.0  # seconds to wait for another writer
+
+
+class Database:
+    """The file at *path*. Connections are short-lived, so any thread may ask for one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self, fill: Callable[[sqlite3.Connection], None]) -> None:
+        """Make the file's tables and *fill* them, unless that has been done.
+
+        Several processes may start at once: one of them does it, the others wait.
+        """
+        with closing(self._connect()) as connection:
+            # Readers and a writer do not wait for each other; the file remembers this.
+            connection.execute("PRAGMA journal_mode = WAL")
+        with self.writing() as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                for statement in SCHEMA.split(";"):
+                    connection.execute(statement)
+                fill(connection)
+                connection.execute("PRAGMA user_version = 1")
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Give a connection that sees one state of the database throughout."""
+        with closing(self._connect()) as connection:
+            connection.execute("BEGIN")
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Give the only connection that writes; all of it is kept, or nothing on an exception."""
+        with closing(self._connect()) as connection, connection:
+            # Not upgraded from reading later on: what was read then still holds.
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection

@@ -1,0 +1,31 @@
+"""The server that models see: the tools, and what it says of itself."""
+
+from example_app.tools.delivery import BookDelivery
+from example_app.tools.orders import PlanOrders
+from example_app.tools.parts import SearchParts, WithdrawPart
+from example_app.tools.repairs import close_repair, list_repairs, open_repair, repair_sheet
+from genmcp import About, Suite
+
+__all__ = ["suite"]
+
+suite = Suite(
+    name="workshop",
+    version="1.0.0",
+    tools=[
+        SearchParts,
+        WithdrawPart,
+        BookDelivery,
+        PlanOrders,
+        list_repairs,
+        repair_sheet,
+        open_repair,
+        close_repair,
+    ],
+    about=About(
+        title="Bicycle workshop",
+        instructions=(
+            "The parts store of a bicycle workshop. Find parts with search_parts. A part is taken "
+            "for a repair: open one first if there is none. Prices and costs are in euro cents."
+        ),
+    ),
+)

@@ -1,0 +1,73 @@
+"""A tool whose arguments are a dict, described by a JSON Schema written out."""
+
+import csv
+from collections import Counter
+from typing import Any
+
+from example_app.tools.assigned import user_of, workshop_of
+from example_app.workshop import Refusal
+from genmcp import Call, Channel, InvalidParams, Tool, ToolError
+from genmcp.protocol.tools import ToolAnnotations
+
+__all__ = ["BookDelivery"]
+
+COLUMNS = ["number", "quantity"]
+
+
+class BookDelivery(Tool):
+    """Books a supplier's delivery note into the store: all of it, or nothing."""
+
+    name = "book_delivery"
+    title = "Book a delivery"
+    annotations = ToolAnnotations(destructive_hint=False, open_world_hint=False)
+    input_schema = {
+        "type": "object",
+        "properties": {
+            "supplier": {"type": "string", "minLength": 1},
+            "csv": {
+                "type": "string",
+                "description": "The note as CSV; its first line is: number,quantity",
+                "maxLength": 100_000,
+            },
+        },
+        "required": ["supplier", "csv"],
+        "additionalProperties": False,
+    }
+
+    def validate(self, request: Call[dict[str, Any]], channel: Channel) -> Call[dict[str, Any]]:
+        """Read the note, so that `call` gets it as quantities by part number."""
+        quantities = read_note(request.arguments["csv"])
+        return request.replace({**request.arguments, "quantities": quantities})
+
+    def call(self, request: Call[dict[str, Any]], channel: Channel) -> str:
+        supplier, quantities = request.arguments["supplier"], request.arguments["quantities"]
+        try:
+            parts = workshop_of(channel).receive(supplier, quantities, user_of(channel))
+        except Refusal as refusal:
+            raise ToolError(str(refusal)) from refusal
+        lines = [f"{part.number}: {part.stock} on shelf {part.shelf}" for part in parts]
+        return "\n".join([f"Booked {sum(quantities.values())} pieces from {supplier}.", *lines])
+
+
+def read_note(text: str) -> dict[str, int]:
+    """Return how many of each part number a delivery note lists.
+
+    Raises:
+        InvalidParams: it is not such a note; says the line.
+    """
+    rows = csv.reader(text.strip().splitlines())
+    if next(rows, None) != COLUMNS:
+        raise InvalidParams("csv, line 1: must be number,quantity")
+    quantities: Counter[str] = Counter()
+    for row in rows:
+        match row:
+            case [number, quantity] if quantity.strip().isdecimal() and int(quantity) > 0:
+                quantities[number.strip()] += int(quantity)
+            case _:
+                raise InvalidParams(
+                    f"csv, line {rows.line_num}: must be a part number and how many of it came, "
+                    f"not {','.join(row)!r}"
+                )
+    if not quantities:
+        raise InvalidParams("csv: lists no parts")
+    return dict(quantities)

@@ -1,0 +1,75 @@
+"""A tool that computes for a while, says how far it is, and has a structured result."""
+
+import random
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from example_app.tools.assigned import workshop_of
+from example_app.workshop import Category, Part
+from genmcp import Call, Channel, Tool
+from genmcp.protocol.tools import ToolAnnotations
+
+__all__ = ["PlanOrders"]
+
+
+class PlanArguments(Struct, forbid_unknown_fields=True):
+    weeks: Annotated[int, Meta(ge=1, le=26, description="How long the stock should last")] = 6
+    certainty: Annotated[
+        float, Meta(gt=0, lt=1, description="How likely each part should last that long")
+    ] = 0.95
+    category: Category | None = None
+    simulations: Annotated[
+        int, Meta(ge=100, le=100_000, description="How many futures to try for each part")
+    ] = 5000
+
+
+class OrderLine(Struct):
+    number: str
+    name: str
+    quantity: int
+    cost: int
+
+
+class OrderPlan(Struct):
+    """What to order, the most expensive first; costs are in cents."""
+
+    lines: list[OrderLine]
+    cost: int
+
+
+class PlanOrders(Tool[PlanArguments]):
+    """Plans what to order, so that parts last as long as wished.
+
+    Tries many futures for each part, made of weeks of its past year. Takes a few seconds by
+    default, and longer the more weeks and simulations it is asked for.
+    """
+
+    name = "plan_orders"
+    title = "Plan orders"
+    annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    output_schema = OrderPlan
+
+    async def call(self, request: Call[PlanArguments], channel: Channel) -> OrderPlan:
+        wanted = request.arguments
+        workshop = workshop_of(channel)
+        parts = await channel.in_thread(workshop.parts, "", wanted.category)
+        lines = []
+        for done, part in enumerate(parts):
+            await channel.progress(done, len(parts), part.name)
+            # One part at a time: between two of them, a cancelled call ends.
+            past = await channel.in_thread(workshop.demand, part.number)
+            needed = await channel.in_thread(enough, part, past, wanted)
+            if needed > part.stock:
+                quantity = needed - part.stock
+                lines.append(OrderLine(part.number, part.name, quantity, quantity * part.price))
+        await channel.progress(len(parts), len(parts), "Done")
+        lines.sort(key=lambda line: -line.cost)
+        return OrderPlan(lines, sum(line.cost for line in lines))
+
+
+def enough(part: Part, past: list[int], wanted: PlanArguments) -> int:
+    """Return how many of *part* last as long as *wanted*; the same for the same past."""
+    chance = random.Random(part.number)
+    totals = sorted(sum(chance.choices(past, k=wanted.weeks)) for _ in range(wanted.simulations))
+    return totals[int(wanted.certainty * len(totals))]

@@ -1,0 +1,80 @@
+"""Tools as classes, with arguments and results as structs: parts are found, and taken."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from example_app.tools.assigned import user_of, workshop_of
+from example_app.workshop import Category, Part, Refusal
+from genmcp import Call, Channel, Tool, ToolError
+from genmcp.protocol.tools import ToolAnnotations
+
+__all__ = ["SearchParts", "WithdrawPart"]
+
+
+# A misspelt argument is told to the model, not passed over.
+class SearchArguments(Struct, forbid_unknown_fields=True):
+    text: Annotated[str, Meta(description="Words of the number or name; none finds all")] = ""
+    category: Category | None = None
+    below_minimum: Annotated[
+        bool, Meta(description="Only parts of which there are fewer than there should be")
+    ] = False
+    limit: Annotated[int, Meta(ge=1, le=100, description="How many parts to list")] = 20
+
+
+class SearchResult(Struct):
+    """The first parts found, by name; `total` counts all of them."""
+
+    total: int
+    parts: list[Part]
+
+
+class SearchParts(Tool[SearchArguments]):
+    """Finds parts in the store: their numbers, prices in cents, shelves, and how many are left."""
+
+    name = "search_parts"
+    title = "Search parts"
+    annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    output_schema = SearchResult
+
+    # A `def` hook runs in a thread, so it may block.
+    def call(self, request: Call[SearchArguments], channel: Channel) -> SearchResult:
+        wanted = request.arguments
+        found = workshop_of(channel).parts(
+            wanted.text, wanted.category, below_minimum=wanted.below_minimum
+        )
+        return SearchResult(total=len(found), parts=found[: wanted.limit])
+
+
+class WithdrawArguments(Struct, forbid_unknown_fields=True):
+    part: Annotated[str, Meta(description="The part's number, as search_parts gives it")]
+    repair: Annotated[int, Meta(description="The number of the open repair it is for")]
+    quantity: Annotated[int, Meta(ge=1, le=100)] = 1
+
+
+class WithdrawPart(Tool[WithdrawArguments]):
+    """Takes parts from the shelf for an open repair."""
+
+    name = "withdraw_part"
+    title = "Withdraw a part"
+    annotations = ToolAnnotations(destructive_hint=False, open_world_hint=False)
+
+    # `async def`, for the channel is awaited; what blocks goes to a thread.
+    async def call(self, request: Call[WithdrawArguments], channel: Channel) -> str:
+        wanted = request.arguments
+        try:
+            part = await channel.in_thread(
+                workshop_of(channel).withdraw,
+                wanted.part,
+                wanted.quantity,
+                wanted.repair,
+                user_of(channel),
+            )
+        except Refusal as refusal:
+            raise ToolError(str(refusal)) from refusal
+        if part.stock < part.minimum:
+            await channel.log("warning", {"part": part.number, "stock": part.stock})
+        return (
+            f"Took {wanted.quantity} x {part.name} from shelf {part.shelf} for repair "
+            f"{wanted.repair}. {part.stock} left."
+        )

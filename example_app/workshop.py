@@ -1,0 +1,203 @@
+"""What happens in the workshop: parts come in, are looked for, and go into repairs."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping
+from datetime import date
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from example_app.database import Database
+
+__all__ = ["Category", "Line", "Part", "Refusal", "Repair", "RepairSheet", "Workshop"]
+
+Category = Literal["brakes", "cockpit", "drivetrain", "lights", "wheels"]
+
+
+class Refusal(Exception):
+    """The workshop's rules forbid what was asked; the text says why, for people to read."""
+
+
+class Part(Struct, frozen=True):
+    """A part in the store. `price` is in cents; below `minimum` it should be ordered."""
+
+    number: str
+    name: str
+    category: Category
+    shelf: str
+    price: int
+    stock: int
+    minimum: int
+
+
+class Line(Struct, frozen=True):
+    """A part that went into a repair."""
+
+    part: str
+    name: str
+    quantity: int
+    user: str
+
+
+class Repair(Struct, frozen=True):
+    """A repair, with the days it was opened and closed. Closed, it takes no more parts."""
+
+    id: int
+    bicycle: str
+    customer: str
+    opened: str
+    closed: str | None
+
+
+class RepairSheet(Repair, frozen=True):
+    """A repair with what is to do, and the parts it took; `cost` is theirs, in cents."""
+
+    checklist: list[str]
+    parts: list[Line]
+    cost: int
+
+
+class Workshop:
+    """The workshop, as its *database* knows it. Every method blocks for as long as SQLite does."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def parts(
+        self, text: str = "", category: Category | None = None, *, below_minimum: bool = False
+    ) -> list[Part]:
+        """Return the parts with every word of *text* in their number or name, by name."""
+        query = "SELECT * FROM parts WHERE (? IS NULL OR category = ?)"
+        values: list[str | None] = [category, category]
+        if below_minimum:
+            query += " AND stock < minimum"
+        for word in text.split():
+            query += " AND instr(lower(number || ' ' || name), lower(?))"
+            values.append(word)
+        with self.database.reading() as connection:
+            rows = connection.execute(query + " ORDER BY name, number", values)
+            return [Part(**row) for row in rows]
+
+    def withdraw(self, number: str, quantity: int, repair: int, user: str) -> Part:
+        """Take parts from the shelf for a repair; return the part as it is now."""
+        with self.database.writing() as connection:
+            row = connection.execute("SELECT closed FROM repairs WHERE id = ?", [repair]).fetchone()
+            if row is None:
+                raise Refusal(f"There is no repair {repair}.")
+            if row["closed"] is not None:
+                raise Refusal(f"Repair {repair} was closed on {row['closed']}; open a new one.")
+            part = _part(connection, number)
+            if part.stock < quantity:
+                raise Refusal(
+                    f"Only {part.stock} of {number} ({part.name}) are left, not {quantity}."
+                )
+            _move(connection, number, -quantity, repair=repair, user=user)
+            return _part(connection, number)
+
+    def receive(self, supplier: str, quantities: Mapping[str, int], user: str) -> list[Part]:
+        """Book a delivery, all of it or nothing; return its parts as they are now."""
+        with self.database.writing() as connection:
+            known = {row["number"] for row in connection.execute("SELECT number FROM parts")}
+            if unknown := quantities.keys() - known:
+                raise Refusal(
+                    f"Nothing was booked; no such part numbers: {', '.join(sorted(unknown))}."
+                )
+            for number, quantity in quantities.items():
+                _move(connection, number, quantity, supplier=supplier, user=user)
+            return [_part(connection, number) for number in quantities]
+
+    def repairs(self, *, closed: bool) -> list[Repair]:
+        """Return the repairs, the newest first; *closed*: those that are closed, too."""
+        query = "SELECT id, bicycle, customer, opened, closed FROM repairs"
+        with self.database.reading() as connection:
+            rows = connection.execute(
+                query + " WHERE ? OR closed IS NULL ORDER BY id DESC", [closed]
+            )
+            return [Repair(**row) for row in rows]
+
+    def open_repair(self, bicycle: str, customer: str, checklist: list[str]) -> RepairSheet:
+        """Open a repair."""
+        with self.database.writing() as connection:
+            made = connection.execute(
+                "INSERT INTO repairs (bicycle, customer, checklist, opened) VALUES (?, ?, ?, ?)"
+                " RETURNING id",
+                [bicycle, customer, msgspec.json.encode(checklist).decode(), _today()],
+            ).fetchone()
+            return _sheet(connection, made["id"])
+
+    def close_repair(self, id: int) -> RepairSheet:
+        """Close a repair; one that is closed already stays as it is."""
+        with self.database.writing() as connection:
+            connection.execute(
+                "UPDATE repairs SET closed = ? WHERE id = ? AND closed IS NULL", [_today(), id]
+            )
+            return _sheet(connection, id)
+
+    def sheet(self, id: int) -> RepairSheet:
+        """Return the sheet of a repair."""
+        with self.database.reading() as connection:
+            return _sheet(connection, id)
+
+    def demand(self, number: str) -> list[int]:
+        """Return how many of a part each of the last 52 weeks took, the oldest first."""
+        with self.database.reading() as connection:
+            rows = connection.execute(
+                "SELECT CAST(julianday(?) - julianday(day) AS INTEGER) / 7 AS weeks_ago, change"
+                " FROM movements WHERE part = ? AND change < 0",
+                [_today(), number],
+            )
+            weeks: Counter[int] = Counter()
+            for row in rows:
+                weeks[row["weeks_ago"]] -= row["change"]
+        return [weeks[ago] for ago in reversed(range(52))]
+
+
+def _part(connection: sqlite3.Connection, number: str) -> Part:
+    row = connection.execute("SELECT * FROM parts WHERE number = ?", [number]).fetchone()
+    if row is None:
+        raise Refusal(f"There is no part {number}.")
+    return Part(**row)
+
+
+def _sheet(connection: sqlite3.Connection, id: int) -> RepairSheet:
+    row = connection.execute("SELECT * FROM repairs WHERE id = ?", [id]).fetchone()
+    if row is None:
+        raise Refusal(f"There is no repair {id}.")
+    taken = connection.execute(
+        "SELECT part, name, -change AS quantity, user, price FROM movements"
+        " JOIN parts ON number = part WHERE repair = ? ORDER BY id",
+        [id],
+    ).fetchall()
+    return RepairSheet(
+        id=id,
+        bicycle=row["bicycle"],
+        customer=row["customer"],
+        opened=row["opened"],
+        closed=row["closed"],
+        checklist=msgspec.json.decode(row["checklist"], type=list[str]),
+        parts=[Line(line["part"], line["name"], line["quantity"], line["user"]) for line in taken],
+        cost=sum(line["quantity"] * line["price"] for line in taken),
+    )
+
+
+def _move(
+    connection: sqlite3.Connection,
+    part: str,
+    change: int,
+    *,
+    user: str,
+    repair: int | None = None,
+    supplier: str | None = None,
+) -> None:
+    connection.execute("UPDATE parts SET stock = stock + ? WHERE number = ?", [change, part])
+    connection.execute(
+        "INSERT INTO movements (part, change, repair, supplier, user, day)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        [part, change, repair, supplier, user, _today()],
+    )
+
+
+def _today() -> str:
+    return date.today().isoformat()  # noqa: DTZ011  # the day on the workshop's wall

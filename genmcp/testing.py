@@ -1,0 +1,149 @@
+"""Tests of a server in memory: the real endpoint, without a network.
+
+async with connect(suite) as client:
+    result = await client.call("add", {"a": 1, "b": 2})
+
+assert result.content == [TextContent("3.0")]
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+
+from genmcp.errors import McpError
+from genmcp.mux.mux import Mux
+from genmcp.protocol.meta import CLIENT_CAPABILITIES, LOG_LEVEL, PROTOCOL_VERSION
+from genmcp.protocol.notifications import (
+    LoggingMessageNotificationParams,
+    ProgressNotificationParams,
+)
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.tools import CallToolResult, ToolDefinition
+from genmcp.server import Server
+from genmcp.transports.asgi import Receive, Scope, Send
+from genmcp.transports.endpoint import Endpoint
+from genmcp.wire import jsonrpc, sse
+from genmcp.wire.mirror import encode_value
+
+__all__ = ["Client", "Notification", "connect"]
+
+
+class Notification(msgspec.Struct, frozen=True):
+    """What a server said on the way to an answer."""
+
+    method: str
+    params: Any
+
+
+class Client:
+    """A client of 2026-07-28. Each of its methods raises McpError for an error answer.
+
+    notifications: what has come so far, the oldest first.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, mux: Mux, log_level: LoggingLevel) -> None:
+        self.notifications: list[Notification] = []
+        self._http = http
+        self._mux = mux
+        self._log_level = log_level
+        self._requests = 0
+
+    @property
+    def progress(self) -> Sequence[ProgressNotificationParams]:
+        """The progress that was reported."""
+        return [said.params for said in self.notifications if said.method.endswith("/progress")]
+
+    @property
+    def logs(self) -> Sequence[LoggingMessageNotificationParams]:
+        """The log messages that came."""
+        return [said.params for said in self.notifications if said.method.endswith("/message")]
+
+    async def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> CallToolResult:
+        """Call a tool."""
+        params = {"name": name, "arguments": dict(arguments or {})}
+        result: CallToolResult = await self.request("tools/call", params)
+        return result
+
+    async def tools(self) -> Sequence[ToolDefinition]:
+        """Return the tools the server lists."""
+        tools: Sequence[ToolDefinition] = (await self.request("tools/list")).tools
+        return tools
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
+        """Send any request and return its result, as the value of `genmcp.protocol` it is."""
+        self._requests += 1
+        given = dict(params or {})
+        headers = self._headers(method, given)
+        given["_meta"] = {
+            PROTOCOL_VERSION: LATEST.version,
+            CLIENT_CAPABILITIES: {},
+            LOG_LEVEL: self._log_level,
+            "progressToken": self._requests,
+            **given.get("_meta", {}),
+        }
+        body = {"jsonrpc": "2.0", "id": self._requests, "method": method, "params": given}
+        response = await self._http.post("/", json=body, headers=headers)
+        *before, answer = _messages(response)
+        for said in before:
+            decoder = LATEST.methods[said.method].params_decoder
+            self.notifications.append(Notification(said.method, decoder.decode(said.params)))
+        if (error := answer.error) is not None:
+            raise McpError(error.message, error.data, code=error.code, status=response.status_code)
+        return msgspec.json.decode(answer.result, type=LATEST.methods[method].result)
+
+    def _headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
+        headers = {
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": LATEST.version,
+            "mcp-method": method,
+        }
+        key = params.get("name")
+        if key is None:
+            return headers
+        headers["mcp-name"] = encode_value(key)
+        route = self._mux.find(method, key)
+        for rule in route.headers if route else ():
+            value: Any = params.get("arguments")
+            for step in rule.path:
+                value = value.get(step) if isinstance(value, dict) else None
+            if value is not None:
+                text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+                headers[rule.name.decode()] = encode_value(text)
+        return headers
+
+
+@asynccontextmanager
+async def connect(
+    target: Server | Mux | Endpoint,
+    *,
+    state: Mapping[str, Any] | None = None,
+    log_level: LoggingLevel = "debug",
+) -> AsyncIterator[Client]:
+    """Serve *target* in memory and give a client of it.
+
+    state: what the host's middleware would have put into `request.state`, for `copy_assigns`.
+    log_level: the least severe log message the client asks for.
+    """
+    endpoint = target if isinstance(target, Endpoint) else Endpoint(target)
+
+    async def host(scope: Scope, receive: Receive, send: Send) -> None:
+        await endpoint({**scope, "state": dict(state or {})}, receive, send)
+
+    transport = httpx.ASGITransport(host)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        try:
+            yield Client(http, endpoint.mux, log_level)
+        finally:
+            if isinstance(target, Server):
+                await endpoint.aclose()
+
+
+def _messages(response: httpx.Response) -> Sequence[Any]:
+    if response.headers["content-type"] == "application/json":
+        return [jsonrpc.decode(response.content)]
+    events = sse.Decoder().feed(response.content)
+    return [jsonrpc.decode(event.data.encode()) for event in events]

@@ -1,0 +1,89 @@
+"""The third chapter: serving, wrapping, and writing a server."""
+
+import httpx
+from starlette.applications import Starlette
+
+from genmcp import Channel, Endpoint, Suite, tool
+from genmcp.core.request import Request
+from genmcp.protocol.capabilities import ServerCapabilities, ToolsCapability
+from genmcp.protocol.content import TextContent
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.result import PaginatedResult, Result
+from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
+from genmcp.server import Route, Server, Wrapper
+from genmcp.testing import connect
+
+
+@tool
+async def ping() -> str:
+    """Answers."""
+    return "pong"
+
+
+async def test_a_suite_is_mounted_in_an_application() -> None:
+    """An endpoint is an ASGI application; `route` puts it at a path of yours."""
+    suite = Suite(name="tutorial", version="1.0", tools=[ping])
+    app = Starlette(routes=[Endpoint(suite).route("/mcp")])
+
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        response = await http.post(
+            "/mcp",
+            headers={"accept": "application/json, text/event-stream"},
+            json={
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "initialize",
+                "params": {
+                    "protocolVersion": "2025-11-25",
+                    "capabilities": {},
+                    "clientInfo": {"name": "curl", "version": "8"},
+                },
+            },
+        )
+
+    assert "tutorial" == response.json()["result"]["serverInfo"]["name"]
+
+
+async def test_a_server_is_wrapped_to_see_every_call() -> None:
+    """A wrapper forwards what it does not change: that is middleware."""
+    seen: list[str] = []
+
+    class Noting(Wrapper):
+        async def handle(self, request: Request, channel: Channel) -> Result:
+            seen.append(request.method)
+            return await self.inner.handle(request, channel)
+
+    suite = Suite(name="tutorial", version="1.0", tools=[ping])
+    async with connect(Noting(suite)) as client:
+        answer = await client.call("ping")
+
+    assert (["tools/call"], [TextContent("pong")]) == (seen, answer.content)
+
+
+async def test_a_server_may_be_written_by_hand() -> None:
+    """A Suite is one server; anything that finds, lists and handles is another."""
+
+    class Parrot(Server):
+        info = Implementation(name="parrot", version="1.0")
+        capabilities = ServerCapabilities(tools=ToolsCapability())
+        methods = frozenset({"tools/list", "tools/call"})
+
+        def find(self, method: str, key: str) -> Route | None:
+            return Route() if key == "repeat" else None
+
+        async def handle(self, request: Request, channel: Channel) -> Result:
+            return CallToolResult(content=[TextContent("Repeat!")])
+
+        async def listed(
+            self, method: str, cursor: str | None, channel: Channel
+        ) -> PaginatedResult:
+            tools = [ToolDefinition("repeat", {"type": "object"})]
+            return ListToolsResult(tools=tools, ttl_ms=0, cache_scope="public")
+
+    async with connect(Parrot()) as client:
+        listed = await client.tools()
+        answer = await client.call("repeat")
+
+    assert ["repeat"] == [each.name for each in listed]
+    assert [TextContent("Repeat!")] == answer.content

@@ -1,0 +1,463 @@
+"""The channel: what a hook may say on the way, and what it knows of its request."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import httpx
+import pytest
+
+from genmcp import Channel, Endpoint, Limits, Mux, Suite, Tool, tool
+from genmcp.protocol.params import NotificationParams
+from genmcp.protocol.severity import SEVERITY
+from genmcp.testing import connect
+from genmcp.tool import Call
+from tests.speaking import VERSIONS, speak
+
+PATIENCE = 5
+LEGACY = VERSIONS[:-1]
+
+
+def suite(*tools: Any) -> Suite:
+    return Suite(name="test", version="1", tools=tools)
+
+
+def doing(hook: Callable[[Channel], Awaitable[Any]]) -> Suite:
+    """A suite of one tool, `do`, which does this with its channel and returns what it gives."""
+
+    class Do(Tool):
+        name = "do"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            return {"value": await hook(channel)}
+
+    return suite(Do)
+
+
+def value(answer: Any) -> Any:
+    return answer.result.get("structuredContent", {}).get("value")
+
+
+async def test_channel_progress_is_sent_under_the_clients_token() -> None:
+    """Each report is a notification before the answer, with total and message if given."""
+
+    async def work(channel: Channel) -> Any:
+        return [await channel.progress(1), await channel.progress(2.5, 3, "nearly")]
+
+    async with speak(doing(work)) as client:
+        answer = await client.call("do", progressToken="t")
+
+    assert [True, True] == value(answer)
+    assert [
+        {"progressToken": "t", "progress": 1},
+        {"progressToken": "t", "progress": 2.5, "total": 3, "message": "nearly"},
+    ] == [said["params"] for said in answer.notifications]
+
+
+async def test_channel_progress_needs_a_token() -> None:
+    """A client that did not ask for progress gets a plain answer."""
+
+    async def work(channel: Channel) -> Any:
+        return await channel.progress(1)
+
+    async with speak(doing(work)) as client:
+        answer = await client.call("do")
+
+    assert (False, []) == (value(answer), answer.notifications)
+
+
+@pytest.mark.parametrize("second", [1, 0.5, -1, float("nan"), float("inf")])
+async def test_channel_progress_increases(second: float) -> None:
+    """2026-07-28, progress: the value MUST increase; what does not is not sent."""
+
+    async def work(channel: Channel) -> Any:
+        return [await channel.progress(1), await channel.progress(second)]
+
+    async with connect(doing(work)) as client:
+        result = await client.call("do")
+
+    assert {"value": [True, False]} == result.structured_content
+    assert [1] == [said.progress for said in client.progress]
+
+
+async def test_channel_says_nothing_after_the_answer() -> None:
+    """A channel that outlived its request is closed, and every word to it is dropped."""
+    kept: list[Channel] = []
+
+    async def work(channel: Channel) -> Any:
+        kept.append(channel)
+        return repr(channel)
+
+    async with connect(doing(work)) as client:
+        result = await client.call("do")
+        (channel,) = kept
+
+        assert channel.closed
+        assert not await channel.progress(1)
+        assert not await channel.log("error", "late")
+        assert not await channel.notify("notifications/x", NotificationParams())
+        channel.start_stream()
+        channel.release()
+
+    assert [] == client.notifications
+    assert {"value": "<Channel tools/call 1, open>"} == result.structured_content
+    assert "<Channel tools/call 1, closed>" == repr(channel)
+
+
+@pytest.mark.parametrize("asked", [None, "debug", "warning", "emergency"])
+async def test_channel_logs_from_the_level_the_request_asks_for(asked: Any) -> None:
+    """2026-07-28, logging: per request, and none unless it asks."""
+
+    async def work(channel: Channel) -> Any:
+        return [level for level in SEVERITY if await channel.log(level, {"l": level}, "mine")]
+
+    async with speak(doing(work)) as client:
+        meta = {} if asked is None else {"io.modelcontextprotocol/logLevel": asked}
+        answer = await client.call("do", **meta)
+
+    levels = list(SEVERITY)
+    expected = [] if asked is None else levels[levels.index(asked) :]
+    assert expected == value(answer)
+    assert [{"level": level, "data": {"l": level}, "logger": "mine"} for level in expected] == [
+        said["params"] for said in answer.notifications
+    ]
+
+
+@pytest.mark.parametrize("version", LEGACY)
+async def test_channel_logs_from_the_level_the_session_has_set(version: str) -> None:
+    """Before 2026-07-28 the level is the session's: info until it sets one."""
+
+    async def work(channel: Channel) -> Any:
+        return [level for level in ("debug", "info", "error") if await channel.log(level, "x")]
+
+    async with speak(doing(work), version) as client:
+        before = await client.call("do")
+        await client.request("logging/setLevel", {"level": "error"})
+        after = await client.call("do")
+
+    assert ["info", "error"] == [said["params"]["level"] for said in before.notifications]
+    assert ["error"] == [said["params"]["level"] for said in after.notifications]
+
+
+async def test_channel_knows_the_levels() -> None:
+    """A level that does not exist is a mistake of the hook's."""
+
+    async def work(channel: Channel) -> Any:
+        with pytest.raises(ValueError, match="unknown log level 'loud': one of debug, info"):
+            await channel.log("loud", "x")  # type: ignore[arg-type]
+
+    async with connect(doing(work)) as client:
+        assert not (await client.call("do")).is_error
+
+
+async def test_channel_starts_a_stream_on_demand() -> None:
+    """The answer then comes as an event, though nothing was said before it."""
+
+    async def work(channel: Channel) -> Any:
+        channel.start_stream()
+        channel.start_stream()
+
+    async with speak(doing(work)) as client:
+        types: list[str] = []
+
+        async def remember(response: httpx.Response) -> None:
+            types.append(response.headers["content-type"])
+
+        client.http.event_hooks = {"response": [remember]}
+        answer = await client.call("do")
+
+    assert (["text/event-stream"], None) == (types, value(answer))
+
+
+async def test_channel_release_does_nothing_where_nothing_can_be_resumed() -> None:
+    """2026-07-28 has no resumption: the connection stays, and the answer comes on it."""
+
+    async def work(channel: Channel) -> Any:
+        channel.release()
+        return "here"
+
+    async with speak(doing(work)) as client:
+        assert "here" == value(await client.call("do"))
+
+
+async def test_channel_release_gives_up_the_connection_but_not_the_call() -> None:
+    """2025-11-25, polling: the stream ends with when to come back; the answer waits there."""
+    released, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work(channel: Channel) -> Any:
+        channel.release(250)
+        released.set()
+        await go_on.wait()
+        return "later"
+
+    async with speak(doing(work), "2025-11-25") as client, asyncio.timeout(PATIENCE):
+        headers = {"accept": "application/json, text/event-stream", **client.session}
+        body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "do"}}
+        response = asyncio.create_task(client.http.post("/", json=body, headers=headers))
+        await released.wait()
+        go_on.set()
+        begun = (await response).text
+        last = begun.partition("id: ")[2].partition("\n")[0]
+        resumed = await client.http.get("/", headers={**headers, "last-event-id": last})
+
+    assert "retry: 250" in begun
+    assert "later" not in begun
+    assert "later" in resumed.text
+
+
+# Who asks.
+
+
+async def test_channel_tells_who_asks() -> None:
+    """The client by its own account, the principal by the host's."""
+
+    async def work(channel: Channel) -> Any:
+        return [channel.client.revision, channel.principal, channel.request.method]
+
+    endpoint = Endpoint(doing(work), principal=lambda scope: "ann")
+    async with speak(endpoint, "2025-06-18") as client:
+        answer = await client.call("do")
+
+    assert ["2025-06-18", "ann", "tools/call"] == value(answer)
+
+
+# Assigns.
+
+
+async def assigns(
+    state: Mapping[str, Any], static: Mapping[str, Any], copied: list[str]
+) -> dict[str, Any]:
+    """What a hook finds in its assigns."""
+
+    async def work(channel: Channel) -> Any:
+        return dict(channel.assigns)
+
+    endpoint = Endpoint(Mux(doing(work), assigns=static), copy_assigns=copied)
+    async with connect(endpoint, state=state) as client:
+        found: dict[str, Any] = (await client.call("do")).structured_content["value"]
+    await endpoint.aclose()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("state", "static", "copied", "expected"),
+    [
+        ({}, {}, [], {}),
+        ({"user": "ann"}, {}, [], {}),
+        ({"user": "ann", "other": 1}, {}, ["user"], {"user": "ann"}),
+        ({}, {"db": 1}, ["user"], {"db": 1}),
+        ({"user": "ann"}, {"user": "nobody", "db": 1}, ["user"], {"user": "ann", "db": 1}),
+        ({"user": None}, {"user": "nobody"}, ["user"], {"user": None}),
+        ({}, {"user": "nobody"}, ["user"], {"user": "nobody"}),
+    ],
+)
+async def test_channel_assigns_are_copied_over_static_ones(
+    state: dict[str, Any], static: dict[str, Any], copied: list[str], expected: dict[str, Any]
+) -> None:
+    """Only listed keys are copied; one that is there with None is, an absent one is not."""
+    assert expected == await assigns(state, static, copied)
+
+
+async def test_channel_assigns_of_its_own_win_and_go_nowhere() -> None:
+    """What a hook sets hides what was there, for this request and nobody else."""
+    state, static = {"user": "ann"}, {"db": 1}
+
+    async def work(channel: Channel) -> Any:
+        before = dict(channel.assigns)
+        channel.assigns["user"] = "bob"
+        channel.assigns["db"] = 2
+        channel.assigns["new"] = 3
+        return [before, dict(channel.assigns)]
+
+    mux = Mux(doing(work), assigns=static)
+    async with connect(Endpoint(mux, copy_assigns=["user"]), state=state) as client:
+        values = [(await client.call("do")).structured_content["value"] for _ in range(2)]
+    await mux.aclose()
+
+    assert [[{"user": "ann", "db": 1}, {"user": "bob", "db": 2, "new": 3}]] * 2 == values
+    assert ({"user": "ann"}, {"db": 1}) == (state, static)
+
+
+async def test_channel_assigns_are_those_of_when_they_were_given() -> None:
+    """Changing the mapping a mux was given afterwards changes nothing."""
+    static = {"db": 1}
+
+    async def work(channel: Channel) -> Any:
+        return dict(channel.assigns)
+
+    mux = Mux(doing(work), assigns=static)
+    static["db"] = 2
+    async with connect(mux) as client:
+        assert {"db": 1} == (await client.call("do")).structured_content["value"]
+    await mux.aclose()
+
+
+async def test_channel_assigns_do_not_change_under_a_hook() -> None:
+    """What a hook has seen once stays so, whatever happens to the mux meanwhile."""
+
+    async def work(channel: Channel) -> Any:
+        before = dict(channel.assigns)
+        mux.assigns["db"] = 2
+        return [before, dict(channel.assigns)]
+
+    mux = Mux(doing(work), assigns={"db": 1})
+    async with connect(mux) as client:
+        assert [{"db": 1}, {"db": 1}] == (await client.call("do")).structured_content["value"]
+    await mux.aclose()
+
+
+async def test_channel_assigns_can_only_be_deleted_where_they_were_set() -> None:
+    """Deleting an own assign uncovers what it hid; a copied one stays."""
+
+    async def work(channel: Channel) -> Any:
+        channel.assigns["user"] = "bob"
+        del channel.assigns["user"]
+        with pytest.raises(KeyError):
+            del channel.assigns["user"]
+        return channel.assigns["user"]
+
+    endpoint = Endpoint(doing(work), copy_assigns=["user"])
+    async with connect(endpoint, state={"user": "ann"}) as client:
+        assert "ann" == (await client.call("do")).structured_content["value"]
+
+
+# Threads.
+
+
+async def test_channel_in_loop_lets_a_thread_speak() -> None:
+    """A `def` hook reports through the loop, and gets the answer."""
+
+    @tool
+    def work(steps: int, channel: Channel) -> dict[str, Any]:
+        return {
+            "sent": [channel.in_loop(channel.progress(n, steps)) for n in (1, 1, 2)],
+            "logged": channel.in_loop(channel.log("info", "x")),
+        }
+
+    async with connect(suite(work)) as client:
+        result = await client.call("work", {"steps": 2})
+
+    assert {"sent": [True, False, True], "logged": True} == result.structured_content
+    assert [1, 2] == [said.progress for said in client.progress]
+
+
+async def test_channel_in_loop_is_for_threads() -> None:
+    """Where one can await, it says so instead of waiting for itself."""
+
+    async def work(channel: Channel) -> Any:
+        with pytest.raises(RuntimeError, match="await it instead"):
+            channel.in_loop(channel.progress(1))
+        await channel.in_thread(int)
+        with pytest.raises(RuntimeError, match="await it instead"):
+            channel.in_loop(channel.progress(1))
+
+    async with connect(doing(work)) as client:
+        assert not (await client.call("do")).is_error
+    assert [] == client.notifications
+
+
+def test_channel_in_loop_does_not_outwait_its_loop() -> None:
+    """A thread that is still at work when the server has ended hears of it."""
+
+    class Sink:
+        closed = False
+
+        async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+            return function(*arguments)
+
+    channel = Channel(None, Sink())  # type: ignore[arg-type]
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(channel.in_thread(int))
+    closing = threading.Timer(0.6, loop.close)
+    closing.start()
+
+    with pytest.raises(RuntimeError, match="event loop has ended"):
+        channel.in_loop(asyncio.sleep(0))
+    closing.join(PATIENCE)
+
+
+async def test_channel_in_loop_passes_on_what_went_wrong() -> None:
+    """An exception in the loop is raised in the thread."""
+
+    @tool
+    def work(channel: Channel) -> str:
+        with pytest.raises(ValueError, match="unknown log level"):
+            channel.in_loop(channel.log("loud", "x"))  # type: ignore[arg-type]
+        return "told"
+
+    async with connect(suite(work)) as client:
+        assert not (await client.call("work")).is_error
+
+
+async def test_channel_threads_are_bounded() -> None:
+    """At most `Limits.threads` hooks run at once; the next one waits for a thread."""
+    running, go_on = threading.Semaphore(0), threading.Event()
+    most, now = [0], [0]
+    lock = threading.Lock()
+
+    @tool
+    def work() -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        running.release()
+        go_on.wait(PATIENCE)
+        with lock:
+            now[0] -= 1
+
+    mux = Mux(suite(work), limits=Limits(threads=2))
+    async with connect(mux) as client, asyncio.timeout(PATIENCE):
+        calls = [asyncio.create_task(client.call("work")) for _ in range(4)]
+        await asyncio.to_thread(lambda: running.acquire() and running.acquire())
+        go_on.set()
+        results = await asyncio.gather(*calls)
+    await mux.aclose()
+
+    assert 2 == most[0]
+    assert 4 == len(results)
+
+
+async def test_channel_thread_of_a_cancelled_call_is_dropped() -> None:
+    """The thread runs to its end, its words and its result go nowhere, and the server goes on."""
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    sent: list[bool] = []
+
+    @tool
+    def work(channel: Channel) -> str:
+        begun.set()
+        go_on.wait(PATIENCE)
+        sent.append(channel.in_loop(channel.progress(1)))
+        ended.set()
+        return "nobody reads this"
+
+    @tool
+    async def other() -> str:
+        return "fine"
+
+    async with connect(suite(work, other)) as client, asyncio.timeout(PATIENCE):
+        call = asyncio.create_task(client.call("work"))
+        await asyncio.to_thread(begun.wait)
+        call.cancel()
+        await asyncio.wait([call])
+        go_on.set()
+        await asyncio.to_thread(ended.wait)
+        after = await client.call("other")
+
+    assert call.cancelled()
+    assert [False] == sent
+    assert "fine" == after.content[0].text  # type: ignore[union-attr]
+    assert [] == client.notifications
+
+
+async def test_channel_thread_has_the_context_of_its_request() -> None:
+    """A thread sees the context variables its hook sees."""
+    user: ContextVar[str] = ContextVar("user")
+
+    async def work(channel: Channel) -> Any:
+        user.set("ann")
+        return await channel.in_thread(lambda word: f"{word} {user.get()}", "hello")
+
+    async with connect(doing(work)) as client:
+        assert {"value": "hello ann"} == (await client.call("do")).structured_content

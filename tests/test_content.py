@@ -1,0 +1,383 @@
+"""Results: what a hook returns, and what each revision makes of it."""
+
+from collections import UserDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from genmcp import Audio, Call, Channel, ContractError, Image, Suite, Tool, embedded, link, result
+from genmcp.content import to_result
+from genmcp.protocol.content import Annotations, TextContent
+from genmcp.protocol.tools import CallToolResult
+from tests.speaking import MODERN, VERSIONS, Answer, speak
+
+OBJECTS = ["2025-06-18", "2025-11-25"]
+"""The revisions whose structured content is an object."""
+
+
+class Order(msgspec.Struct):
+    id: int
+    day: date = date(2026, 7, 28)
+
+
+@dataclass
+class OrderData:
+    id: int
+
+
+class OrderModel(pydantic.BaseModel):
+    id: int = pydantic.Field(alias="orderId")
+
+
+async def returned(value: Any, version: str = MODERN, schema: Any = None) -> Answer:
+    """What a client gets of a call that returns a value."""
+
+    class Give(Tool):
+        name = "give"
+        output_schema = schema
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            return value() if isinstance(value, Callable) else value  # type: ignore[arg-type]
+
+    async with speak(Suite(name="test", version="1", tools=[Give]), version) as client:
+        return await client.call("give")
+
+
+def texts(answer: Answer) -> list[str]:
+    return [block["text"] for block in answer.result["content"]]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_content_of_a_text_is_a_text_block(version: str) -> None:
+    """A str is one text block, and never structured."""
+    answer = await returned("hello", version)
+
+    assert [{"type": "text", "text": "hello"}] == answer.result["content"]
+    assert not {"structuredContent", "isError"} & answer.result.keys()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_content_of_none_is_empty(version: str) -> None:
+    """None says nothing, successfully."""
+    answer = await returned(None, version)
+
+    assert [] == answer.result["content"]
+    assert not {"structuredContent", "isError"} & answer.result.keys()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"id": 1}, {"id": 1}),
+        (Order(1), {"id": 1, "day": "2026-07-28"}),
+        (OrderData(1), {"id": 1}),
+        (OrderModel(orderId=1), {"orderId": 1}),
+        (UserDict(id=1), {"id": 1}),
+        (
+            {"orders": [Order(1), OrderModel(orderId=2)]},
+            {"orders": [{"id": 1, "day": "2026-07-28"}, {"orderId": 2}]},
+        ),
+    ],
+)
+async def test_content_of_an_object_is_structured(value: Any, expected: Any, version: str) -> None:
+    """An object is structured content, from 2025-06-18 on, and its JSON is text everywhere."""
+    answer = await returned(value, version)
+
+    assert expected == msgspec.json.decode(answer.text)
+    structured = version == MODERN or version in OBJECTS
+    assert (expected if structured else None) == answer.result.get("structuredContent")
+
+
+@pytest.mark.parametrize("value", [[1, 2], [], 5, 2.5, True, ["a", "b"]])
+async def test_content_of_another_value_is_its_json(value: Any) -> None:
+    """A list, number or bool is text as long as the tool has no output schema."""
+    answer = await returned(value)
+
+    assert value == msgspec.json.decode(answer.text)
+    assert "structuredContent" not in answer.result
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        ([1, 2], {"type": "array"}),
+        ([1, 2], list[int]),
+        (5, {"type": "integer"}),
+        ("x", {"type": "string"}),
+        (None, {"type": "null"}),
+    ],
+)
+async def test_content_of_another_value_is_structured_by_its_schema(
+    value: Any, schema: Any, version: str
+) -> None:
+    """With an output schema any value is structured, where the revision can say it (SEP-2106)."""
+    answer = await returned(value, version, schema)
+
+    assert value == msgspec.json.decode(answer.text)
+    assert ("structuredContent" in answer.result) is (version == MODERN)
+    if version == MODERN:
+        assert value == answer.result["structuredContent"]
+
+
+async def test_content_blocks_stay_as_they_are() -> None:
+    """Blocks, pictures, sounds, bytes with their type, links and resources; alone or in a list."""
+    answer = await returned(
+        [
+            TextContent("a", Annotations(priority=1)),
+            Image(b"\x89", annotations=Annotations(audience=["user"])),
+            Audio(b"\x01", "audio/ogg"),
+            (b"\x02", "image/gif"),
+            (b"\x03", "audio/wav"),
+            link("file:///a", "a", mime_type="text/plain"),
+            embedded("file:///b", "text", "text/plain"),
+            embedded("file:///c", b"\x04"),
+            "plain",
+        ]
+    )
+
+    assert [
+        {"type": "text", "text": "a", "annotations": {"priority": 1}},
+        {
+            "type": "image",
+            "data": "iQ==",
+            "mimeType": "image/png",
+            "annotations": {"audience": ["user"]},
+        },
+        {"type": "audio", "data": "AQ==", "mimeType": "audio/ogg"},
+        {"type": "image", "data": "Ag==", "mimeType": "image/gif"},
+        {"type": "audio", "data": "Aw==", "mimeType": "audio/wav"},
+        {"type": "resource_link", "uri": "file:///a", "name": "a", "mimeType": "text/plain"},
+        {
+            "type": "resource",
+            "resource": {"uri": "file:///b", "text": "text", "mimeType": "text/plain"},
+        },
+        {"type": "resource", "resource": {"uri": "file:///c", "blob": "BA=="}},
+        {"type": "text", "text": "plain"},
+    ] == answer.result["content"]
+
+
+@pytest.mark.parametrize("value", [Image(b"\x89"), (b"\x89", "image/png")])
+async def test_content_may_be_one_block(value: Any) -> None:
+    """One picture needs no list around it."""
+    answer = await returned(value)
+
+    (block,) = answer.result["content"]
+    assert ("image", "iQ==") == (block["type"], block["data"])
+
+
+async def test_content_result_is_sent_as_it_is() -> None:
+    """A CallToolResult is the answer, whatever it says; its structured content may be a struct."""
+    given = CallToolResult(
+        content=[TextContent("a")],
+        structured_content=Order(1),
+        is_error=False,
+        meta={"com.example/a": 1},
+    )
+
+    answer = await returned(given)
+
+    assert "a" == answer.text
+    assert {"id": 1, "day": "2026-07-28"} == answer.result["structuredContent"]
+    assert 1 == answer.result["_meta"]["com.example/a"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        object(),
+        {"a": object()},
+        {1, object()},
+        b"bytes",
+        (b"%PDF", "application/pdf"),
+        ["a", Image(b""), {"b": 1}],
+        int,
+        {"a": OrderModel},
+    ],
+)
+async def test_content_that_is_none_is_a_defect(
+    wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """-32603 with a reference; the log names the tool and the type."""
+    answer = await returned(lambda: wrong)
+
+    assert (500, -32603) == (answer.status, answer.error["code"])
+    assert answer.error["data"]["reference"] in caplog.text
+    assert f"Give.call (tool 'give') returned {type(wrong).__name__}: " in caplog.text
+
+
+# The output schema.
+
+ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"id": 1},
+        Order(1),
+        result("One.", data={"id": 1}),
+        CallToolResult([], {"id": 1}),
+        result(error="no"),
+    ],
+)
+async def test_content_that_fits_its_output_schema_is_sent(value: Any) -> None:
+    """What fits leaves; a failure needs no structured content."""
+    answer = await returned(value, schema=ORDER)
+
+    assert "result" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"id": "x"}, "output_schema says: /id: expected an integer"),
+        ({}, "output_schema says: (root): missing required property"),
+        ("text", "output_schema says: (root): expected an object"),
+        (None, "output_schema says: (root): expected an object"),
+        (Image(b""), "an output_schema wants structured content"),
+        (result("text"), "an output_schema wants structured content"),
+        (CallToolResult([], Order("x")), "output_schema says: /id: expected an integer"),  # type: ignore[arg-type]
+    ],
+)
+async def test_content_that_does_not_fit_its_output_schema_does_not_leave(
+    value: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a defect of the server, and the log says what did not fit."""
+    answer = await returned(value, schema=ORDER)
+
+    assert (500, -32603) == (answer.status, answer.error["code"])
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize("kind", [Order, OrderData, OrderModel])
+async def test_content_schema_may_be_a_type(kind: Any) -> None:
+    """The type's schema is listed, and its values fit it."""
+    value = kind(orderId=1) if kind is OrderModel else kind(1)
+
+    answer = await returned(value, schema=kind)
+
+    assert 1 in answer.result["structuredContent"].values()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_content_schema_is_listed_where_it_can_be_said(version: str) -> None:
+    """Output schemas came with 2025-06-18, and were of type object before 2026-07-28."""
+
+    class Objects(Tool):
+        name = "objects"
+        output_schema = ORDER
+
+        async def call(self, request: Call, channel: Channel) -> Any: ...
+
+    class Numbers(Objects):
+        name = "numbers"
+        output_schema = {"type": "integer"}
+
+    async with speak(Suite(name="t", version="1", tools=[Objects, Numbers]), version) as client:
+        tools = (await client.request("tools/list", {})).result["tools"]
+
+    listed = [tool["name"] for tool in tools if "outputSchema" in tool]
+    expected = {MODERN: ["objects", "numbers"], **{each: ["objects"] for each in OBJECTS}}
+    assert expected.get(version, []) == listed
+
+
+# result(...)
+
+
+async def test_content_builder_keeps_the_order_of_its_parts() -> None:
+    """Parts become blocks in order; a dict is structured content, and text in its place."""
+    answer = await returned(result("first", {"a": 1}, ["second", Image(b"")], "last"))
+
+    kinds = [block["type"] for block in answer.result["content"]]
+    assert ["text", "text", "text", "image", "text"] == kinds
+    assert {"type": "text", "text": '{"a":1}'} == answer.result["content"][1]
+    assert {"a": 1} == answer.result["structuredContent"]
+
+
+@pytest.mark.parametrize(("as_text", "expected"), [(True, ["x", "[1]"]), (False, ["x"])])
+async def test_content_builder_takes_data_with_or_without_its_text(
+    as_text: bool, expected: list[str]
+) -> None:
+    """`data=` is structured, whatever it is, and mirrored as text unless that is not wanted."""
+    answer = await returned(result("x", data=[1], as_text=as_text))
+
+    assert expected == texts(answer)
+    assert [1] == answer.result["structuredContent"]
+
+
+async def test_content_builder_takes_null_as_data() -> None:
+    """None is a value; leaving `data` out is not."""
+    answer = await returned(result(data=None))
+
+    assert None is answer.result["structuredContent"]
+    assert ["null"] == texts(answer)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: result({"a": 1}, {"b": 2}),
+        lambda: result({"a": 1}, data=1),
+        lambda: result(Order(1)),
+        lambda: result(5),
+        lambda: result(data=object()),
+        lambda: result(error=ValueError("x")),  # type: ignore[arg-type]
+        lambda: result(error=1),  # type: ignore[arg-type]
+    ],
+)
+async def test_content_builder_refuses_what_it_cannot_put_together(build: Any) -> None:
+    """Two structured contents, data as content, or an error that is neither bool nor text."""
+    with pytest.raises(ContractError):
+        build()
+
+    answer = await returned(build)
+
+    assert -32603 == answer.error["code"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_error", "expected"),
+    [
+        (False, None, ["x"]),
+        (None, None, ["x"]),
+        (True, True, ["x"]),
+        ("It broke.", True, ["x", "It broke."]),
+        ("", True, ["x"]),
+    ],
+)
+async def test_content_builder_marks_an_error(
+    error: Any, is_error: bool | None, expected: list[str]
+) -> None:
+    """True, or a text that is said; a result that succeeds does not mention it."""
+    answer = await returned(result("x", error=error))
+
+    assert is_error is answer.result.get("isError")
+    assert expected == texts(answer)
+
+
+def test_content_builder_makes_an_empty_result() -> None:
+    """No parts are no content."""
+    assert CallToolResult(content=[]) == result()
+
+
+async def test_content_builder_takes_meta() -> None:
+    """`_meta` goes with the result, beside the server's own."""
+    answer = await returned(result("x", meta={"com.example/a": 1}))
+
+    assert 1 == answer.result["_meta"]["com.example/a"]
+
+
+def test_content_is_encoded_once() -> None:
+    """Text and structured content are the same bytes: what is checked is what is sent."""
+    made = to_result(Order(1), structured=False)
+
+    assert msgspec.Raw(b'{"id":1,"day":"2026-07-28"}') == made.structured_content
+    assert [TextContent('{"id":1,"day":"2026-07-28"}')] == made.content
+    assert made is to_result(made, structured=True)

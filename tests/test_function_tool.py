@@ -1,0 +1,381 @@
+"""`@tool`: what of a function becomes the tool, and what of the function stays."""
+
+import functools
+import re
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
+
+import msgspec
+import pytest
+
+from genmcp import Channel, ConfigurationError, Image, Suite, tool
+from genmcp.function import tool_of
+from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
+from genmcp.testing import connect
+from genmcp.tool import ToolRoute
+from tests import postponed
+
+T = TypeVar("T")
+
+
+def suite(*tools: Any) -> Suite:
+    return Suite(name="test", version="1", tools=tools)
+
+
+def definition(function: Any) -> ToolDefinition:
+    return ToolRoute.of(tool_of(function)).definition
+
+
+async def call(function: Any, **arguments: Any) -> CallToolResult:
+    async with connect(suite(function)) as client:
+        return await client.call(definition(function).name, arguments)
+
+
+def test_function_tool_takes_name_docstring_and_hints() -> None:
+    """The listing is what the function says."""
+
+    @tool
+    async def forecast(
+        city: Annotated[str, msgspec.Meta(description="As people call it.", min_length=1)],
+        days: int = 3,
+        *,
+        unit: Literal["C", "F"] = "C",
+    ) -> str:
+        """Tells the weather.
+
+        Of the next days.
+        """
+        return f"{city} {days} {unit}"
+
+    made = definition(forecast)
+
+    assert ("forecast", "Tells the weather.\n\nOf the next days.") == (made.name, made.description)
+    assert ["city"] == made.input_schema["required"]
+    assert {
+        "city": {"type": "string", "description": "As people call it.", "minLength": 1},
+        "days": {"type": "integer", "default": 3},
+        "unit": {"enum": ["C", "F"], "default": "C"},
+    } == made.input_schema["properties"]
+    assert None is made.output_schema
+
+
+async def test_function_tool_passes_arguments_and_defaults() -> None:
+    """Positional, defaulted and keyword-only parameters are all passed by name."""
+
+    @tool
+    async def show(a: int, b: str = "b", *, c: float = 0.5, d: list[int] | None = None) -> Any:
+        return [a, b, c, d]
+
+    assert '[1,"b",0.5,null]' == (await call(show, a=1)).content[0].text  # type: ignore[union-attr]
+    given = await call(show, a=1, b="x", c=2, d=[3])
+    assert '[1,"x",2.0,[3]]' == given.content[0].text  # type: ignore[union-attr]
+
+
+async def test_function_tool_stays_a_function() -> None:
+    """It is called, documented and named as if nothing had happened."""
+
+    @tool(name="other")
+    def double(number: int) -> int:
+        """Doubles."""
+        return 2 * number
+
+    assert 4 == double(2)
+    assert ("double", "Doubles.") == (double.__name__, double.__doc__)
+    assert "4" == (await call(double, number=2)).content[0].text  # type: ignore[union-attr]
+
+
+class Unit(Enum):
+    C = "C"
+
+
+@dataclass
+class Point:
+    x: int = 0
+
+
+@pytest.mark.parametrize(
+    ("default", "listed"),
+    [([1], [1]), ({"a": 1}, {"a": 1}), ([], []), (Unit.C, "C"), (Point(), {"x": 0}), ((1,), [1])],
+)
+async def test_function_tool_defaults_are_not_shared(default: Any, listed: Any) -> None:
+    """A default of any kind is listed as JSON, and each call gets one of its own."""
+    got: list[Any] = []
+
+    @tool
+    async def take(value: Any = default) -> None:
+        got.append(value)
+
+    async with connect(suite(take)) as client:
+        await client.call("take")
+        await client.call("take")
+        (made,) = await client.tools()
+
+    assert [default, default] == got
+    if isinstance(default, list | dict | Point):
+        assert got[0] is not got[1]
+        assert got[0] is not default
+    assert listed == made.input_schema["properties"]["value"]["default"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "optional", "postponed"])
+async def test_function_tool_channel_is_found_by_its_annotation(kind: str) -> None:
+    """Whatever the parameter is called, and however its annotation is written."""
+
+    @tool
+    async def plain(a: int, line: Channel) -> str:
+        return f"{a} {line.client.revision}"
+
+    @tool
+    async def optional(a: int, line: Channel | None = None) -> str:
+        return f"{a} {line.client.revision if line else None}"
+
+    function = {"plain": plain, "optional": optional, "postponed": postponed.ask}[kind]
+
+    result = await call(function, a=1)
+
+    assert "1 2026-07-28" == result.content[0].text  # type: ignore[union-attr]
+    assert ["a"] == list(definition(function).input_schema["properties"])
+
+
+async def test_function_tool_without_parameters_takes_an_empty_object() -> None:
+    """Nothing to say is nothing to send; what is sent beyond the parameters is ignored."""
+
+    @tool
+    async def now() -> str:
+        return "now"
+
+    assert "now" == (await call(now)).content[0].text  # type: ignore[union-attr]
+    assert "now" == (await call(now, a=1)).content[0].text  # type: ignore[union-attr]
+
+
+async def test_function_tool_arguments_are_checked() -> None:
+    """Hints are the schema: what does not fit does not reach the function."""
+
+    @tool
+    async def take(a: int) -> None: ...
+
+    result = await call(take, a="x")
+
+    assert result.is_error
+    assert "/a: expected an integer" in result.content[0].text  # type: ignore[union-attr]
+
+
+async def test_function_tool_def_runs_in_a_thread_and_async_does_not() -> None:
+    """A `def` may block; an `async def` runs where the server does."""
+
+    @tool
+    def blocking() -> str:
+        return threading.current_thread().name
+
+    @tool
+    async def awaiting() -> str:
+        return threading.current_thread().name
+
+    here = threading.current_thread().name
+    assert ToolRoute.of(tool_of(awaiting)).is_async
+    assert (await call(blocking)).content[0].text.startswith("genmcp")  # type: ignore[union-attr]
+    assert here == (await call(awaiting)).content[0].text  # type: ignore[union-attr]
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+class OrderDict(TypedDict):
+    id: int
+
+
+class Box(msgspec.Struct, Generic[T]):
+    id: T
+
+
+@pytest.mark.parametrize("kind", [Order, OrderDict, Box[int]])
+async def test_function_tool_return_type_is_the_output_schema(kind: Any) -> None:
+    """A function that says it returns an object is held to it."""
+
+    @tool
+    async def order(wrong: bool = False) -> kind:
+        return {"id": "x"} if wrong else {"id": 1}
+
+    schema = definition(order).output_schema
+    assert schema is not None
+    assert {"id": {"type": "integer"}} == schema["properties"]
+    assert {"id": 1} == (await call(order)).structured_content
+    async with connect(suite(order)) as client:
+        with pytest.raises(Exception, match="Internal error"):
+            await client.call("order", {"wrong": True})
+
+
+@pytest.mark.parametrize("kind", [CallToolResult, Image, str, int, list[int], None, Any])
+def test_function_tool_return_type_of_content_is_no_schema(kind: Any) -> None:
+    """A picture or a ready-made result is not data, though its type is a struct."""
+
+    @tool
+    def give() -> kind: ...
+
+    assert None is definition(give).output_schema
+
+
+def test_function_tool_takes_attributes_of_a_tool() -> None:
+    """What is given to the decorator wins over what the function says."""
+
+    @tool(
+        name="shout",
+        title="Shout",
+        description="Shouts.",
+        annotations={"readOnlyHint": True},
+        meta={"a": 1},
+        output_schema={"type": "string"},
+        on_disconnect="cancel",
+    )
+    def whisper(text: str) -> str:
+        """Whispers."""
+        return text.upper()
+
+    made = definition(whisper)
+
+    assert ("shout", "Shout", "Shouts.") == (made.name, made.title, made.description)
+    assert ToolAnnotations(read_only_hint=True) == made.annotations
+    assert ({"a": 1}, {"type": "string"}) == (made.meta, made.output_schema)
+    assert "cancel" == ToolRoute.of(tool_of(whisper)).on_disconnect
+
+
+def takes_rest(*rest: int) -> None: ...
+def takes_any(**rest: int) -> None: ...
+def takes_position(a: int, /) -> None: ...
+def takes_unknown(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def takes_object(a: threading.Lock) -> None: ...
+async def yields() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (takes_rest, "takes_rest: parameter *rest: int cannot be passed by name"),
+        (takes_any, "takes_any: parameter **rest: int cannot be passed by name"),
+        (takes_position, "takes_position: parameter a: int cannot be passed by name"),
+        (takes_unknown, "takes_unknown: its type hints cannot be read: name 'Nowhere'"),
+        (takes_object, "takes_object: "),
+        (yields, "yields yields; return one result"),
+        (lambda: 1, "<lambda>.name must be"),
+        (Order, "@tool is for functions, not for <class"),
+        (functools.partial(print), "@tool is for functions, not for functools.partial"),
+        (print, "@tool is for functions, not for <built-in"),
+    ],
+)
+def test_function_tool_is_refused_where_it_is_decorated(function: Any, said: str) -> None:
+    """What cannot be a tool is told at its definition, by its name."""
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        tool(function)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"nmae": "x"}, "fine: @tool takes no nmae"),
+        ({"input_schema": {}}, "fine: @tool takes no input_schema"),
+        ({"title": " "}, "fine.title is blank"),
+        ({"name": "a b"}, "fine.name must be 1 to 128"),
+    ],
+)
+def test_function_tool_attributes_are_checked(attributes: Any, said: str) -> None:
+    """A wrong attribute is told with the function's name."""
+
+    def fine() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        tool(**attributes)(fine)
+
+
+def test_function_tool_blank_docstring_is_none() -> None:
+    """A docstring that says nothing is no description."""
+
+    @tool
+    def silent() -> None:
+        """ """
+
+    assert None is definition(silent).description
+
+
+class Shop:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @tool
+    async def buy(self, item: str) -> str:
+        """Buys."""
+        return f"{item} of {self.name}"
+
+    @classmethod
+    @tool(name="count_shops")
+    def count(cls, start: int) -> str:
+        return f"{start} {cls.__name__}"
+
+    @staticmethod
+    @tool
+    def hours() -> str:
+        return "9 to 5"
+
+
+async def test_function_tool_may_be_a_method() -> None:
+    """The method of an instance is registered; two instances are two tools."""
+    shop = Shop("Ann's")
+
+    assert "nuts of Ann's" == (await call(shop.buy, item="nuts")).content[0].text  # type: ignore[union-attr]
+    assert "1 Shop" == (await call(Shop.count, start=1)).content[0].text  # type: ignore[union-attr]
+    assert "9 to 5" == (await call(Shop.hours)).content[0].text  # type: ignore[union-attr]
+    assert ["item"] == list(definition(shop.buy).input_schema["properties"])
+    with pytest.raises(ConfigurationError, match=r"Shop\.buy is a method: give that of an inst"):
+        suite(Shop.buy)
+
+
+async def test_function_tool_may_be_a_closure() -> None:
+    """A function made in a function keeps what it closes over."""
+
+    def make(word: str) -> Any:
+        @tool(name=word)
+        def say() -> str:
+            return word
+
+        return say
+
+    async with connect(suite(make("one"), make("two"))) as client:
+        said = [(await client.call(name)).content[0] for name in ("one", "two")]
+
+    assert ["one", "two"] == [block.text for block in said]  # type: ignore[union-attr]
+
+
+async def test_function_tool_under_another_decorator_is_the_decorated_one() -> None:
+    """Whatever is given to the suite is what runs, a wrapper around the function too."""
+
+    def shouting(function: Any) -> Any:
+        @functools.wraps(function)
+        def shout(*args: Any, **kwargs: Any) -> Any:
+            async def wait() -> str:
+                said: str = (await function(*args, **kwargs)).upper()
+                return said
+
+            return wait()
+
+        return shout
+
+    @shouting
+    @tool(title="Say")
+    async def say(word: str) -> str:
+        return word
+
+    assert "Say" == definition(say).title
+    assert "HI" == (await call(say, word="hi")).content[0].text  # type: ignore[union-attr]
+
+
+def test_function_that_is_not_decorated_is_no_tool() -> None:
+    """The error says what would be one."""
+
+    def plain() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="is not a tool: give a Tool class, an instance"):
+        suite(plain)

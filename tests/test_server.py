@@ -1,0 +1,131 @@
+"""Server: one written by hand, one that wraps another; both as the docs show them."""
+
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from genmcp import About, Call, Channel, ConfigurationError, Suite, Tool, ToolError
+from genmcp.core.request import Request
+from genmcp.protocol.result import Result
+from genmcp.server import Wrapper
+from genmcp.testing import connect
+from tests.speaking import VERSIONS, speak
+
+PAGE = Path(__file__).parent.parent / "docs" / "server.md"
+BLOCK = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def shown(name: str) -> Any:
+    """Return the module the page shows under a name."""
+    (code,) = [code for found, code in BLOCK.findall(PAGE.read_text("utf-8")) if found == name]
+    module = ModuleType(name)
+    exec(compile(code, f"{name}.py", "exec"), vars(module))
+    return module
+
+
+@pytest.fixture
+def shop() -> Any:
+    return shown("by_hand").shop
+
+
+@pytest.fixture
+def timed() -> Any:
+    return shown("timed").timed
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_server_written_by_hand_serves_every_revision(version: str, shop: Any) -> None:
+    """It knows nothing of revisions, sessions or HTTP."""
+    async with speak(shop, version) as client:
+        listed = (await client.request("tools/list", {})).result["tools"]
+        bought = await client.call("pear", {"count": 3})
+        one = await client.call("apple")
+
+    assert ["apple", "pear"] == [tool["name"] for tool in listed]
+    assert ("12 coins", "3 coins") == (bought.text, one.text)
+
+
+async def test_server_written_by_hand_is_asked_only_for_what_it_has(shop: Any) -> None:
+    """What it does not find, or does not offer, is answered for it."""
+    async with speak(shop) as client:
+        plum = await client.call("plum")
+        prompts = await client.request("prompts/list", {})
+        wrong = await client.call("pear", {"count": "x"})
+
+    assert -32602 == plum.error["code"]
+    assert (404, -32601) == (prompts.status, prompts.error["code"])
+    assert (-32602, "count must be an integer") == (wrong.error["code"], wrong.error["message"])
+
+
+async def test_server_that_answers_with_nonsense_is_told_in_the_log(
+    shop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is no result does not leave."""
+
+    class Nonsense(Wrapper):
+        async def handle(self, request: Request, channel: Channel) -> Result:
+            return "12 coins"  # type: ignore[return-value]
+
+    async with speak(Nonsense(shop)) as client:
+        answer = await client.call("pear")
+
+    assert (500, -32603) == (answer.status, answer.error["code"])
+    assert "Nonsense answered tools/call with str, not a result" in caplog.text
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_server_that_is_wrapped_does_not_notice(version: str, timed: Any) -> None:
+    """The wrapper sees each call go by, and everything else goes through."""
+    async with speak(timed, version) as client:
+        listed = (await client.request("tools/list", {})).result["tools"]
+        answer = await client.call("add", {"a": 1, "b": 2})
+
+    assert (["add"], "3") == ([tool["name"] for tool in listed], answer.text)
+    ((name, seconds),) = timed.took
+    assert "add" == name
+    assert 0 <= seconds < 5
+
+
+async def test_server_wrapper_hears_of_failures() -> None:
+    """What the inner server raises passes through the wrapper, which may change it."""
+
+    class Fail(Tool):
+        name = "fail"
+
+        async def call(self, request: Call, channel: Channel) -> None:
+            raise KeyError("secret")
+
+    class Kind(Wrapper):
+        async def handle(self, request: Request, channel: Channel) -> Result:
+            try:
+                return await super().handle(request, channel)
+            except KeyError:
+                raise ToolError("That is not there.") from None
+
+    async with connect(Kind(Suite(name="test", version="1", tools=[Fail]))) as client:
+        result = await client.call("fail")
+
+    assert result.is_error
+    assert "That is not there." == result.content[0].text  # type: ignore[union-attr]
+
+
+async def test_server_wrapper_says_what_the_inner_one_says() -> None:
+    """Name, version, capabilities, instructions: all of them are the inner server's."""
+    outer = Wrapper(Suite(name="calculator", version="1.0", about=About(instructions="Add.")))
+
+    async with speak(outer, "2025-11-25") as client:
+        result = (await client.initialize()).result
+
+    assert {"name": "calculator", "version": "1.0"} == result["serverInfo"]
+    assert {"logging": {}, "tools": {}} == result["capabilities"]
+    assert "Add." == result["instructions"]
+    assert "<Wrapper of <Suite calculator 1.0, 0 tools>>" == repr(outer)
+
+
+def test_server_wrapper_wraps_a_server() -> None:
+    """Anything else is refused with the wrapper's name."""
+    with pytest.raises(ConfigurationError, match=r"^Wrapper: inner must be a Server"):
+        Wrapper("suite")  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+"""Suite: a server made of tools, and what it says of itself."""
+
+import re
+from typing import Any
+
+import pytest
+
+from genmcp import About, Call, Channel, ConfigurationError, Suite, Tool, tool
+from genmcp.protocol.implementation import Icon
+from genmcp.testing import connect
+from tests.speaking import VERSIONS, speak
+
+
+class Echo(Tool):
+    """Says it again."""
+
+    name = "echo"
+
+    async def call(self, request: Call, channel: Channel) -> dict[str, Any]:
+        return request.arguments
+
+
+@tool
+async def shout(text: str) -> str:
+    """Says it loudly."""
+    return text.upper()
+
+
+class Needy(Echo):
+    def __init__(self, city: str) -> None:
+        self.city = city
+
+
+ABOUT = About(
+    title="The Test",
+    description="Tests.",
+    instructions="Call echo first.",
+    website_url="https://example.com",
+    icons=[Icon("https://example.com/i.png")],
+)
+
+
+async def test_suite_takes_classes_instances_and_functions() -> None:
+    """They are listed in the order they were given."""
+    other = Echo()
+    other.name = "other"
+
+    async with connect(Suite(name="test", version="1", tools=[shout, Echo, other])) as client:
+        names = [each.name for each in await client.tools()]
+
+    assert ["shout", "echo", "other"] == names
+
+
+async def test_suite_may_be_empty() -> None:
+    """A server of no tools lists none."""
+    async with connect(Suite(name="test", version="1")) as client:
+        assert [] == await client.tools()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": ""}, "Suite: name must be a text, not ''"),
+        ({"name": None}, "Suite: name must be a text, not None"),
+        ({"version": " "}, "Suite: version must be a text, not ' '"),
+        ({"version": 1}, "Suite: version must be a text, not 1"),
+        ({"about": {"title": "x"}}, "Suite: about must be an About, not {'title': 'x'}"),
+        ({"about": About(title=" ")}, "About.title is blank"),
+        ({"about": About(title=5)}, "About.title must be a text, not 5"),  # type: ignore[arg-type]
+        ({"about": About(instructions="")}, "About.instructions is blank"),
+        ({"about": About(icons=["x"])}, "About.icons must be a list of Icon, not of 'x'"),  # type: ignore[list-item]
+        ({"tools": Echo}, "Suite: tools must be a list of tools, not <class"),
+        ({"tools": None}, "Suite: tools must be a list of tools, not None"),
+        ({"tools": ["echo"]}, "'echo' is not a tool: give a Tool class, an instance, or"),
+        ({"tools": [dict]}, "<class 'dict'> is not a tool"),
+        ({"tools": [print]}, "<built-in function print> is not a tool"),
+        ({"tools": [Tool]}, "Tool has no name"),
+        ({"tools": [Needy]}, "Needy takes arguments; give an instance of it: "),
+        ({"tools": [Echo, shout, Echo()]}, "Suite: two tools are called 'echo'"),
+    ],
+)
+def test_suite_refuses_what_is_wrong(options: dict[str, Any], said: str) -> None:
+    """It is told at construction, with what would be right."""
+    with pytest.raises(ConfigurationError, match="^" + re.escape(said)):
+        Suite(**{"name": "test", "version": "1", **options})
+
+
+@pytest.mark.parametrize("version", VERSIONS[:-1])
+async def test_suite_introduces_itself_in_the_handshake(version: str) -> None:
+    """`initialize` says what the revision can say of the server."""
+    suite = Suite(name="test", version="1.2", about=ABOUT)
+
+    async with speak(suite, version) as client:
+        result = (await client.initialize()).result
+
+    info = result["serverInfo"]
+    assert ("test", "1.2") == (info["name"], info["version"])
+    assert "Call echo first." == result["instructions"]
+    assert {"logging": {}, "tools": {}} == result["capabilities"]
+    assert (version >= "2025-06-18") is ("title" in info)
+    if version == "2025-11-25":
+        assert {
+            "name": "test",
+            "version": "1.2",
+            "title": "The Test",
+            "description": "Tests.",
+            "websiteUrl": "https://example.com",
+            "icons": [{"src": "https://example.com/i.png"}],
+        } == info
+
+
+async def test_suite_introduces_itself_in_every_result() -> None:
+    """2026-07-28: `server/discover`, and `serverInfo` in the `_meta` of each result."""
+    suite = Suite(name="test", version="1.2", about=ABOUT, tools=[Echo])
+
+    async with speak(suite) as client:
+        discovered = (await client.request("server/discover", {})).result
+        called = (await client.call("echo")).result
+
+    assert "Call echo first." == discovered["instructions"]
+    assert {"logging": {}, "tools": {}} == discovered["capabilities"]
+    for result in (discovered, called):
+        info = result["_meta"]["io.modelcontextprotocol/serverInfo"]
+        assert ("test", "The Test", "Tests.") == (info["name"], info["title"], info["description"])
+
+
+async def test_suite_says_nothing_it_was_not_told() -> None:
+    """Without About there are a name and a version."""
+    async with speak(Suite(name="test", version="1"), "2025-11-25") as client:
+        result = (await client.initialize()).result
+
+    assert {"name": "test", "version": "1"} == result["serverInfo"]
+    assert "instructions" not in result
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_suite_has_no_other_tools(version: str) -> None:
+    """An unknown tool is -32602, and the error names it."""
+    async with speak(Suite(name="test", version="1", tools=[Echo]), version) as client:
+        answer = await client.call("nothing")
+
+    assert (-32602, {"tool": "nothing"}) == (answer.error["code"], answer.error["data"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_suite_has_no_other_pages(version: str) -> None:
+    """A cursor this server did not give out is refused."""
+    async with speak(Suite(name="test", version="1", tools=[Echo]), version) as client:
+        answer = await client.request("tools/list", {"cursor": "x"})
+
+    assert (-32602, "Invalid cursor: x") == (answer.error["code"], answer.error["message"])
+
+
+def test_suite_tells_what_it_is() -> None:
+    """Its repr is for people."""
+    assert "<Suite test 1, 1 tools>" == repr(Suite(name="test", version="1", tools=[Echo]))
+
+
+def test_suite_finds_tools_only() -> None:
+    """What is no tool is not found under a tool's name."""
+    suite = Suite(name="test", version="1", tools=[Echo])
+
+    assert None is not suite.find("tools/call", "echo")
+    assert None is suite.find("prompts/get", "echo")

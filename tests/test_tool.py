@@ -1,0 +1,754 @@
+"""Tools: what a class may say of itself, what it is asked, what becomes of what it answers."""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypedDict, TypeVar
+
+import msgspec
+import pydantic
+import pytest
+
+from genmcp import (
+    Call,
+    Channel,
+    ConfigurationError,
+    ContractError,
+    InvalidParams,
+    McpError,
+    Suite,
+    Tool,
+    ToolError,
+)
+from genmcp.protocol.implementation import Icon
+from genmcp.protocol.tools import ToolAnnotations, ToolDefinition
+from genmcp.testing import connect
+from genmcp.tool import ToolRoute
+from tests.speaking import MODERN, VERSIONS, speak
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+RESULTS_OF_FAULTS = ["2025-11-25", MODERN]
+
+
+class Pair(msgspec.Struct):
+    """Two numbers."""
+
+    a: int
+    b: int = 2
+
+
+async def echo(self: Any, request: Call[Any], channel: Channel) -> Any:
+    """The `call` of most tools here."""
+    return {"got": request.arguments}
+
+
+class Echo(Tool):
+    """Says it again."""
+
+    name = "echo"
+    call = echo
+
+
+def suite(*tools: Any) -> Suite:
+    return Suite(name="test", version="1", tools=tools)
+
+
+def definition(tool: Tool[Any]) -> ToolDefinition:
+    return ToolRoute.of(tool).definition
+
+
+def declare(**attributes: Any) -> type[Tool]:
+    """Make a tool class named Odd."""
+    return type("Odd", (Echo,), attributes)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"name": ""}, "Odd.name is blank"),
+        ({"name": " \t"}, "Odd.name is blank"),
+        ({"name": "two words"}, "Odd.name must be 1 to 128 letters"),
+        ({"name": "naïve"}, "Odd.name must be 1 to 128 letters"),
+        ({"name": "a" * 129}, "Odd.name must be 1 to 128 letters"),
+        ({"name": 5}, "Odd.name must be a text, not 5"),
+        ({"title": ""}, "Odd.title is blank"),
+        ({"title": 5}, "Odd.title must be a text, not 5"),
+        ({"description": "  "}, "Odd.description is blank"),
+        ({"description": ["x"]}, "Odd.description must be a text, not ['x']"),
+        ({"annotations": True}, "Odd.annotations must be ToolAnnotations or a mapping"),
+        ({"annotations": {"readonlyHint": True}}, "Odd.annotations: 'readonlyHint' is none of"),
+        ({"annotations": {"readOnlyHint": "no"}}, "Odd.annotations: Expected `bool | null`"),
+        ({"icons": "icon.png"}, "Odd.icons must be a list of Icon, not 'icon.png'"),
+        ({"icons": [{"src": "x"}]}, "Odd.icons must be a list of Icon, not of {'src': 'x'}"),
+        ({"meta": "x"}, "Odd.meta must be a mapping, not 'x'"),
+        ({"formats": "uri"}, "Odd.formats must be True, False or a mapping"),
+        ({"on_disconnect": "wait"}, "Odd.on_disconnect must be 'finish' or 'cancel', not 'wait'"),
+        ({"input_schema": {"type": "array"}}, "Odd: input_schema: arguments are an object"),
+        ({"input_schema": {"type": "object", "minProperties": "x"}}, "Odd: input_schema"),
+        ({"input_schema": 5}, "Odd: 5 cannot describe JSON"),
+        ({"output_schema": {"type": "objekt"}}, "Odd: output_schema"),
+    ],
+)
+def test_tool_is_refused_when_its_class_is_made(attributes: dict[str, Any], said: str) -> None:
+    """What a class says wrongly of itself is told at once, with the class and the attribute."""
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        declare(**attributes)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 128])
+def test_tool_may_have_any_name_of_the_specification(name: str) -> None:
+    """2026-07-28, server/tools, "Tool Names": letters, digits, `_`, `-`, `.`; 1 to 128."""
+    assert name == definition(declare(name=name)()).name
+
+
+def test_tool_without_a_name_or_call_is_noticed_when_it_is_registered() -> None:
+    """A class in between may leave both to its subclasses; a tool may not."""
+
+    class Nameless(Tool):
+        title = "Nameless"
+
+    class Idle(Nameless):
+        name = "idle"
+
+    with pytest.raises(ConfigurationError, match=r"^Nameless has no name$"):
+        suite(Nameless)
+    with pytest.raises(ConfigurationError, match=r"^Idle has no call$"):
+        suite(Idle)
+
+
+def test_tool_in_between_is_checked_too() -> None:
+    """An abstract class with a blank title is refused itself, not its subclass."""
+    with pytest.raises(ConfigurationError, match=r"^Between\.title is blank$"):
+
+        class Between(Tool):
+            title = " "
+
+
+async def test_tool_says_everything_in_its_listing() -> None:
+    """Each attribute is a member of the definition."""
+
+    class Full(Echo):
+        """Does it all."""
+
+        name = "full"
+        title = "Full"
+        annotations = ToolAnnotations(read_only_hint=True)
+        icons = [Icon("https://example.com/i.png", sizes=["48x48"])]
+        meta = {"com.example/cost": 3}
+        input_schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+        output_schema = {"type": "object"}
+
+    async with speak(suite(Full)) as client:
+        (tool,) = (await client.request("tools/list", {})).result["tools"]
+
+    assert tool == {
+        "name": "full",
+        "title": "Full",
+        "description": "Does it all.",
+        "annotations": {"readOnlyHint": True},
+        "icons": [{"src": "https://example.com/i.png", "sizes": ["48x48"]}],
+        "_meta": {"com.example/cost": 3},
+        "inputSchema": {"type": "object", "properties": {"a": {"type": "integer"}}},
+        "outputSchema": {"type": "object"},
+    }
+
+
+async def test_tool_leaves_out_what_it_does_not_say() -> None:
+    """What is None is not in the listing, and a tool that describes no arguments takes any."""
+
+    class Plain(Tool):
+        name = "plain"
+
+        async def call(self, request: Call, channel: Channel) -> None: ...
+
+    async with speak(suite(Plain)) as client:
+        (tool,) = (await client.request("tools/list", {})).result["tools"]
+
+    assert tool == {"name": "plain", "inputSchema": {"type": "object"}}
+
+
+def test_tool_description_is_its_docstring() -> None:
+    """The docstring is cleaned of its indentation; the nearest description or docstring counts."""
+
+    class Long(Echo):
+        """Says it.
+
+        And again.
+        """
+
+    class Given(Echo):
+        """For programmers."""
+
+        description = "For models."
+
+    class Heir(Given):
+        pass
+
+    class Newer(Given):
+        """Says something else."""
+
+    assert "Says it.\n\nAnd again." == definition(Long()).description
+    assert "For models." == definition(Given()).description
+    assert "For models." == definition(Heir()).description
+    assert "Says something else." == definition(Newer()).description
+
+
+def test_tool_annotations_may_be_a_mapping() -> None:
+    """A plain mapping has the names of the wire, and is the same as the struct."""
+    given = declare(annotations={"readOnlyHint": True, "title": "Reads"})()
+
+    expected = ToolAnnotations(read_only_hint=True, title="Reads")
+    assert expected == definition(given).annotations
+
+
+def test_tool_attributes_may_be_properties() -> None:
+    """A property is asked when the tool is registered, and checked then."""
+
+    class Named(Echo):
+        def __init__(self, city: str) -> None:
+            self.city = city
+
+        @property
+        def name(self) -> str:  # type: ignore[override]
+            return f"weather_{self.city}"
+
+        @property
+        def description(self) -> str:  # type: ignore[override]
+            return f"Tells the weather of {self.city}."
+
+        @property
+        def input_schema(self) -> Mapping[str, Any]:  # type: ignore[override]
+            return {"type": "object", "title": self.city}
+
+    made = definition(Named("oslo"))
+
+    assert ("weather_oslo", "Tells the weather of oslo.") == (made.name, made.description)
+    assert "oslo" == made.input_schema["title"]
+    with pytest.raises(ConfigurationError, match=r"^Named\.name must be 1 to 128 letters"):
+        definition(Named("são paulo"))
+
+
+async def test_tool_class_may_be_mounted_twice() -> None:
+    """An instance's attributes override its class's, and each instance keeps its own."""
+
+    class Greet(Tool):
+        """Greets."""
+
+        def __init__(self, name: str, word: str) -> None:
+            self.name = name
+            self.title = word
+            self.word = word
+
+        async def call(self, request: Call, channel: Channel) -> str:
+            return self.word
+
+    async with connect(suite(Greet("hello", "Hello"), Greet("bye", "Goodbye"))) as client:
+        listed = [(tool.name, tool.title) for tool in await client.tools()]
+        said = [(await client.call(name)).content[0] for name, _ in listed]
+
+    assert [("hello", "Hello"), ("bye", "Goodbye")] == listed
+    assert ["Hello", "Goodbye"] == [block.text for block in said]  # type: ignore[union-attr]
+
+
+def test_tool_instance_is_checked_as_its_class_is() -> None:
+    """What an instance says wrongly is told when it is registered."""
+    tool = Echo()
+    tool.title = " "
+
+    with pytest.raises(ConfigurationError, match=r"^Echo\.title is blank$"):
+        suite(tool)
+
+
+def test_tool_that_cannot_be_listed_is_refused() -> None:
+    """What is not JSON deep inside its metadata is told before anybody lists it."""
+    with pytest.raises(ConfigurationError, match=r"^Odd cannot be listed: .*object"):
+        suite(declare(meta={"a": object()}))
+    with pytest.raises(ConfigurationError, match=r"^Odd cannot be listed: .*readOnlyHint"):
+        suite(declare(annotations=ToolAnnotations(read_only_hint="x")))  # type: ignore[arg-type]
+
+
+async def test_tool_listing_does_not_change_with_what_it_was_made_of() -> None:
+    """Whoever changes a dict they gave changes no tool that is served."""
+    meta = {"a": 1}
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    served = suite(declare(meta=meta, input_schema=schema))
+    meta["a"] = 2
+    schema["properties"]["b"] = {"type": "string"}
+
+    async with connect(served) as client:
+        (tool,) = await client.tools()
+        result = await client.call("echo", {"b": 5})
+
+    assert ({"a": 1}, {}) == (tool.meta, tool.input_schema["properties"])
+    assert {"got": {"b": 5}} == result.structured_content
+
+
+async def test_tool_may_have_attributes_of_its_own() -> None:
+    """What is no attribute of `Tool` is nobody's business."""
+
+    class Own(Echo):
+        instructions = ["not", "a suite's"]
+
+        def __init__(self) -> None:
+            self.website_url = 5
+
+    assert "echo" == definition(Own()).name
+
+
+def test_tool_that_yields_is_refused() -> None:
+    """A hook returns once; progress is how it reports on the way."""
+
+    class Stream(Tool):
+        name = "stream"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            yield 1
+
+    with pytest.raises(ConfigurationError, match="Stream yields; return one result"):
+        suite(Stream)
+
+
+# Arguments, as the tool's own type.
+
+
+@dataclass
+class PairData:
+    a: int
+    b: int = 2
+
+
+class PairDict(TypedDict):
+    a: int
+
+
+class PairModel(pydantic.BaseModel):
+    a: int
+    b: int = 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Pair, Pair(1)),
+        (PairData, PairData(1)),
+        (PairModel, PairModel(a=1)),
+        (PairDict, {"a": 1}),
+        (dict[str, int], {"a": 1}),
+        (dict, {"a": 1}),
+        (dict[str, Any], {"a": 1}),
+    ],
+)
+async def test_tool_arguments_arrive_as_its_type(kind: Any, expected: Any) -> None:
+    """Whatever `Tool[T]` names is what `call` gets."""
+    got = []
+
+    class Take(Tool[kind]):
+        name = "take"
+
+        async def call(self, request: Call[Any], channel: Channel) -> None:
+            got.append(request.arguments)
+
+    async with connect(suite(Take)) as client:
+        await client.call("take", {"a": 1})
+
+    assert [expected] == got
+    assert type(expected) is type(got[0])
+
+
+def test_tool_subclass_keeps_the_arguments() -> None:
+    """A subclass of a Tool[A] takes an A; one that describes its arguments anew is heard."""
+
+    class First(Tool[Pair]):
+        name = "first"
+        call = echo
+
+    class Second(First):
+        name = "second"
+
+    class Third(First):
+        name = "third"
+        input_schema = {"type": "object", "title": "Third"}
+
+    class Fourth(Third):
+        name = "fourth"
+
+    assert Pair is Second.input_schema
+    assert "Third" == definition(Fourth()).input_schema["title"]
+
+
+def test_tool_between_may_be_generic() -> None:
+    """A generic class in between passes the argument type on, whatever its other parameters."""
+
+    class Page(msgspec.Struct, Generic[T]):
+        items: list[T]
+
+    class Through(Tool[T], Generic[T]):
+        call = echo
+
+    class Swapped(Through[U], Generic[T, U]):
+        pass
+
+    class Paged(Tool[Page[T]], Generic[T]):
+        call = echo
+
+    class Closed(Through[Pair], Generic[T]):
+        pass
+
+    class Other(Generic[T]):
+        pass
+
+    class A(Other[int], Through[Pair]):
+        name = "a"
+
+    class B(Swapped[str, Pair]):
+        name = "b"
+
+    class C(Paged[int]):
+        name = "c"
+
+    class D(Closed[int]):
+        name = "d"
+
+    class E(Through):  # type: ignore[type-arg]
+        name = "e"
+
+    assert [Pair, Pair, Page[int], Pair, None] == [kind.input_schema for kind in (A, B, C, D, E)]
+
+
+def test_tool_argument_must_be_one_object_type() -> None:
+    """What is no object, only a name, or said twice is refused with words."""
+    with pytest.raises(ConfigurationError, match=r"Numbers: .*is not read from a JSON object"):
+
+        class Numbers(Tool[list[int]]): ...
+
+    with pytest.raises(ConfigurationError, match=r"Late: give Tool\[\.\.\.\] the type itself"):
+
+        class Late(Tool["Pair"]): ...
+
+    with pytest.raises(ConfigurationError, match="Twice: its arguments are described twice"):
+
+        class Twice(Tool[Pair]):
+            input_schema = {"type": "object"}
+
+
+def test_tool_typed_dict_may_have_a_schema_of_its_own() -> None:
+    """A TypedDict is a dict: it can type what a hand-written schema describes."""
+
+    class Typed(Tool[PairDict]):
+        name = "typed"
+        input_schema = {"type": "object", "title": "Mine"}
+        call = echo
+
+    assert "Mine" == definition(Typed()).input_schema["title"]
+
+
+async def test_tool_dict_arguments_get_the_schemas_defaults() -> None:
+    """A dict schema's defaults are filled in; the call's own values stay."""
+    tool = declare(
+        input_schema={
+            "type": "object",
+            "properties": {"limit": {"type": "integer", "default": 10}, "q": {"default": "x"}},
+        }
+    )
+
+    async with connect(suite(tool)) as client:
+        result = await client.call("echo", {"q": "y"})
+
+    assert {"got": {"limit": 10, "q": "y"}} == result.structured_content
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_tool_arguments_that_are_missing_are_none(version: str) -> None:
+    """A call without `arguments` is one with an empty object."""
+    async with speak(suite(Echo), version) as client:
+        answer = await client.call("echo")
+
+    assert '{"got":{}}' == answer.text
+
+
+@pytest.mark.parametrize("arguments", [[], "x", 5, True])
+async def test_tool_arguments_that_are_no_object_are_malformed(arguments: Any) -> None:
+    """They are an error of the request, never a result."""
+    async with speak(suite(Echo)) as client:
+        answer = await client.call("echo", arguments)
+
+    assert (400, -32602) == (answer.status, answer.error["code"])
+    assert "arguments must be an object" in answer.error["message"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_tool_arguments_that_do_not_fit_are_explained(version: str) -> None:
+    """SEP-1303: the model reads the faults from 2025-11-25 on; before, they are an error."""
+
+    class Add(Tool[Pair]):
+        name = "add"
+        call = echo
+
+    async with speak(suite(Add), version) as client:
+        answer = await client.call("add", {"b": "x"})
+
+    faults = [
+        '(root): missing required property "a"',
+        "/b: expected an integer",
+    ]
+    if version in RESULTS_OF_FAULTS:
+        assert answer.result["isError"]
+        text = answer.text
+    else:
+        assert -32602 == answer.error["code"]
+        assert "add" == answer.error["data"]["tool"]
+        assert 2 == len(answer.error["data"]["faults"])
+        text = answer.error["message"]
+    assert text.startswith("Invalid arguments for tool add:\n- ")
+    assert all(fault in text for fault in faults)
+
+
+async def test_tool_explains_at_most_twenty_faults() -> None:
+    """Twenty are said, the rest are counted."""
+    tool = declare(input_schema={"type": "object", "additionalProperties": {"type": "integer"}})
+
+    async with speak(suite(tool)) as client:
+        answer = await client.call("echo", {f"k{n}": "x" for n in range(30)})
+
+    lines = answer.text.splitlines()[1:]
+    assert 20 == sum("expected an integer" in line for line in lines)
+    assert "10 more" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("formats", "day", "refused"),
+    [
+        (True, "soon", True),
+        (False, "soon", False),
+        ({"date": lambda text: text == "soon"}, "soon", False),
+        ({"date": lambda text: text == "soon"}, "2026-07-28", True),
+    ],
+)
+async def test_tool_decides_about_formats(formats: Any, day: str, refused: bool) -> None:
+    """Formats are asserted, unless a tool turns them off; or by checkers of its own."""
+    schema = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
+    tool = declare(input_schema=schema, formats=formats)
+
+    async with connect(suite(tool)) as client:
+        result = await client.call("echo", {"day": day})
+
+    assert refused is bool(result.is_error)
+
+
+async def test_tool_decides_about_formats_of_its_output() -> None:
+    """The same goes for what it returns."""
+    schema = {"type": "object", "properties": {"got": {"properties": {"day": {"format": "date"}}}}}
+
+    async with speak(suite(declare(output_schema=schema))) as client:
+        assert -32603 == (await client.call("echo", {"day": "soon"})).error["code"]
+    async with speak(suite(declare(output_schema=schema, formats=False))) as client:
+        assert "result" in (await client.call("echo", {"day": "soon"})).message
+
+
+async def test_tool_arguments_may_be_mirrored_in_headers() -> None:
+    """2026-07-28, `x-mcp-header`: a call that lacks the header is refused."""
+    region = {"type": "string", "x-mcp-header": "Region"}
+    tool = declare(input_schema={"type": "object", "properties": {"region": region}})
+
+    async with speak(suite(tool)) as client:
+        answer = await client.call("echo", {"region": "north"})
+
+    assert (400, -32020) == (answer.status, answer.error["code"])
+
+
+# validate
+
+
+class Validating(Tool[Pair]):
+    name = "validating"
+
+    def __init__(self, hook: Callable[[Call[Pair]], Any]) -> None:
+        self.hook = hook
+
+    def validate(self, request: Call[Pair], channel: Channel) -> Any:
+        return self.hook(request)
+
+    async def call(self, request: Call[Pair], channel: Channel) -> str:
+        return f"{request.id}: {request.arguments.a} {request.arguments.b}"
+
+
+async def later(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda request: request.replace(Pair(request.arguments.a * 10)),
+        lambda request: later(request.replace(Pair(request.arguments.a * 10))),
+    ],
+)
+async def test_tool_validate_may_rewrite_the_call(hook: Any) -> None:
+    """What `validate` returns is what `call` sees, whether it is `def` or `async def`."""
+    async with speak(suite(Validating(hook))) as client:
+        answer = await client.call("validating", {"a": 4})
+
+    assert "7: 40 2" == answer.text
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_tool_validate_may_refuse_the_call(version: str) -> None:
+    """The message of its InvalidParams reaches the client, as an error of the request."""
+
+    def refuse(request: Call[Pair]) -> None:
+        raise InvalidParams("a and b must differ", {"a": 2})
+
+    async with speak(suite(Validating(refuse)), version) as client:
+        answer = await client.call("validating", {"a": 2})
+
+    assert {"code": -32602, "message": "a and b must differ", "data": {"a": 2}} == answer.error
+    assert 200 == answer.status
+
+
+@pytest.mark.parametrize("wrong", [None, {"a": 1}, Pair(1)])
+async def test_tool_validate_must_return_the_call(
+    wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anything else is a defect: -32603 with a reference, and the log says what it was."""
+    async with speak(suite(Validating(lambda request: wrong))) as client:
+        answer = await client.call("validating", {"a": 2})
+
+    assert (500, -32603) == (answer.status, answer.error["code"])
+    assert answer.error["data"]["reference"] in caplog.text
+    said = f"Validating.validate (tool 'validating') returned {type(wrong).__name__}: it must"
+    assert said in caplog.text
+
+
+async def test_tool_validate_has_a_default_to_call() -> None:
+    """What it overrides lets every call through."""
+
+    class Careful(Tool):
+        name = "careful"
+
+        def validate(self, request: Call, channel: Channel) -> Any:
+            return super().validate(request, channel)
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            return request.meta["com.example/a"]
+
+    async with speak(suite(Careful)) as client:
+        assert "here" == (await client.call("careful", **{"com.example/a": "here"})).text
+
+
+async def test_tool_validate_is_not_asked_about_what_does_not_fit() -> None:
+    """It sees only arguments of the tool's own type."""
+    asked: list[Any] = []
+
+    async with connect(suite(Validating(asked.append))) as client:
+        result = await client.call("validating", {"a": "x"})
+
+    assert result.is_error
+    assert [] == asked
+
+
+# What a hook raises.
+
+
+class Raising(Tool):
+    name = "raising"
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        raise self.error
+
+
+class RaisingInThread(Raising):
+    def call(self, request: Call, channel: Channel) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_tool_error_is_for_the_model(version: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A ToolError is a result with its text, and no news for the log."""
+    async with speak(suite(Raising(ToolError("no such city"))), version) as client:
+        answer = await client.call("raising")
+
+    assert (True, "no such city") == (answer.result["isError"], answer.text)
+    assert "" == caplog.text
+
+
+@pytest.mark.parametrize("kind", [Raising, RaisingInThread])
+@pytest.mark.parametrize("error", [ValueError("secret"), KeyError("secret"), StopIteration()])
+async def test_tool_exception_keeps_its_text_to_the_log(
+    kind: type[Raising], error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client gets a reference; the log has the exception under it."""
+    async with speak(suite(kind(error))) as client:
+        answer = await client.call("raising")
+
+    assert answer.result["isError"]
+    assert "secret" not in answer.text
+    reference = re.search(r"\(reference (\w+)\)", answer.text)
+    assert reference is not None
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert reference[1] in record.getMessage()
+    assert type(error).__name__ in caplog.text
+
+
+async def test_tool_call_has_no_default() -> None:
+    """There is nothing above `call` to fall back on."""
+
+    class Lost(Tool):
+        name = "lost"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            return super().call(request, channel)
+
+    async with connect(suite(Lost)) as client:
+        assert (await client.call("lost")).is_error
+
+
+async def test_tool_mcp_error_is_answered_as_it_is() -> None:
+    """Its code, status, message and data are the answer's."""
+    error = McpError("Payment required", {"cost": 3}, code=-32042, status=402)
+
+    async with speak(suite(Raising(error))) as client:
+        answer = await client.call("raising")
+
+    assert 402 == answer.status
+    assert {"code": -32042, "message": "Payment required", "data": {"cost": 3}} == answer.error
+
+
+async def test_tool_invalid_params_from_call_are_an_error() -> None:
+    """`call` may find out late that it cannot take its arguments."""
+    async with speak(suite(Raising(InvalidParams("the city is closed")))) as client:
+        answer = await client.call("raising")
+
+    assert (-32602, "the city is closed") == (answer.error["code"], answer.error["message"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(McpError("Sold out", code=-32050), -32050), (ContractError("x"), -32603)]
+)
+async def test_tool_error_after_progress_ends_the_stream(error: Exception, code: int) -> None:
+    """Once the response is an event stream, the error is its last event."""
+
+    class Late(Tool):
+        name = "late"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            await channel.progress(1)
+            raise error
+
+    async with speak(suite(Late)) as client:
+        answer = await client.call("late", progressToken=1)
+
+    assert ["notifications/progress"] == [said["method"] for said in answer.notifications]
+    assert (200, code) == (answer.status, answer.error["code"])
+
+
+async def test_tool_failure_costs_one_request() -> None:
+    """The next call on the same server is served."""
+    async with speak(suite(Raising(ValueError()), Echo)) as client:
+        assert (await client.call("raising")).result["isError"]
+        assert '{"got":{}}' == (await client.call("echo")).text

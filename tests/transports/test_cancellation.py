@@ -1,0 +1,481 @@
+"""What ends a call before its hook does, and what becomes of the hook then."""
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from genmcp import Call, Channel, Limits, Mux, Suite, Tool, tool
+from genmcp.transports.endpoint import Endpoint
+from tests.asgi import LEGACIES, MODERN, PATIENCE, Client, serving
+
+
+class Held(Tool):
+    """Waits until it is told to go on, and remembers how it ended."""
+
+    name = "held"
+
+    def __init__(self) -> None:
+        self.waits = asyncio.Event()
+        self.go = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.channel: Channel
+        self.saw: list[Any] = []
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        self.channel = channel
+        self.waits.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.saw.append("cancelled")
+            raise
+        finally:
+            self.saw += [channel.closed, await channel.progress(99)]
+            self.ended.set()
+        return "done"
+
+
+async def cancel(client: Client, id: Any) -> None:
+    told = await client.send(client.notification("notifications/cancelled", requestId=id))
+    assert (202, b"") == (told.status, told.body)
+
+
+async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
+    """Rows 19 and 20: the hook is cancelled, its finally runs, its channel is closed."""
+    held = Held()
+    client = Client(serving(held))
+    async with client.open(client.call("held", progressToken=1)) as connection:
+        await held.waits.wait()
+        connection.disconnect()
+        await connection.over()
+
+    assert ["cancelled", True, False] == held.saw
+    assert held.channel.closed
+    assert not await held.channel.log("error", "x")  # row 21: a value, no exception
+    assert not await held.channel.notify("notifications/message")
+    held.channel.start_stream()
+    held.channel.release()
+    assert (0, b"") == (connection.status, connection.body)
+
+
+async def test_cancel_modern_disconnect_of_a_stream() -> None:
+    """Once something was said as well: nothing is sent any more."""
+    held = Held()
+    client = Client(serving(held))
+    async with client.open(client.call("held", progressToken=1)) as connection:
+        await held.waits.wait()
+        assert await held.channel.progress(1)
+        await connection.message()
+        connection.disconnect()
+        await connection.over()
+
+    assert ["cancelled", True, False] == held.saw
+    assert 1 == len(connection.messages)
+
+
+async def test_cancel_modern_disconnect_told_by_send() -> None:
+    """A server that raises OSError from `send` tells of a disconnect by it."""
+    held = Held()
+    client = Client(serving(held, heartbeat=60))
+    async with client.open(client.call("held", progressToken=1)) as connection:
+        await held.waits.wait()
+        connection.fails = ConnectionResetError()
+        await held.channel.progress(1)
+        await connection.over()
+
+    assert ["cancelled", True, False] == held.saw
+
+
+async def test_cancel_during_validate() -> None:
+    """A client that leaves while `validate` waits: `call` never runs."""
+    waits = asyncio.Event()
+    ran: list[str] = []
+
+    class Slow(Tool):
+        name = "slow"
+
+        async def validate(self, request: Call, channel: Channel) -> Call:  # type: ignore[override]
+            waits.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ran.append("finally")
+            return request
+
+        async def call(self, request: Call, channel: Channel) -> str:
+            ran.append("call")
+            return ""
+
+    client = Client(serving(Slow))
+    async with client.open(client.call("slow")) as connection:
+        await waits.wait()
+        connection.disconnect()
+        await connection.over()
+
+    assert ["finally"] == ran
+
+
+async def test_cancel_drops_the_result_of_a_thread() -> None:
+    """Row 20: a `def` hook cannot be cancelled; its result is dropped, its thread comes back."""
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    @tool
+    def block(channel: Channel) -> str:
+        begun.set()
+        go.wait(PATIENCE)
+        channel.start_stream()
+        assert channel.closed
+        ended.set()
+        return "late"
+
+    client = Client(serving(block))
+    async with client.open(client.call("block")) as connection:
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        connection.disconnect()
+        await connection.over()
+    go.set()
+
+    assert await asyncio.to_thread(ended.wait, PATIENCE)
+    assert connection.body == b""
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+async def test_cancel_by_the_host_leaves_no_hook(swallows: bool) -> None:
+    """A host that cancels the request itself: hooks are cancelled and awaited first."""
+    waits, over = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def slow(channel: Channel) -> str:
+        waits.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert channel.closed
+            over.set()
+            if not swallows:
+                raise
+        return "late"
+
+    client = Client(serving(slow))
+    connection = client.open(client.call("slow"))
+    async with connection:
+        await waits.wait()
+        connection.task.cancel()
+        await connection.over()
+
+    assert over.is_set()
+    assert connection.task.cancelled()
+
+
+async def test_cancel_by_the_host_before_a_hook_has_run() -> None:
+    """Nothing is left behind either."""
+    held = Held()
+    client = Client(serving(held))
+    async with client.open(client.call("held")) as connection:
+        while not asyncio.all_tasks() - {connection.task, asyncio.current_task()}:
+            await asyncio.sleep(0)
+        connection.task.cancel()
+        await connection.over()
+
+    assert connection.task.cancelled()
+
+
+async def test_cancel_by_the_host_of_a_legacy_call_ends_its_stream() -> None:
+    """Who resumes it is not kept waiting for an answer that never comes."""
+    held = Held()
+    client = await Client.begin(serving(held), "2025-11-25")
+    async with client.open(client.call("held", progressToken=1)) as connection:
+        await held.waits.wait()
+        await held.channel.progress(1)
+        await connection.message()
+        connection.task.cancel()
+        await connection.over()
+
+    async with client.listen(after=connection.ids[-1]) as resumed:
+        await resumed.over()
+
+    assert resumed.complete
+    assert resumed.messages == []
+
+
+@pytest.mark.parametrize("version", LEGACIES)
+@pytest.mark.parametrize("id", [7, "seven"])
+async def test_cancel_notification_cancels_and_nothing_is_answered(version: str, id: Any) -> None:
+    """Rows 17 and 18: 202, the hook is cancelled, and no answer is sent for that id."""
+    held = Held()
+    client = await Client.begin(serving(held), version)
+    async with client.open(client.call("held", id=id)) as connection:
+        await held.waits.wait()
+        await cancel(client, id)
+        await connection.over()
+
+    assert held.saw[0] == "cancelled"
+    assert (202, b"") == (connection.status, connection.body)
+
+
+async def test_cancel_notification_ends_a_stream_without_an_answer() -> None:
+    """On a stream as well, and for a client that resumes it."""
+    held = Held()
+    client = await Client.begin(serving(held), "2025-11-25")
+    async with client.open(client.call("held", progressToken=1)) as connection:
+        await held.waits.wait()
+        await held.channel.progress(1)
+        await connection.message()
+        await cancel(client, 1)
+        await connection.over()
+
+    async with client.listen(after=connection.ids[-1]) as resumed:
+        await resumed.over()
+
+    assert connection.complete
+    assert all("result" not in m and "error" not in m for m in connection.messages)
+    assert all("result" not in m and "error" not in m for m in resumed.messages)
+
+
+async def test_cancel_notification_is_not_answered_whatever_the_hook_does() -> None:
+    """A hook that swallows its cancellation and returns, or fails, is not answered either."""
+    waits = asyncio.Event()
+
+    @tool
+    async def stubborn(raises: bool) -> str:
+        waits.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if raises:
+                raise ValueError from None
+        return "partial"
+
+    client = await Client.begin(serving(stubborn), "2025-11-25")
+    for raises in (False, True):
+        waits.clear()
+        async with client.open(client.call("stubborn", {"raises": raises})) as connection:
+            await waits.wait()
+            await cancel(client, 1)
+            await connection.over()
+
+        assert (202, b"") == (connection.status, connection.body)
+
+
+@pytest.mark.parametrize(
+    "params", [{"requestId": 99}, {"requestId": "1"}, {}, {"requestId": None}, {"requestId": [1]}]
+)
+async def test_cancel_notification_that_names_nothing_is_ignored(params: dict[str, Any]) -> None:
+    """2025-11-25, cancellation, "Error Handling": 202, and the call goes on."""
+    held = Held()
+    client = await Client.begin(serving(held), "2025-11-25")
+    async with client.open(client.call("held")) as connection:
+        await held.waits.wait()
+        told = await client.send(client.notification("notifications/cancelled", **params))
+        held.go.set()
+        await connection.over()
+
+    assert told.status == 202
+    assert connection.json["result"]["content"][0]["text"] == "done"
+
+
+async def test_cancel_notification_from_another_session_is_ignored() -> None:
+    """Ids are of one session."""
+    held = Held()
+    endpoint = serving(held)
+    client, other = [await Client.begin(endpoint, "2025-11-25") for _ in range(2)]
+    async with client.open(client.call("held")) as connection:
+        await held.waits.wait()
+        await cancel(other, 1)
+        held.go.set()
+        await connection.over()
+
+    assert connection.json["result"]["content"][0]["text"] == "done"
+
+
+async def test_cancel_means_all_calls_of_one_id() -> None:
+    """A client that uses an id twice at a time, which it must not, is served; both are meant."""
+    waits = asyncio.Semaphore(0)
+    go = asyncio.Event()
+
+    @tool
+    async def wait(name: str) -> str:
+        waits.release()
+        await go.wait()
+        return name
+
+    client = await Client.begin(serving(wait), "2025-11-25")
+
+    async def both() -> list[Any]:
+        async with (
+            client.open(client.call("wait", {"name": "a"})) as one,
+            client.open(client.call("wait", {"name": "b"})) as two,
+        ):
+            await waits.acquire()
+            await waits.acquire()
+            if not go.is_set():
+                await cancel(client, 1)
+            await one.over()
+            await two.over()
+        return [one, two]
+
+    assert [b"", b""] == [each.body for each in await both()]
+    go.set()
+    one, two = await both()
+    assert ["a", "b"] == [c.json["result"]["content"][0]["text"] for c in (one, two)]
+    assert not client.app.mux._calls
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_cancel_that_nobody_asked_for_is_a_failure(
+    version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hook that awaits what was cancelled elsewhere fails, with a reference."""
+
+    @tool
+    async def unlucky() -> str:
+        work = asyncio.create_task(asyncio.Event().wait())
+        work.cancel()
+        await work
+        return ""
+
+    client = await Client.begin(serving(unlucky), version)
+
+    answer = await client.send(client.call("unlucky"))
+
+    assert answer.json["result"]["isError"] is True
+    assert "reference" in answer.json["result"]["content"][0]["text"]
+    assert "CancelledError" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_hooks_cannot_end_the_server(kind: str) -> None:
+    """SystemExit costs one call, as does StopIteration, which no future carries."""
+
+    @tool
+    async def leave() -> str:
+        raise SystemExit(3)
+
+    @tool(name="leave")
+    def stop() -> str:
+        return next(iter([]))
+
+    client = Client(serving(leave if kind == "async" else stop))
+
+    answer = await client.send(client.call("leave"))
+
+    assert answer.json["result"]["isError"] is True
+
+
+async def test_threads_that_are_all_taken_let_further_calls_wait() -> None:
+    """`Limits.threads` run at once; a call that is cancelled while it waits never runs."""
+    begun, go = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    @tool
+    def block(name: str) -> str:
+        ran.append(name)
+        begun.set()
+        go.wait(PATIENCE)
+        return name
+
+    suite = Suite(name="test", version="1", tools=[block])
+    client = Client(Endpoint(Mux(suite, limits=Limits(threads=1))))
+    async with client.open(client.call("block", {"name": "a"})) as first:
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        async with client.open(client.call("block", {"name": "b"})) as second:
+            while client.app.mux._threads._work_queue.empty():
+                await asyncio.sleep(0)
+            second.disconnect()
+            await second.over()
+        go.set()
+        await first.over()
+
+    assert ["a"] == ran
+    assert first.json["result"]["content"][0]["text"] == "a"
+
+
+async def test_host_that_gives_the_body_again_does_not_spin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A middleware that replays the body whenever it is asked holds nothing up."""
+    held = Held()
+    endpoint = serving(held)
+    asked = 0
+
+    async def replaying(scope: Any, receive: Any, send: Any) -> None:
+        first = await receive()
+
+        async def again() -> Any:
+            nonlocal asked
+            asked += 1
+            return first
+
+        await endpoint(scope, again, send)
+
+    client = Client(replaying)
+    async with client.open(client.call("held")) as connection:
+        async with asyncio.timeout(PATIENCE):
+            await held.waits.wait()
+            held.go.set()
+        await connection.over()
+
+    assert connection.json["result"]["content"][0]["text"] == "done"
+    assert asked <= 3
+
+
+async def test_host_whose_receive_fails_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A defect of the host is logged and raised to it; the hook does not go on without it."""
+    held = Held()
+    endpoint = serving(held)
+
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        asked = [await receive()]
+
+        async def fails() -> Any:
+            if asked:
+                return asked.pop()
+            raise LookupError("the host is broken")
+
+        await endpoint(scope, fails, send)
+
+    client = Client(broken)
+    answer = await client.send(client.call("held"))
+
+    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert held.saw[0] == "cancelled" if held.saw else True
+    assert "the host is broken" in caplog.text
+
+
+async def test_host_whose_send_fails_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Behind the head nothing can be said any more: the host gets its own exception."""
+    held = Held()
+    client = Client(serving(held))
+    connection = client.open(client.call("held", progressToken=1))
+    with pytest.raises(LookupError):
+        async with connection:
+            await held.waits.wait()
+            await held.channel.progress(1)
+            await connection.message()
+            connection.fails = LookupError("the host is broken")
+            await held.channel.progress(2)
+            await connection.over()
+
+    assert ["cancelled", True, False] == held.saw
+    assert [logging.ERROR] == [record.levelno for record in caplog.records]
+
+
+async def test_host_that_goes_away_before_an_answer_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An OSError from `send` is a client that left: nothing is logged."""
+
+    @tool
+    async def quick() -> str:
+        return "done"
+
+    client = Client(serving(quick))
+    for message in (client.call("quick"), client.call("unknown"), client.notification("x")):
+        async with client.open(message) as connection:
+            connection.fails = BrokenPipeError()
+            await connection.over()
+
+    assert not caplog.records

@@ -1,0 +1,197 @@
+"""What comes from the host: assigns, who was authenticated, and its own defects."""
+
+import logging
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.testclient import TestClient
+
+from genmcp import Call, Channel, ConfigurationError, Endpoint, Mux, Suite, Tool
+from tests.asgi import Client, serving
+
+
+class Tell(Tool):
+    """Tells its assigns and its principal."""
+
+    name = "tell"
+
+    def __init__(self) -> None:
+        self.saw: list[dict[str, Any]] = []
+        self.principals: list[str | None] = []
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        self.saw.append(dict(channel.assigns))
+        self.principals.append(channel.principal)
+        channel.assigns["mine"] = request.arguments.get("mine")
+        channel.assigns["fixed"] = "changed"
+        return "told"
+
+
+def mux(tool: Tool, **assigns: Any) -> Mux:
+    return Mux(Suite(name="test", version="1", tools=[tool]), assigns=assigns)
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+async def test_assigns_have_three_layers(version: str) -> None:
+    """Copied over static; a null is copied, an absent key is not; nothing else leaks in."""
+    tell = Tell()
+    endpoint = Endpoint(mux(tell, fixed="f", user="nobody"), copy_assigns=["user", "team", "gone"])
+    state = {"user": "ada", "team": None, "secret": 1}
+    client = await Client.begin(endpoint, version, state=state)
+
+    for _ in range(2):
+        await client.send(client.call("tell", {"mine": 1}))
+
+    seen = {"fixed": "f", "user": "ada", "team": None}
+    assert [seen, seen] == tell.saw  # what one call sets, the next does not see
+    assert {"user": "ada", "team": None, "secret": 1} == state
+
+
+async def test_assigns_of_a_host_without_state_are_the_static_ones() -> None:
+    """A scope without a `state` has none of the keys."""
+    tell = Tell()
+    client = Client(Endpoint(mux(tell, user="nobody"), copy_assigns=["user"]))
+
+    await client.send(client.call("tell"))
+
+    assert [{"user": "nobody"}] == tell.saw
+
+
+class User:
+    def __init__(self, identity: Any, *, authenticated: bool = True) -> None:
+        self.identity = identity
+        self.is_authenticated = authenticated
+
+
+@pytest.mark.parametrize(
+    ("scope", "principal"),
+    [
+        ({}, None),
+        ({"user": None}, None),
+        ({"user": User("ada")}, "ada"),
+        ({"user": User("ada", authenticated=False)}, None),
+        ({"user": SimpleUser("bob")}, "bob"),
+    ],
+)
+async def test_principal_is_the_authenticated_user(scope: Any, principal: str | None) -> None:
+    """By default the identity of `scope["user"]`, Starlette's convention."""
+    tell = Tell()
+    client = Client(serving(tell), **scope)
+
+    await client.send(client.call("tell"))
+
+    assert [principal] == tell.principals
+
+
+async def test_principal_may_be_found_by_a_function() -> None:
+    """principal= is given the scope."""
+    tell = Tell()
+    client = Client(serving(tell, principal=lambda scope: scope["who"]), who="ada")
+
+    await client.send(client.call("tell"))
+
+    assert ["ada"] == tell.principals
+
+
+class Nameless:
+    is_authenticated = True
+
+    @property
+    def identity(self) -> str:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("user", [User(""), User(None), User(7), Nameless(), {"name": "ada"}])
+async def test_principal_without_an_identity_is_an_error_in_the_log(
+    user: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """500 with a reference; the log names the option. Nobody is taken for somebody else."""
+    client = Client(serving(Tell), user=user)
+
+    answer = await client.send(client.call("tell"))
+
+    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    (record,) = caplog.records
+    assert answer.json["error"]["data"]["reference"] in record.getMessage()
+    assert "principal=" in caplog.text
+
+
+@pytest.mark.parametrize("found", ["", 7, b"ada"])
+async def test_principal_that_is_no_identity_is_an_error_in_the_log(
+    found: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An empty text would be the same somebody for everybody."""
+    client = Client(serving(Tell, principal=lambda scope: found))
+
+    answer = await client.send(client.call("tell"))
+
+    assert answer.status == 500
+    assert "principal=" in caplog.text
+
+
+def test_principal_through_starlettes_own_middleware() -> None:
+    """AuthenticationMiddleware and SimpleUser work as they come."""
+    tell = Tell()
+
+    class Everybody(AuthenticationBackend):
+        async def authenticate(self, conn: Any) -> Any:
+            return AuthCredentials([]), SimpleUser(conn.headers["x-user"])
+
+    app = Starlette(
+        routes=[serving(tell).route("/mcp")],
+        middleware=[Middleware(AuthenticationMiddleware, backend=Everybody())],
+    )
+    client = Client(None)
+    message = client.call("tell")
+    with TestClient(app) as http:
+        answer = http.post(
+            "/mcp", json=message, headers={**client._headers(message), "x-user": "ada"}
+        )
+
+    assert answer.status_code == 200
+    assert ["ada"] == tell.principals
+
+
+async def principal_that_waits(scope: Any) -> str:
+    return "ada"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"copy_assigns": "user"}, "copy_assigns"),
+        ({"heartbeat": 0}, "heartbeat"),
+        ({"grace": -1}, "grace"),
+        ({"principal": principal_that_waits}, "principal"),
+        ({"principal": "ada"}, "principal"),
+    ],
+)
+def test_options_that_are_wrong_are_named(options: Any, said: str) -> None:
+    """At construction, never per request."""
+    with pytest.raises(ConfigurationError, match=said):
+        serving(**options)
+
+
+async def test_defects_of_the_host_cost_one_request(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception in the endpoint itself: logged with its reference, 500, and on it goes."""
+
+    def broken(scope: Any) -> str | None:
+        if "x-broken" in dict((k.decode(), v) for k, v in scope["headers"]):
+            raise LookupError("secret")
+        return None
+
+    client = Client(serving(Tell, principal=broken))
+
+    failed = await client.send(client.call("tell"), headers={"x-broken": "1"})
+    fine = await client.send(client.call("tell"))
+
+    (record,) = caplog.records
+    assert (500, 200) == (failed.status, fine.status)
+    assert "secret" not in failed.body.decode()
+    assert record.levelno == logging.ERROR
+    assert failed.json["error"]["data"]["reference"] in record.getMessage()
+    assert "LookupError: secret" in caplog.text

@@ -1,0 +1,447 @@
+"""Sessions of the revisions before 2026-07-28, at the same URL."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from genmcp import Call, Channel, Endpoint, InvalidParams, Limits, Mux, Suite, Tool, tool
+from genmcp.errors import ResourceNotFound
+from genmcp.mux import sessions
+from tests.asgi import LEGACIES, MODERN, Client, serving
+
+
+@tool
+async def echo(text: str) -> str:
+    """Says it again."""
+    return text
+
+
+@pytest.fixture(params=LEGACIES)
+def version(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def test_legacy_revisions_are_four() -> None:
+    """Every revision since the first is tested here."""
+    assert LEGACIES == ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
+
+
+async def test_legacy_initialize_begins_a_session(version: str) -> None:
+    """The answer agrees on the version, and carries an id of visible ASCII."""
+    client = Client(serving(echo), version)
+
+    answer = await client.send(client.initialize(), headers={"mcp-protocol-version": None})
+
+    result = answer.json["result"]
+    assert (200, version) == (answer.status, result["protocolVersion"])
+    assert result["serverInfo"]["name"] == "test"
+    assert {"tools", "logging"} == set(result["capabilities"])
+    assert all(0x21 <= ord(letter) <= 0x7E for letter in answer.headers["mcp-session-id"])
+    assert "resultType" not in result
+
+
+@pytest.mark.parametrize("asked", ["2099-01-01", "1.0", ""])
+async def test_legacy_unknown_version_is_answered_with_the_newest(asked: str) -> None:
+    """2025-11-25, lifecycle, "Version Negotiation"."""
+    client = Client(serving(echo), "2025-11-25")
+
+    answer = await client.send(
+        client.initialize(protocolVersion=asked), headers={"mcp-protocol-version": None}
+    )
+
+    assert answer.json["result"]["protocolVersion"] == "2025-11-25"
+
+
+async def test_legacy_initialize_asking_for_a_modern_version_gets_the_newest_legacy() -> None:
+    """A handshake agrees on a version that has one."""
+    client = Client(serving(echo), "2025-11-25")
+
+    answer = await client.send(
+        client.initialize(protocolVersion=MODERN), headers={"mcp-protocol-version": None}
+    )
+
+    assert answer.json["result"]["protocolVersion"] == "2025-11-25"
+
+
+async def test_legacy_initialize_must_be_a_request_with_params() -> None:
+    """Without an id, or without what it must say, it is 400."""
+    client = Client(serving(echo), "2025-11-25")
+    told = client.initialize()
+
+    silent = await client.send({key: told[key] for key in ("jsonrpc", "method", "params")})
+    empty = await client.send({**told, "params": {}})
+
+    assert (400, -32600) == (silent.status, silent.json["error"]["code"])
+    assert (400, -32602, "begin") == (empty.status, empty.json["error"]["code"], empty.json["id"])
+
+
+async def test_legacy_initialize_with_endless_capabilities_is_refused() -> None:
+    """The session id repeats them in a header, so there is a bound, and the message tells it."""
+    client = Client(serving(echo), "2025-11-25")
+
+    answer = await client.send(
+        client.initialize(capabilities={"experimental": {"x": {"y": "z" * 5000}}})
+    )
+
+    assert answer.json["error"]["code"] == -32602
+    assert str(sessions._MOST) in answer.json["error"]["message"]
+
+
+async def test_legacy_calls_are_served_before_initialized_is_told(version: str) -> None:
+    """notifications/initialized is accepted, and nobody waits for it."""
+    client = await Client.begin(serving(echo), version)
+
+    early = await client.send(client.call("echo", {"text": "x"}))
+    told = await client.send(client.notification("notifications/initialized"))
+    late = await client.send(client.call("echo", {"text": "y"}, id="b"))
+
+    assert (200, 202, 200) == (early.status, told.status, late.status)
+    assert told.body == b""
+    assert late.json["result"]["content"] == [{"type": "text", "text": "y"}]
+    assert "resultType" not in late.json["result"]
+
+
+async def test_legacy_ping_list_and_levels(version: str) -> None:
+    """ping and logging/setLevel are answered with nothing, tools/list with the tools."""
+    client = await Client.begin(serving(echo), version)
+
+    ping = await client.send(client.request("ping"))
+    level = await client.send(client.request("logging/setLevel", {"level": "error"}))
+    listed = await client.send(client.request("tools/list"))
+
+    assert ping.json["result"] == {}
+    assert level.json["result"] == {}
+    (found,) = listed.json["result"]["tools"]
+    assert found["name"] == "echo"
+    assert set(listed.json["result"]) == {"tools"}
+
+
+async def test_legacy_session_sets_the_level_of_its_log_messages(version: str) -> None:
+    """"info" until it is set; from then on what is less severe is not sent, in this session."""
+
+    @tool
+    async def work(channel: Channel) -> str:
+        assert await channel.log("emergency", "out of paper")
+        for level in ("debug", "info", "error"):
+            await channel.log(level, level)
+        return "done"
+
+    endpoint = serving(work)
+    client, other = [await Client.begin(endpoint, version) for _ in range(2)]
+
+    async def heard(client: Client) -> list[Any]:
+        answer = await client.send(client.call("work"))
+        return [m["params"]["data"] for m in answer.messages if "method" in m]
+
+    assert ["out of paper", "info", "error"] == await heard(client)
+    await client.send(client.request("logging/setLevel", {"level": "debug"}))
+    assert ["out of paper", "debug", "info", "error"] == await heard(client)
+    await client.send(client.request("logging/setLevel", {"level": "critical"}))
+    assert ["out of paper"] == await heard(client)
+    assert ["out of paper", "info", "error"] == await heard(other)
+
+
+async def test_legacy_level_that_does_not_exist_is_refused(version: str) -> None:
+    """-32602, in an answer like any other."""
+    client = await Client.begin(serving(echo), version)
+
+    answer = await client.send(client.request("logging/setLevel", {"level": "loud"}))
+
+    assert (200, -32602) == (answer.status, answer.json["error"]["code"])
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("no/such", {}, -32601),
+        ("server/discover", {}, -32601),
+        ("resources/list", {}, -32601),
+        ("sampling/createMessage", {}, -32601),
+        ("tools/call", {"name": "sing"}, -32602),
+        ("tools/call", {}, -32602),
+        ("tools/call", {"name": "echo", "arguments": 3}, -32602),
+        ("tools/list", {"cursor": "forged"}, -32602),
+    ],
+)
+async def test_legacy_errors_of_accepted_requests_are_200(
+    version: str, method: str, params: dict[str, Any], code: int
+) -> None:
+    """An error is an answer: its HTTP status is 200, so that clients read it."""
+    client = await Client.begin(serving(echo), version)
+
+    answer = await client.send(client.request(method, params, id="x"))
+
+    assert (200, "x") == (answer.status, answer.json["id"])
+    assert answer.json["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("revision", "result"),
+    [("2025-11-25", True), ("2025-06-18", False), ("2025-03-26", False), ("2024-11-05", False)],
+)
+async def test_legacy_argument_faults_are_what_the_revision_says(
+    revision: str, result: bool
+) -> None:
+    """Row 24: an isError result since SEP-1303, an error -32602 before."""
+    client = await Client.begin(serving(echo), revision)
+
+    answer = await client.send(client.call("echo", {"text": 3}))
+
+    assert answer.status == 200
+    if result:
+        assert answer.json["result"]["isError"] is True
+    else:
+        assert answer.json["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize("revision", [MODERN, "2025-11-25"])
+async def test_resource_errors_have_the_code_of_the_revision(revision: str) -> None:
+    """-32002 became -32602."""
+
+    @tool
+    async def read() -> str:
+        raise ResourceNotFound("file:///x")
+
+    client = await Client.begin(serving(read), revision)
+
+    answer = await client.send(client.call("read"))
+
+    assert answer.json["error"]["code"] == (-32602 if revision == MODERN else -32002)
+
+
+@pytest.mark.parametrize("id", ["forged", "g1AAAAAAAAAA", "g1" + "A" * 200, "ü", ""])
+async def test_legacy_forged_sessions_are_404(version: str, id: str) -> None:
+    """What was never given out is not found; the request's id is in the answer."""
+    client = await Client.begin(serving(echo), version)
+    client.session = id
+
+    posted = await client.send(client.request("ping", id=5))
+    told = await client.send(client.notification("notifications/initialized"))
+    got = await client.send(method="GET")
+    ended = await client.send(method="DELETE")
+
+    assert [404] * 4 == [each.status for each in (posted, told, got, ended)]
+    assert (-32600, 5) == (posted.json["error"]["code"], posted.json["id"])
+
+
+async def test_legacy_session_without_an_id_is_400(version: str) -> None:
+    """2025-11-25, "Session Management", point 2; the message says what to do."""
+    client = Client(serving(echo), version)
+
+    posted = await client.send(client.request("ping", id=5))
+    told = await client.send(client.notification("notifications/initialized"))
+
+    assert (400, -32600, 5) == (posted.status, posted.json["error"]["code"], posted.json["id"])
+    assert "initialize" in posted.json["error"]["message"]
+    assert told.status == 400
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_legacy_streams_without_a_session_are_405(version: str, method: str) -> None:
+    """Whoever has no session learns that there is only POST."""
+    client = Client(serving(echo), version)
+
+    answer = await client.send(method=method)
+
+    assert (405, "POST") == (answer.status, answer.headers["allow"])
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+async def test_legacy_unknown_version_header_is_400(version: str, method: str) -> None:
+    """2025-11-25, "Protocol Version Header": an unsupported one MUST be 400."""
+    client = await Client.begin(serving(echo), version)
+
+    answer = await client.send(
+        client.request("ping") if method == "POST" else None,
+        method=method,
+        headers={"mcp-protocol-version": "1999-01-01"},
+    )
+
+    assert answer.status == 400
+    assert "2025-11-25" in answer.json["error"]["data"]["supported"]
+
+
+async def test_legacy_session_of_another_secret_is_404_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log names the remedy, once: anybody can send such ids."""
+    client = await Client.begin(serving(echo), "2025-11-25")
+    client.app = serving(echo)
+
+    for _ in range(3):
+        assert (await client.send(client.request("ping"))).status == 404
+
+    (record,) = caplog.records
+    assert "GENMCP_SECRET" in record.message
+
+
+async def test_legacy_session_opens_where_the_secret_is_known() -> None:
+    """Any process with the secret serves the session; another audience does not."""
+    suite = Suite(name="test", version="1", tools=[echo])
+    secret = "a secret that is long enough"
+    client = await Client.begin(Endpoint(Mux(suite, secret=secret)), "2025-11-25")
+
+    client.app = Endpoint(Mux(suite, secret=["another that is long enough", secret]))
+    assert (await client.send(client.request("ping"))).status == 200
+
+    client.app = Endpoint(Mux(suite, secret=secret, audience="other"))
+    assert (await client.send(client.request("ping"))).status == 404
+
+
+async def test_legacy_session_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An absolute life: after it, 404."""
+    suite = Suite(name="test", version="1", tools=[echo])
+    client = await Client.begin(Endpoint(Mux(suite, limits=Limits(session=60))), "2025-11-25")
+    now = sessions.time.time()
+
+    monkeypatch.setattr(sessions.time, "time", lambda: now + 59)
+    assert (await client.send(client.request("ping"))).status == 200
+
+    monkeypatch.setattr(sessions.time, "time", lambda: now + 61)
+    answer = await client.send(client.request("ping"))
+    assert (404, "Session expired") == (answer.status, answer.json["error"]["message"])
+
+
+async def test_legacy_session_is_bound_to_its_principal() -> None:
+    """Nobody else can use it, nor anybody anonymous."""
+    endpoint = serving(echo, principal=lambda scope: scope["who"])
+    client = await Client.begin(endpoint, "2025-11-25", who="ada")
+
+    assert (await client.send(client.request("ping"))).status == 200
+    for who in ("bob", None):
+        client.scope = {"who": who}
+        assert (await client.send(client.request("ping"))).status == 404
+
+
+async def test_legacy_ended_session_stays_dead(version: str) -> None:
+    """204; then 404 for everything, a second DELETE among it."""
+    client = await Client.begin(serving(echo), version)
+    other = await Client.begin(client.app, version)
+
+    ended = await client.send(method="DELETE")
+    after = [
+        await client.send(client.request("ping")),
+        await client.send(client.notification("notifications/initialized")),
+        await client.send(method="GET"),
+        await client.send(method="DELETE"),
+    ]
+
+    assert (204, b"") == (ended.status, ended.body)
+    assert [404] * 4 == [each.status for each in after]
+    assert (await other.send(other.request("ping"))).status == 200
+
+
+async def test_legacy_delete_cancels_what_the_session_has_open(version: str) -> None:
+    """Row 32: its calls are cancelled, its streams end; those of others go on."""
+    cancelled: list[str] = []
+    waiting = asyncio.Semaphore(0)
+    go = asyncio.Event()
+
+    @tool
+    async def wait(name: str, channel: Channel) -> str:
+        try:
+            await channel.progress(1)
+            waiting.release()
+            await go.wait()
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+        return name
+
+    endpoint = serving(wait)
+    client, other = [await Client.begin(endpoint, version) for _ in range(2)]
+    async with (
+        client.open(client.call("wait", {"name": "silent"}, id=1)) as silent,
+        client.open(client.call("wait", {"name": "told"}, id=2, progressToken=1)) as told,
+        client.listen() as listener,
+        other.open(other.call("wait", {"name": "other"})) as others,
+    ):
+        await listener.begun()
+        for _ in range(3):
+            await waiting.acquire()
+        await client.send(method="DELETE")
+        for each in (silent, told, listener):
+            await each.over()
+        go.set()
+        await others.over()
+
+    assert {"silent", "told"} == set(cancelled)
+    assert (202, b"") == (silent.status, silent.body)
+    assert [m.get("method") for m in told.messages] == ["notifications/progress"]
+    assert told.complete
+    assert listener.complete
+    assert others.json["result"]["content"][0]["text"] == "other"
+
+
+async def test_legacy_responses_nobody_waits_for_are_400(version: str) -> None:
+    """Row 36: a response answers nothing, as nothing was asked."""
+    client = await Client.begin(serving(echo), version)
+
+    for response in ({"result": {}}, {"error": {"code": 1, "message": "no"}}):
+        answer = await client.send({"jsonrpc": "2.0", "id": 1, **response})
+
+        assert (400, -32600) == (answer.status, answer.json["error"]["code"])
+        assert "id" not in answer.json
+
+
+async def test_legacy_progress_from_a_client_is_ignored(version: str) -> None:
+    """Row 35: 202."""
+    client = await Client.begin(serving(echo), version)
+
+    answer = await client.send(
+        client.notification("notifications/progress", progressToken=1, progress=1)
+    )
+
+    assert answer.status == 202
+
+
+async def test_legacy_client_is_known_from_its_handshake(version: str) -> None:
+    """What the client said in initialize is in `channel.client` of every call."""
+
+    class Who(Tool):
+        name = "who"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            client = channel.client
+            assert client.info is not None
+            roots = client.capabilities.roots is not None
+            return json.dumps([client.info.name, client.info.version, client.revision, roots])
+
+    client = Client(serving(Who), version)
+    begun = await client.send(
+        client.initialize(
+            capabilities={"roots": {}}, clientInfo={"name": "Ada's", "version": "7"}
+        )
+    )
+    client.session = begun.headers["mcp-session-id"]
+
+    answer = await client.send(client.call("who"))
+
+    assert ["Ada's", "7", version, True] == json.loads(answer.json["result"]["content"][0]["text"])
+
+
+async def test_legacy_failures_of_hooks_cost_one_call(version: str) -> None:
+    """Rows 1 and 3: an answer with status 200, and the session goes on."""
+
+    @tool
+    async def fail(how: str) -> Any:
+        if how == "refuse":
+            raise InvalidParams("no")
+        if how == "raise":
+            raise KeyError("secret")
+        return object()
+
+    client = await Client.begin(serving(fail), version)
+
+    refused, raised, wrong = [
+        await client.send(client.call("fail", {"how": how})) for how in ("refuse", "raise", "wrong")
+    ]
+
+    assert (200, -32602) == (refused.status, refused.json["error"]["code"])
+    assert raised.json["result"]["isError"] is True
+    assert "secret" not in raised.body.decode()
+    assert (200, -32603) == (wrong.status, wrong.json["error"]["code"])
+    assert (await client.send(client.request("ping"))).json["result"] == {}

@@ -1,0 +1,427 @@
+"""Event streams of the revisions before 2026-07-28: ids, resuming, listening."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool, tool
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Append
+from tests.asgi import LEGACIES, Client, Connection, serving
+
+SECRET = "a secret that is long enough"
+
+
+class Steps(Tool):
+    """Says a number whenever it is told to go on."""
+
+    name = "steps"
+
+    def __init__(self) -> None:
+        self.go = asyncio.Queue[str | None]()
+        self.begun = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        self.begun.set()
+        try:
+            while (said := await self.go.get()) is not None:
+                if said == "release":
+                    channel.release(retry=70)
+                else:
+                    await channel.log("error", said)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return "done"
+
+    def say(self, *words: str | None) -> None:
+        for word in words:
+            self.go.put_nowait(word)
+
+
+@pytest.fixture(params=LEGACIES)
+def version(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def said(connection: Connection) -> list[Any]:
+    """Return what was logged, and "done" for the result."""
+    return [
+        m["params"]["data"] if "method" in m else m["result"]["content"][0]["text"]
+        for m in connection.messages
+    ]
+
+
+async def test_stream_events_have_ids_that_name_the_stream(version: str) -> None:
+    """Ids are of one stream, and count its messages; two streams share none."""
+    steps = Steps()
+    steps.say("a", "b", None, "a", None)
+    client = await Client.begin(serving(steps), version)
+
+    first = await client.send(client.call("steps"))
+    second = await client.send(client.call("steps"))
+
+    assert ["a", "b", "done"] == said(first)
+    streams = {id.partition("/")[0] for id in first.ids}
+    assert len(streams) == 1
+    assert ["1", "2", "3"] == [id.partition("/")[2] for id in first.ids][-3:]
+    assert not set(first.ids) & set(second.ids)
+
+
+async def test_stream_begins_with_an_empty_event_on_2025_11_25_only(version: str) -> None:
+    """The priming event carries an id and no data (SEP-1699)."""
+    steps = Steps()
+    steps.say("a", None)
+    client = await Client.begin(serving(steps), version)
+
+    answer = await client.send(client.call("steps"))
+
+    first = answer.events[0]
+    if version == "2025-11-25":
+        assert ("", "0") == (first.data, (first.id or "").partition("/")[2])
+    else:
+        assert first.message["params"]["data"] == "a"
+
+
+async def test_stream_released_is_polled(version: str) -> None:
+    """release ends the connection with a retry field; the client comes back for the rest."""
+    steps = Steps()
+    client = await Client.begin(serving(steps), version)
+    async with client.open(client.call("steps")) as connection:
+        steps.say("a", "release")
+        await connection.message()
+        await connection._until(lambda: connection.complete)
+        assert connection.events[-1].retry == "70"
+
+        steps.say("b")
+        async with client.listen(after=connection.ids[-1]) as resumed:
+            assert (await resumed.message())["params"]["data"] == "b"
+            steps.say("c", None)
+            await resumed.over()
+
+    assert ["a"] == said(connection)
+    assert ["b", "c", "done"] == said(resumed)
+
+
+async def test_stream_released_before_anything_was_said_can_be_resumed() -> None:
+    """The head, the priming event and the retry field are sent; nothing else."""
+    steps = Steps()
+    client = await Client.begin(serving(steps), "2025-11-25")
+    async with client.open(client.call("steps")) as connection:
+        steps.say("release", None)
+        await connection.over()
+    primed, retry = connection.events
+    assert (primed.data, retry.retry) == ("", "70")
+
+    assert primed.id is not None
+    resumed = await client.listen(after=primed.id).__aenter__()
+    await resumed.over()
+
+    assert ["done"] == said(resumed)
+
+
+async def test_stream_a_client_leaves_is_finished_and_fetched(version: str) -> None:
+    """Row 19: a disconnect is no cancellation; the answer waits for Last-Event-ID."""
+    steps = Steps()
+    client = await Client.begin(serving(steps), version)
+    async with client.open(client.call("steps")) as connection:
+        steps.say("a")
+        await connection.message()
+        connection.disconnect()
+        steps.say("b", None)
+        await connection.over()
+    assert ["a"] == said(connection)
+    assert not steps.cancelled.is_set()
+
+    for _ in range(2):  # it may be fetched again: the first answer could be lost as well
+        async with client.listen(after=connection.ids[-1]) as resumed:
+            await resumed.over()
+        assert ["b", "done"] == said(resumed)
+
+
+async def test_stream_that_is_over_is_over_for_who_has_all_of_it() -> None:
+    """Resuming behind the last event ends at once, instead of waiting for more."""
+    steps = Steps()
+    steps.say("a", None)
+    client = await Client.begin(serving(steps), "2025-11-25")
+    answer = await client.send(client.call("steps"))
+
+    async with client.listen(after=answer.ids[-1]) as resumed:
+        await resumed.over()
+
+    assert resumed.events == []
+    assert resumed.complete
+
+
+async def test_stream_is_fetched_from_another_process() -> None:
+    """Another endpoint over the same store and secret has it: what was said, and what comes."""
+    steps, store = Steps(), MemoryStore()
+    suite = Suite(name="test", version="1", tools=[steps])
+    one, two = [Endpoint(Mux(suite, secret=SECRET, store=store)) for _ in range(2)]
+    client = await Client.begin(one, "2025-11-25")
+    async with client.open(client.call("steps")) as connection:
+        steps.say("a", "b")
+        await connection.message()
+        place = connection.ids[-1]
+        connection.disconnect()
+        client.app = two
+        async with client.listen(after=place) as resumed:
+            assert (await resumed.message())["params"]["data"] == "b"
+            steps.say("c", None)
+            await resumed.over()
+
+    assert ["b", "c", "done"] == said(resumed)
+
+
+async def test_stream_of_a_tool_that_wants_it_is_cancelled_on_disconnect(version: str) -> None:
+    """on_disconnect="cancel": the hook is cancelled, and who resumes is not kept waiting."""
+
+    class Fleeting(Steps):
+        on_disconnect = "cancel"
+
+    steps = Fleeting()
+    client = await Client.begin(serving(steps), version)
+    async with client.open(client.call("steps")) as connection:
+        steps.say("a")
+        await connection.message()
+        connection.disconnect()
+        await connection.over()
+    assert steps.cancelled.is_set()
+
+    async with client.listen(after=connection.ids[-1]) as resumed:
+        await resumed.over()
+
+    assert resumed.messages == []
+
+
+async def test_stream_that_is_resumed_takes_over_a_live_connection() -> None:
+    """No message goes out twice: the old connection ends, whoever resumed it or began it."""
+    steps = Steps()
+    client = await Client.begin(serving(steps), "2025-11-25")
+    async with client.open(client.call("steps")) as first:
+        steps.say("a")
+        await first.message()
+        async with client.listen(after=first.ids[-1]) as second:
+            await first._until(lambda: first.complete)
+            steps.say("b")
+            await second.message()
+            async with client.listen(after=second.ids[-1]) as third:
+                await second.over()
+                steps.say("c", None)
+                await third.over()
+
+    assert (["a"], ["b"], ["c", "done"]) == (said(first), said(second), said(third))
+
+
+async def test_stream_is_resumable_however_long_it_is_silent() -> None:
+    """A call that says nothing for longer than events are kept is still there to come back to."""
+    now = 0.0
+    steps = Steps()
+    suite = Suite(name="test", version="1", tools=[steps])
+    mux = Mux(suite, store=MemoryStore(clock=lambda: now), limits=Limits(replay=10))
+    client = await Client.begin(Endpoint(mux), "2025-11-25")
+    async with client.open(client.call("steps")) as connection:
+        steps.say("a")
+        await connection.message()
+        connection.disconnect()
+        now = 1000.0
+        async with client.listen(after=connection.ids[-1]) as resumed:
+            await resumed.begun()
+            steps.say(None)
+            await resumed.over()
+
+    assert ["done"] == said(resumed)
+
+
+async def test_stream_events_that_were_dropped_are_told_of() -> None:
+    """A comment says how many are gone, then come those that are kept."""
+    steps = Steps()
+    steps.say("a", "b", "c", "d", None)
+    suite = Suite(name="test", version="1", tools=[steps])
+    client = await Client.begin(
+        Endpoint(Mux(suite, limits=Limits(replay_events=2))), "2025-11-25"
+    )
+    answer = await client.send(client.call("steps"))
+
+    async with client.listen(after=answer.ids[1]) as resumed:
+        await resumed.over()
+
+    assert [" 2 events are not kept any more"] == resumed.comments
+    assert ["d", "done"] == said(resumed)
+
+
+@pytest.mark.parametrize("after", ["", "x", "x/y", "x/²", "x/-1", "x/" + "9" * 5000, "other/3"])
+async def test_stream_that_is_unknown_cannot_be_resumed(version: str, after: str) -> None:
+    """400, with words that name the header."""
+    client = await Client.begin(serving(Steps()), version)
+
+    answer = await client.send(method="GET", headers={"last-event-id": after})
+
+    assert (400, -32600) == (answer.status, answer.json["error"]["code"])
+    assert "Last-Event-ID" in answer.json["error"]["message"]
+
+
+async def test_stream_of_another_session_cannot_be_resumed() -> None:
+    """An id that was overheard is worth nothing."""
+    steps = Steps()
+    steps.say("a", None)
+    endpoint = serving(steps)
+    client, other = [await Client.begin(endpoint, "2025-11-25") for _ in range(2)]
+    answer = await client.send(client.call("steps"))
+
+    foreign = await other.send(method="GET", headers={"last-event-id": answer.ids[0]})
+
+    assert foreign.status == 400
+
+
+async def test_stream_that_cannot_be_kept_is_still_sent(caplog: pytest.LogCaptureFixture) -> None:
+    """A store that is full costs the resuming, not the call; the log says so."""
+    steps = Steps()
+    steps.say("a", None)
+    suite = Suite(name="test", version="1", tools=[steps])
+    store = MemoryStore(max_bytes=1)
+    client = await Client.begin(Endpoint(Mux(suite, store=store)), "2025-11-25")
+
+    answer = await client.send(client.call("steps"))
+
+    assert ["a", "done"] == said(answer)
+    assert {"WARNING"} == {record.levelname for record in caplog.records}
+    assert "max_bytes" in caplog.text
+
+
+async def test_stream_of_a_client_that_takes_json_only_is_json(version: str) -> None:
+    """Nothing can be resumed then, and release does nothing."""
+    steps = Steps()
+    steps.say("a", "release", None)
+    client = await Client.begin(serving(steps), version)
+
+    answer = await client.send(client.call("steps"), headers={"accept": "application/json"})
+
+    assert answer.json["result"]["content"][0]["text"] == "done"
+
+
+async def test_stream_answer_first_is_one_json_body(version: str) -> None:
+    """A call that says nothing is answered with JSON on every revision."""
+    steps = Steps()
+    steps.say(None)
+    client = await Client.begin(serving(steps), version)
+
+    answer = await client.send(client.call("steps"))
+
+    assert not answer.is_stream
+
+
+# The stream a session listens on.
+
+
+def store_and_session(client: Client) -> tuple[Any, str]:
+    mux = client.app.mux
+    return mux.store, mux.sessions.open(client.session, None).key
+
+
+async def tell(client: Client, data: str) -> None:
+    """Say something to the session, as the server will."""
+    store, key = store_and_session(client)
+    message = (
+        b'{"jsonrpc":"2.0","method":"notifications/message","params":'
+        b'{"level":"info","data":"%b"}}' % data.encode()
+    )
+    await store.apply(Append(f"session:{key}:listener", message, ttl=300, keep=4))
+
+
+async def test_listener_is_alive_in_silence(version: str) -> None:
+    """Comments break the silence."""
+    client = await Client.begin(serving(heartbeat=0.01), version)
+
+    async with client.listen() as listener:
+        assert (await listener.event()).comment == ""
+        assert (await listener.event()).comment == ""
+        assert (200, True) == (listener.status, listener.is_stream)
+
+
+async def test_listener_that_does_not_take_streams_is_406(version: str) -> None:
+    """A GET opens an event stream, and nothing else."""
+    client = await Client.begin(serving(), version)
+
+    answer = await client.send(method="GET", headers={"accept": "application/json"})
+
+    assert answer.status == 406
+
+
+async def test_listener_hears_what_is_said_and_resumes(version: str) -> None:
+    """Each message has an id; what came while nobody listened is fetched with it."""
+    client = await Client.begin(serving(heartbeat=0.01), version)
+    async with client.listen() as listener:
+        await listener.event()
+        await tell(client, "a")
+        await listener.message()
+    await tell(client, "b")
+
+    async with client.listen(after=listener.ids[-1]) as again:
+        await again.message()
+        await tell(client, "c")
+        await again.message()
+
+    assert (["a"], ["b", "c"]) == (said(listener), said(again))
+
+
+async def test_listener_is_taken_over_by_a_second_one() -> None:
+    """2025-11-25, "Multiple Connections": the first ends, and no message goes out twice."""
+    client = await Client.begin(serving(heartbeat=0.01), "2025-11-25")
+    async with client.listen() as first:
+        await first.event()
+        await tell(client, "a")
+        await first.message()
+        async with client.listen() as second:
+            await first.over()
+            await second.event()
+            await tell(client, "b")
+            await second.message()
+
+    assert (["a"], ["b"]) == (said(first), said(second))
+    assert first.complete
+
+
+@pytest.mark.parametrize("after", ["listener/", "listener/x", "listener/0000"])
+async def test_listener_with_an_unknown_place_is_told_so(after: str) -> None:
+    """A comment says that something is missing; then come the messages there are."""
+    client = await Client.begin(serving(), "2025-11-25")
+    await tell(client, "a")
+
+    async with client.listen(after=after) as listener:
+        assert "missed" in ((await listener.event()).comment or "")
+        await listener.message()
+
+    assert ["a"] == said(listener)
+
+
+async def test_listener_that_reads_too_slowly_is_told_so_and_ended() -> None:
+    """One whose place was dropped comes back for what is kept."""
+    client = await Client.begin(serving(heartbeat=0.01), "2025-11-25")
+    async with client.listen() as listener:
+        await listener.event()
+        listener.reading.clear()
+        for letter in "abcdefgh":
+            await tell(client, letter)
+            await asyncio.sleep(0)
+        listener.reading.set()
+        await listener.over()
+
+    assert "missed" in listener.comments[-1]
+    assert listener.complete
+
+
+async def test_listener_of_a_client_that_left_leaves_nothing() -> None:
+    """Neither a task nor a follower is left behind."""
+    client = await Client.begin(serving(heartbeat=0.01), "2025-11-25")
+    async with client.listen() as listener:
+        await listener.event()
+    async with client.listen() as broken:
+        await broken.event()
+        broken.fails = BrokenPipeError()
+        await broken.over()
+
+    assert not client.app._shutdown._loops

@@ -1,0 +1,147 @@
+"""Bodies that are too large, too slow, too deep, or cut."""
+
+import asyncio
+import json
+import logging
+
+import httpx
+import pytest
+
+from genmcp import Endpoint, Limits, Mux, Suite, tool
+from tests.asgi import PATIENCE, Client
+from tests.serving import serve
+
+
+@tool
+async def echo(text: str) -> str:
+    """Says it again."""
+    return text
+
+
+def endpoint(**limits: float) -> Endpoint:
+    suite = Suite(name="test", version="1", tools=[echo])
+    return Endpoint(Mux(suite, limits=Limits(**limits)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", ["101", "9" * 18, "9" * 5000])
+async def test_body_whose_length_is_told_is_refused_unread(length: str) -> None:
+    """413, with the limit and its name, before a byte of it is taken in."""
+    client = Client(endpoint(body=100))
+    connection = client.open(body=[b"{}"], headers={"content-length": length})
+    async with connection:
+        await connection.over()
+
+    assert (413, -32600) == (connection.status, connection.json["error"]["code"])
+    assert "100 bytes (limit: body)" in connection.json["error"]["message"]
+    assert connection._body == [b"{}"]
+
+
+async def test_body_in_chunks_is_refused_as_soon_as_it_is_too_large() -> None:
+    """413 as well; what comes behind is not read."""
+    client = Client(endpoint(body=100))
+    connection = client.open(body=[b" " * 60] * 10)
+    async with connection:
+        await connection.over()
+
+    assert connection.status == 413
+    assert len(connection._body) == 8
+
+
+async def test_body_in_chunks_is_put_together() -> None:
+    """Chunks may cut a message anywhere; the limit itself is allowed."""
+    client = Client(endpoint())
+    body = json.dumps(client.call("echo", {"text": "hé"}), ensure_ascii=False).encode()
+    client.app = endpoint(body=len(body))
+    message = client.call("echo")
+
+    answer = await client.send(message, body=[body[i : i + 1] for i in range(len(body))])
+
+    assert answer.json["result"]["content"][0]["text"] == "hé"
+
+
+async def test_body_that_nests_too_deep_is_refused_with_its_id() -> None:
+    """400, before anything recursive meets it."""
+    client = Client(endpoint(depth=5))
+    deep = b'{"jsonrpc":"2.0","id":4,"method":"x","params":{"a":[[[[[1]]]]]}}'
+
+    answer = await client.send(body=[deep])
+
+    assert (400, -32600, 4) == (
+        answer.status,
+        answer.json["error"]["code"],
+        answer.json.get("id"),
+    )
+
+
+async def test_body_that_is_cut_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that leaves while it sends is no error, and gets no answer."""
+    client = Client(endpoint())
+    connection = client.open(body=[])
+    async with connection:
+        connection.disconnect()
+        await connection.over()
+
+    assert (0, []) == (connection.status, caplog.records)
+
+
+@pytest.mark.parametrize("parts", [[], [b'{"jsonrpc":']])
+async def test_body_that_does_not_come_is_408(parts: list[bytes]) -> None:
+    """On a real server: `body_time` bounds the whole of it, from the first byte on."""
+    async with serve(endpoint(body_time=0.1)) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 1000\r\n\r\n" + b"".join(parts)
+        )
+        async with asyncio.timeout(PATIENCE):
+            head = await reader.readuntil(b"\r\n")
+            await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+    assert b"HTTP/1.1 408 " in head
+
+
+async def test_body_that_is_too_large_is_answered_on_a_real_server() -> None:
+    """The client reads its 413, whether it told the length or not, and the server goes on."""
+    client = Client(endpoint(body=1000))
+
+    async def chunks() -> object:
+        for _ in range(100):
+            yield b" " * 1000
+
+    async with serve(client.app) as url, httpx.AsyncClient() as http:
+        headers = {"content-type": "application/json"}
+        told = await http.post(url, content=b" " * 100_000, headers=headers)
+        streamed = await http.post(url, content=chunks(), headers=headers)
+        fine = await http.post(
+            url,
+            json=client.call("echo", {"text": "x"}),
+            headers={
+                "mcp-protocol-version": client.version,
+                "mcp-method": "tools/call",
+                "mcp-name": "echo",
+            },
+        )
+
+    assert [413, 413, 200] == [told.status_code, streamed.status_code, fine.status_code]
+
+
+async def test_body_that_is_cut_on_a_real_server_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing is logged as an error, by anybody."""
+    async with serve(endpoint()) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        for _ in range(3):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(
+                b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 1000\r\n\r\n{"
+            )
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -1,0 +1,134 @@
+"""What the type checkers see of the public API. Read by mypy and pyright, never run."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypedDict, TypeVar, assert_type
+
+from msgspec import Struct
+
+from genmcp import Call, Channel, Endpoint, Mux, Suite, Tool, result, tool
+from genmcp.protocol.tools import CallToolResult, ToolAnnotations
+from genmcp.server import Server, Wrapper
+from genmcp.testing import connect
+
+A = TypeVar("A")
+
+
+class City(Struct):
+    name: str
+
+
+@dataclass
+class Street:
+    name: str
+
+
+class House(TypedDict):
+    number: int
+
+
+class Asynchronous(Tool[City]):
+    name = "asynchronous"
+    annotations = ToolAnnotations(read_only_hint=True)
+    output_schema = City
+
+    async def validate(self, request: Call[City], channel: Channel) -> Call[City]:
+        assert_type(request.replace(City("Oslo")), Call[City])
+        return request.replace(City("Oslo"))
+
+    async def call(self, request: Call[City], channel: Channel) -> City:
+        assert_type(request.arguments, City)
+        assert_type(request.meta, Mapping[str, Any])
+        assert_type(await channel.progress(1, 2), bool)
+        assert_type(await channel.log("info", "x"), bool)
+        assert_type(channel.principal, str | None)
+        return request.arguments
+
+
+class Synchronous(Tool[Street]):
+    name = "synchronous"
+    annotations = {"readOnlyHint": True}
+
+    def validate(self, request: Call[Street], channel: Channel) -> Call[Street]:
+        return request
+
+    def call(self, request: Call[Street], channel: Channel) -> str:
+        assert_type(request.arguments, Street)
+        assert_type(channel.in_loop(channel.progress(1)), bool)
+        return request.arguments.name
+
+
+class Typed(Tool[House]):
+    name = "typed"
+
+    async def call(self, request: Call[House], channel: Channel) -> CallToolResult:
+        assert_type(request.arguments["number"], int)
+        return result("x", data={"a": 1})
+
+
+class Untyped(Tool):
+    name = "untyped"
+    input_schema = {"type": "object"}
+
+    async def call(self, request: Call, channel: Channel) -> None:
+        assert_type(request.arguments, dict[str, Any])
+
+
+class Between(Tool[A], Generic[A]):
+    title = "Between"
+
+
+class Below(Between[City]):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def call(self, request: Call[City], channel: Channel) -> str:
+        assert_type(request.arguments, City)
+        return request.arguments.name
+
+
+@tool
+async def plain(a: int, *, b: str = "") -> str:
+    return b * a
+
+
+@tool(name="other", annotations={"readOnlyHint": True}, output_schema={"type": "integer"})
+def named(a: int) -> int:
+    return a
+
+
+class Shop:
+    @tool
+    def buy(self, item: str) -> str:
+        return item
+
+
+async def functions_keep_their_signatures() -> None:
+    assert_type(await plain(1, b="x"), str)
+    assert_type(named(1), int)
+    assert_type(Shop().buy("x"), str)
+    kept: Callable[[int], Coroutine[Any, Any, str]] = plain
+    await kept(1)
+
+
+async def wrong_use_is_seen() -> None:
+    await plain("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    tool(nmae="x")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    Suite(name="x", version="1", tools=[5])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    Endpoint(Untyped)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def suites_take_classes_instances_and_functions() -> Suite:
+    return Suite(
+        name="typing",
+        version="1",
+        tools=[Asynchronous, Synchronous(), Typed, Untyped, Below("x"), plain, named, Shop().buy],
+    )
+
+
+async def servers_are_served() -> None:
+    suite = suites_take_classes_instances_and_functions()
+    assert_type(Wrapper(suite).inner, Server)
+    Endpoint(Mux(Wrapper(suite)), copy_assigns=["user"])
+    async with connect(suite) as client:
+        assert_type(await client.call("plain", {"a": 1}), CallToolResult)
