@@ -13,7 +13,9 @@ from genmcp.errors import (
 from genmcp.function import tool
 from genmcp.mux.limits import Limits
 from genmcp.mux.mux import Mux
-from genmcp.server import Server
+from genmcp.protocol.implementation import Icon
+from genmcp.protocol.tools import CallToolResult, ToolAnnotations
+from genmcp.server import Server, Wrapper
 from genmcp.suite.suite import About, Suite
 from genmcp.tool import Call, Tool
 from genmcp.transports.endpoint import Endpoint
@@ -25,11 +27,13 @@ __all__ = [
     "About",
     "Audio",
     "Call",
+    "CallToolResult",
     "Channel",
     "ConfigurationError",
     "ContractError",
     "Endpoint",
     "GenmcpError",
+    "Icon",
     "Image",
     "InvalidParams",
     "Limits",
@@ -39,7 +43,9 @@ __all__ = [
     "Server",
     "Suite",
     "Tool",
+    "ToolAnnotations",
     "ToolError",
+    "Wrapper",
     "embedded",
     "link",
     "result",

@@ -168,11 +168,11 @@ class InvalidArguments(InvalidParams):
     2025-11-25 and later make a result of it (SEP-1303), earlier revisions an error.
     """
 
-    def __init__(self, tool: str, faults: Sequence[str]) -> None:
+    def __init__(self, tool: str, faults: Sequence[str], data: Any = None) -> None:
         self.faults = tuple(faults)
         super().__init__(
             "\n".join([f"Invalid arguments for tool {tool}:", *(f"- {fault}" for fault in faults)]),
-            {"tool": tool, "faults": list(self.faults)},
+            {"tool": tool, "faults": list(self.faults)} if data is None else data,
         )
 
 

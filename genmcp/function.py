@@ -117,7 +117,11 @@ class FunctionTool(Tool[Any]):
         self.name = function.__name__
         self.description = inspect.getdoc(function) or None
         self.input_schema = msgspec.defstruct(
-            function.__name__, fields, kw_only=True, module=function.__module__
+            function.__name__,
+            fields,
+            kw_only=True,
+            forbid_unknown_fields=True,  # as a call of the function would
+            module=function.__module__,
         )
         if _is_data(hints.get("return")):
             self.output_schema = hints["return"]
@@ -189,6 +193,8 @@ def _is_data(hint: Any) -> bool:
 def _field(owner: str, parameter: inspect.Parameter, hint: Any) -> Any:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         raise ConfigurationError(f"{owner}: parameter {parameter} cannot be passed by name")
+    if parameter.name == "channel" and hint is Any:
+        raise ConfigurationError(f"{owner}: annotate channel as Channel, or call it something else")
     default = parameter.default
     if default is parameter.empty:
         return parameter.name, hint

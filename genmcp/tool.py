@@ -14,7 +14,6 @@ A `def call` runs in a pool of threads, so that it may block; a `def validate` r
 """
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ForwardRef, Generic, Literal, get_args, get_origin, is_typeddict
 
@@ -24,7 +23,8 @@ from typing_extensions import TypeVar
 from genmcp.channel import Channel
 from genmcp.content import json_of, to_result
 from genmcp.core.request import Request
-from genmcp.errors import ConfigurationError, ContractError, InvalidArguments
+from genmcp.errors import ConfigurationError, ContractError, InvalidArguments, InvalidParams
+from genmcp.metadata import annotations_of, check_metadata
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.meta import RequestId
@@ -35,7 +35,7 @@ from genmcp.schema.schema import Formats, Schema
 from genmcp.schema.words import ArgumentFaults
 from genmcp.server import Route
 
-__all__ = ["Call", "Tool", "ToolRoute", "check_call", "check_metadata"]
+__all__ = ["Call", "Tool", "ToolRoute", "check_call"]
 
 A = TypeVar("A", default=dict[str, Any])
 
@@ -120,7 +120,7 @@ class Tool(Generic[A]):
         run again for the same call.
 
         Raises:
-            InvalidParams: the call is refused; the message is shown to the client.
+            InvalidParams: the call is refused, as if the schema had refused it.
         """
         return request
 
@@ -192,9 +192,13 @@ class ToolRoute(Route, frozen=True, kw_only=True):
         return self._checked(value)
 
     async def _validated(self, call: Call[Any], channel: Channel) -> Call[Any]:
-        validated = self.tool.validate(call, channel)
-        if inspect.isawaitable(validated):
-            validated = await validated
+        try:
+            validated = self.tool.validate(call, channel)
+            if inspect.isawaitable(validated):
+                validated = await validated
+        except InvalidParams as error:
+            # SEP-1303: what the tool itself refuses is for the model to read as well.
+            raise InvalidArguments(self.definition.name, [error.message], error.data) from error
         if not isinstance(validated, Call):
             raise self._broken("validate", validated, "it must return the call")
         return validated
@@ -218,54 +222,7 @@ class ToolRoute(Route, frozen=True, kw_only=True):
         return ContractError(f"{where} returned {type(value).__name__}: {why}")
 
 
-# What a tool says of itself, checked.
-
 _SAID = tuple(Tool.__annotations__)
-
-# 2026-07-28, server/tools, "Tool Names".
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-
-_MEMBERS: Mapping[str, tuple[Any, str]] = {
-    "name": (str, "a text"),
-    "title": (str, "a text"),
-    "description": (str, "a text"),
-    "annotations": (ToolAnnotations | Mapping, "ToolAnnotations or a mapping of them"),
-    "icons": (list | tuple, "a list of Icon"),
-    "meta": (Mapping, "a mapping"),
-    "formats": (bool | Mapping, "True, False or a mapping of checkers"),
-    "on_disconnect": (str, "'finish' or 'cancel'"),
-    "instructions": (str, "a text"),
-    "website_url": (str, "a text"),
-}
-
-
-def check_metadata(owner: str, said: Mapping[str, Any]) -> None:
-    """Check what *owner* says of itself; None says nothing.
-
-    Raises:
-        ConfigurationError: the message names *owner*, the member, and what it takes.
-    """
-    for key, (kinds, words) in _MEMBERS.items():
-        value = said.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, kinds):
-            raise ConfigurationError(f"{owner}.{key} must be {words}, not {value!r}")
-        if isinstance(value, str) and not value.strip():
-            raise ConfigurationError(f"{owner}.{key} is blank")
-    name, on_disconnect = said.get("name"), said.get("on_disconnect", "finish")
-    if name is not None and not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"{owner}.name must be 1 to 128 letters, digits, '_', '-' or '.', not {name!r}"
-        )
-    if on_disconnect not in ("finish", "cancel"):
-        raise ConfigurationError(
-            f"{owner}.on_disconnect must be 'finish' or 'cancel', not {on_disconnect!r}"
-        )
-    for icon in said.get("icons") or ():
-        if not isinstance(icon, Icon):
-            raise ConfigurationError(f"{owner}.icons must be a list of Icon, not of {icon!r}")
-    _annotations(owner, said.get("annotations"))
 
 
 def check_call(owner: str, call: Callable[..., Any]) -> None:
@@ -278,19 +235,6 @@ def check_call(owner: str, call: Callable[..., Any]) -> None:
         raise ConfigurationError(
             f"{owner} yields; return one result, and report on the way with channel.progress"
         )
-
-
-def _annotations(owner: str, given: Any) -> ToolAnnotations | None:
-    if not isinstance(given, Mapping):
-        return given  # type: ignore[no-any-return]  # checked: annotations, or None
-    known = [field.encode_name for field in msgspec.structs.fields(ToolAnnotations)]
-    for key in given:
-        if key not in known:
-            raise ConfigurationError(f"{owner}.annotations: {key!r} is none of {', '.join(known)}")
-    try:
-        return msgspec.convert(dict(given), ToolAnnotations)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{owner}.annotations: {error}") from None
 
 
 def _schemas(
@@ -316,7 +260,7 @@ def _definition(
         description=tool.description,
         output_schema=None if output is None else output.document,
         icons=tool.icons,
-        annotations=_annotations(owner, tool.annotations),
+        annotations=annotations_of(owner, tool.annotations),
         meta=tool.meta,
     )
     try:

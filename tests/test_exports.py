@@ -9,7 +9,34 @@ from types import FunctionType, ModuleType
 
 import genmcp
 
-PUBLIC: list[str] = []
+PUBLIC = [
+    "About",
+    "Audio",
+    "Call",
+    "CallToolResult",
+    "Channel",
+    "ConfigurationError",
+    "ContractError",
+    "Endpoint",
+    "GenmcpError",
+    "Icon",
+    "Image",
+    "InvalidParams",
+    "Limits",
+    "McpError",
+    "Mux",
+    "Security",
+    "Server",
+    "Suite",
+    "Tool",
+    "ToolAnnotations",
+    "ToolError",
+    "Wrapper",
+    "embedded",
+    "link",
+    "result",
+    "tool",
+]
 
 
 def undocumented(module: ModuleType) -> Iterator[str]:

@@ -141,14 +141,16 @@ async def test_function_tool_channel_is_found_by_its_annotation(kind: str) -> No
 
 
 async def test_function_tool_without_parameters_takes_an_empty_object() -> None:
-    """Nothing to say is nothing to send; what is sent beyond the parameters is ignored."""
+    """Nothing to say is nothing to send; what is sent beyond the parameters is refused."""
 
     @tool
     async def now() -> str:
         return "now"
 
     assert "now" == (await call(now)).content[0].text  # type: ignore[union-attr]
-    assert "now" == (await call(now, a=1)).content[0].text  # type: ignore[union-attr]
+    refused = await call(now, a=1)
+    assert refused.is_error
+    assert "/a: unexpected property" in refused.content[0].text  # type: ignore[union-attr]
 
 
 async def test_function_tool_arguments_are_checked() -> None:

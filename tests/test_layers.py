@@ -25,6 +25,8 @@ LAYERS = [
         "server",
         "subscription",
         "tool",
+        "function",
+        "metadata",
         "uri_template",
     },
     {"suite", "mux"},

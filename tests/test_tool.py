@@ -596,7 +596,7 @@ async def test_tool_validate_may_rewrite_the_call(hook: Any) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_tool_validate_may_refuse_the_call(version: str) -> None:
-    """The message of its InvalidParams reaches the client, as an error of the request."""
+    """The message of its InvalidParams reaches the model, like a fault of the schema's."""
 
     def refuse(request: Call[Pair]) -> None:
         raise InvalidParams("a and b must differ", {"a": 2})
@@ -604,8 +604,13 @@ async def test_tool_validate_may_refuse_the_call(version: str) -> None:
     async with speak(suite(Validating(refuse)), version) as client:
         answer = await client.call("validating", {"a": 2})
 
-    assert {"code": -32602, "message": "a and b must differ", "data": {"a": 2}} == answer.error
+    said = "Invalid arguments for tool validating:\n- a and b must differ"
     assert 200 == answer.status
+    if version >= "2025-11-25":
+        assert answer.result["isError"]
+        assert said == answer.text
+    else:
+        assert {"code": -32602, "message": said, "data": {"a": 2}} == answer.error
 
 
 @pytest.mark.parametrize("wrong", [None, {"a": 1}, Pair(1)])

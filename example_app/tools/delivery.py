@@ -6,8 +6,7 @@ from typing import Any
 
 from example_app.tools.assigned import user_of, workshop_of
 from example_app.workshop import Refusal
-from genmcp import Call, Channel, InvalidParams, Tool, ToolError
-from genmcp.protocol.tools import ToolAnnotations
+from genmcp import Call, Channel, InvalidParams, Tool, ToolAnnotations, ToolError
 
 __all__ = ["BookDelivery"]
 

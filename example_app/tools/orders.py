@@ -7,8 +7,7 @@ from msgspec import Meta, Struct
 
 from example_app.tools.assigned import workshop_of
 from example_app.workshop import Category, Part
-from genmcp import Call, Channel, Tool
-from genmcp.protocol.tools import ToolAnnotations
+from genmcp import Call, Channel, Tool, ToolAnnotations
 
 __all__ = ["PlanOrders"]
 

@@ -6,8 +6,7 @@ from msgspec import Meta, Struct
 
 from example_app.tools.assigned import user_of, workshop_of
 from example_app.workshop import Category, Part, Refusal
-from genmcp import Call, Channel, Tool, ToolError
-from genmcp.protocol.tools import ToolAnnotations
+from genmcp import Call, Channel, Tool, ToolAnnotations, ToolError
 
 __all__ = ["SearchParts", "WithdrawPart"]
 

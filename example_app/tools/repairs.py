@@ -6,8 +6,7 @@ from msgspec import Meta
 
 from example_app.tools.assigned import workshop_of
 from example_app.workshop import Refusal, Repair, RepairSheet
-from genmcp import Channel, ToolError, tool
-from genmcp.protocol.tools import ToolAnnotations
+from genmcp import Channel, ToolAnnotations, ToolError, tool
 
 __all__ = ["close_repair", "list_repairs", "open_repair", "repair_sheet"]
 

@@ -37,8 +37,14 @@ def schema_of(source: Any) -> dict[str, Any]:
     Descriptions come from docstrings, `Annotated[..., msgspec.Meta(...)]` and pydantic's fields.
     Raises ConfigurationError where the type has no JSON form.
     """
-    if is_pydantic(source):
-        return schema_of_pydantic(source)
+    schema = schema_of_pydantic(source) if is_pydantic(source) else _schema_of(source)
+    # The name of a class tells a model nothing, and is paid for with every listing.
+    if schema.get("title") == getattr(source, "__name__", None):
+        del schema["title"]
+    return schema
+
+
+def _schema_of(source: Any) -> dict[str, Any]:
     try:
         schema = msgspec.json.schema(source)
         # Defaults are given as Python values; in the schema they are JSON.

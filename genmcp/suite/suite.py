@@ -1,6 +1,6 @@
 """The ready-made server: tools (resources, prompts) under one name."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -9,16 +9,15 @@ from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.function import tool_of
+from genmcp.metadata import check_metadata
 from genmcp.protocol.capabilities import ServerCapabilities, ToolsCapability
 from genmcp.protocol.implementation import Icon, Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.server import Route, Server
-from genmcp.tool import Tool, ToolRoute, check_metadata
+from genmcp.tool import Tool, ToolRoute
 
 __all__ = ["About", "Suite"]
-
-AnyTool = Tool[Any] | type[Tool[Any]] | Callable[..., Any]
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +48,7 @@ class Suite(Server):
         *,
         name: str,
         version: str,
-        tools: Sequence[AnyTool] = (),
+        tools: Sequence[object] = (),
         about: About | None = None,
     ) -> None:
         for option, value in (("name", name), ("version", version)):
@@ -118,7 +117,7 @@ class Suite(Server):
 _METHODS = frozenset({"tools/list", "tools/call"})
 
 
-def _instance(tool: AnyTool) -> Tool[Any]:
+def _instance(tool: object) -> Tool[Any]:
     if isinstance(tool, Tool):
         return tool
     if isinstance(tool, type) and issubclass(tool, Tool):

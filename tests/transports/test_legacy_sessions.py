@@ -120,7 +120,7 @@ async def test_legacy_ping_list_and_levels(version: str) -> None:
 
 
 async def test_legacy_session_sets_the_level_of_its_log_messages(version: str) -> None:
-    """"info" until it is set; from then on what is less severe is not sent, in this session."""
+    """ "info" until it is set; from then on what is less severe is not sent, in this session."""
 
     @tool
     async def work(channel: Channel) -> str:
@@ -412,9 +412,7 @@ async def test_legacy_client_is_known_from_its_handshake(version: str) -> None:
 
     client = Client(serving(Who), version)
     begun = await client.send(
-        client.initialize(
-            capabilities={"roots": {}}, clientInfo={"name": "Ada's", "version": "7"}
-        )
+        client.initialize(capabilities={"roots": {}}, clientInfo={"name": "Ada's", "version": "7"})
     )
     client.session = begun.headers["mcp-session-id"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool, tool
+from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append
 from tests.asgi import LEGACIES, Client, Connection, serving
@@ -241,9 +241,7 @@ async def test_stream_events_that_were_dropped_are_told_of() -> None:
     steps = Steps()
     steps.say("a", "b", "c", "d", None)
     suite = Suite(name="test", version="1", tools=[steps])
-    client = await Client.begin(
-        Endpoint(Mux(suite, limits=Limits(replay_events=2))), "2025-11-25"
-    )
+    client = await Client.begin(Endpoint(Mux(suite, limits=Limits(replay_events=2))), "2025-11-25")
     answer = await client.send(client.call("steps"))
 
     async with client.listen(after=answer.ids[1]) as resumed:

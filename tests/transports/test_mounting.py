@@ -64,9 +64,7 @@ def without_lifespan(app: Any) -> Iterator[TestClient]:
 @pytest.mark.parametrize("given", ["/mcp", "/mcp/"])
 @pytest.mark.parametrize("make", [lambda route: Starlette(routes=[route]), fastapi, None])
 @pytest.mark.parametrize("run", [TestClient, without_lifespan])
-def test_route_answers_with_and_without_a_slash(
-    run: Any, make: Any, given: str, path: str
-) -> None:
+def test_route_answers_with_and_without_a_slash(run: Any, make: Any, given: str, path: str) -> None:
     """In Starlette, FastAPI and a bare Router; with a lifespan that runs, and without."""
     route = serving(greet).route(given)
     app = Router([route]) if make is None else make(route)
@@ -195,9 +193,7 @@ MIDDLEWARES = [
 def test_middlewares_of_starlette_let_answers_and_streams_through(middleware: Any) -> None:
     """JSON, streams and what a page may read come out as they went in."""
     security = Security(allowed_origins=["https://app.example.com"])
-    app = Starlette(
-        routes=[serving(greet, security=security).route("/mcp")], middleware=middleware
-    )
+    app = Starlette(routes=[serving(greet, security=security).route("/mcp")], middleware=middleware)
     client = Client(None)
     message = client.call("greet", progressToken=1)
     headers = {**client._headers(message), "origin": "https://app.example.com"}

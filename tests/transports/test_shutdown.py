@@ -1,0 +1,364 @@
+"""How what is open ends when the server goes away (DESIGN.md, section 3, "Shutdown")."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from genmcp import Call, Channel, Tool, tool
+from genmcp.transports import shutdown
+from genmcp.transports.shutdown import Shutdown
+from tests.asgi import Client, serving
+
+SERVER = '''
+import asyncio
+import signal
+import sys
+
+import uvicorn
+from starlette.applications import Starlette
+
+from genmcp import Channel, Endpoint, Suite, tool
+
+
+@tool
+async def work(seconds: float, channel: Channel, stream: bool = True) -> str:
+    """Works."""
+    if stream:
+        channel.start_stream()
+    print("working", flush=True)
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+class Server(uvicorn.Server):
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        print("ready", flush=True)
+
+
+port, grace, runs = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+suite = Suite(name="test", version="1", tools=[work])
+for _ in range(runs):
+    routes = [Endpoint(suite, grace=grace).route(path) for path in ("/mcp", "/other")]
+    try:
+        Server(uvicorn.Config(Starlette(routes=routes), port=port, log_level="error")).run()
+    except KeyboardInterrupt:
+        pass
+print("over", flush=True)
+'''
+
+
+class Process:
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def says(self, word: str) -> None:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(20):
+            assert f"{word}\n".encode() == await self.process.stdout.readline()
+
+    async def ended(self) -> bytes:
+        """Wait for the end, and return what it wrote to stderr."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(20):
+            await self.process.wait()
+            return await self.process.stderr.read()
+
+
+@asynccontextmanager
+async def running(port: int, grace: float, runs: int = 1) -> AsyncIterator[Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        SERVER,
+        *map(str, (port, grace, runs)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    found = Process(process, port)
+    try:
+        await found.says("ready")
+        yield found
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def headers(client: Client, message: Any) -> dict[str, str]:
+    return {**client._headers(message), "host": "localhost"}
+
+
+async def call(http: httpx.AsyncClient, url: str, **arguments: Any) -> httpx.Response:
+    client = Client(None)
+    message = client.call("work", arguments)
+    return await http.post(url, json=message, headers=headers(client, message))
+
+
+async def listening(http: httpx.AsyncClient, url: str) -> httpx.Response:
+    client = Client(None, "2025-11-25")
+    message = client.initialize()
+    begun = await http.post(url, json=message, headers=headers(client, message))
+    client.session = begun.headers["mcp-session-id"]
+    request = http.build_request("GET", url, headers=headers(client, None))
+    return await http.send(request, stream=True)
+
+
+async def test_shutdown_ends_listeners_at_once_and_lets_calls_finish(free_port: int) -> None:
+    """SIGTERM: streams nobody waits on end properly, calls get their time, the process exits."""
+    async with running(free_port, grace=10) as server, httpx.AsyncClient(timeout=20) as http:
+        listeners = [await listening(http, f"{server.url}{path}") for path in ("/mcp", "/other")]
+        held = [
+            asyncio.create_task(call(http, f"{server.url}{path}", seconds=2.0, stream=stream))
+            for path, stream in (("/mcp", True), ("/other", False))
+        ]
+        await server.says("working")
+        await server.says("working")
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+
+        for listener in listeners:
+            assert await listener.aread() == b""  # to its last chunk, or httpx would raise
+        ended = time.monotonic() - began
+        answers = [await each for each in held]
+        errors = await server.ended()
+
+    assert ended < 1.9
+    assert all("done" in answer.text for answer in answers)
+    assert time.monotonic() - began < 8
+    assert errors == b""
+
+
+async def test_shutdown_past_its_grace_answers_with_an_error(free_port: int) -> None:
+    """A call that does not finish in time ends with an error its client can read."""
+    async with running(free_port, grace=0.2) as server, httpx.AsyncClient(timeout=20) as http:
+        held = [
+            asyncio.create_task(call(http, f"{server.url}/mcp", seconds=600, stream=stream))
+            for stream in (True, False)
+        ]
+        await server.says("working")
+        await server.says("working")
+        server.process.send_signal(signal.SIGTERM)
+        streamed, plain = [await each for each in held]
+        errors = await server.ended()
+
+    assert streamed.status_code == 200
+    assert "shutting down" in streamed.text
+    assert (503, "1") == (plain.status_code, plain.headers["retry-after"])
+    assert plain.json()["error"]["code"] == -32603
+    assert errors == b""
+
+
+async def test_shutdown_of_a_server_does_not_reach_the_next_one(free_port: int) -> None:
+    """A second server in the same process still streams, however long."""
+    async with running(free_port, grace=0, runs=2) as server:
+        async with httpx.AsyncClient(timeout=20) as http:
+            listener = await listening(http, f"{server.url}/mcp")
+            server.process.send_signal(signal.SIGINT)
+            await listener.aread()
+        await server.says("ready")
+        async with httpx.AsyncClient(timeout=20) as http:
+            answer = await call(http, f"{server.url}/mcp", seconds=1.5)
+            again = asyncio.create_task(call(http, f"{server.url}/mcp", seconds=600))
+            await server.says("working")
+            await server.says("working")
+            server.process.send_signal(signal.SIGINT)
+            ended = await again
+        await server.says("over")
+
+    assert "done" in answer.text
+    assert "shutting down" in ended.text
+
+
+class Held(Tool):
+    """Waits until it is told to go on."""
+
+    name = "held"
+
+    def __init__(self) -> None:
+        self.waits = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        self.waits.set()
+        await self.go.wait()
+        return "done"
+
+
+async def test_aclose_does_the_same_without_a_signal() -> None:
+    """Listeners end at once, a call finishes, and then aclose returns."""
+    held = Held()
+    endpoint = serving(held)
+    client = await Client.begin(endpoint, "2025-11-25")
+    async with client.listen() as listener, client.open(client.call("held")) as connection:
+        await listener.begun()
+        await held.waits.wait()
+        closing = asyncio.create_task(endpoint.aclose())
+        await listener.over()
+        assert not closing.done()
+        held.go.set()
+        await connection.over()
+        await closing
+
+    assert listener.complete
+    assert connection.json["result"]["content"][0]["text"] == "done"
+    await endpoint.aclose()  # a second time, nothing is open
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+async def test_aclose_past_its_grace_ends_calls(version: str) -> None:
+    """With an error that says why, whatever the revision."""
+    held = Held()
+    endpoint = serving(held, grace=0)
+    client = await Client.begin(endpoint, version)
+    async with client.open(client.call("held")) as connection:
+        await held.waits.wait()
+        await endpoint.aclose()
+        await connection.over()
+
+    assert connection.status == (503 if version == "2026-07-28" else 200)
+    assert connection.json["error"]["code"] == -32603
+
+
+async def test_aclose_of_a_call_whose_client_left_keeps_the_error() -> None:
+    """Who comes back for the answer reads that the server went away."""
+    held = Held()
+    endpoint = serving(held, grace=0)
+    client = await Client.begin(endpoint, "2025-11-25")
+    message = client.call("held")
+    async with client.open(message) as connection:
+        await held.waits.wait()
+        connection.task.get_loop()
+        closing = asyncio.create_task(endpoint.aclose())
+        connection.disconnect()
+        await connection.over()
+        await closing
+
+    assert connection.body == b""
+
+
+class Item:
+    """Something open, which ends when the test says so."""
+
+    def __init__(self, *, idle: bool) -> None:
+        self.idle = idle
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+async def test_what_opens_while_the_server_ends_is_ended_too() -> None:
+    """An idle stream at once; a call when the time of all calls is over."""
+    found = Shutdown(grace=0.05)
+    first, late, call, last = [Item(idle=idle) for idle in (False, True, False, False)]
+    found.add(first)
+    ending = asyncio.create_task(found.stop())
+    await asyncio.sleep(0)
+
+    found.add(late)
+    found.add(call)
+    assert (late.stopped, call.stopped) == (True, False)
+    async with asyncio.timeout(5):
+        while not call.stopped:
+            await asyncio.sleep(0.01)
+    found.add(last)
+    assert (first.stopped, last.stopped) == (True, True)
+    for item in (first, late, call, last):
+        found.discard(item)
+    await ending
+
+
+def test_loops_that_died_are_forgotten() -> None:
+    """What was open on a loop that was closed under it is not kept."""
+    found = Shutdown(grace=1)
+
+    def run(step: Callable[[], None]) -> None:
+        loop = asyncio.new_event_loop()
+        loop.call_soon(step)
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        loop.close()
+
+    run(lambda: found.add(Item(idle=True)))
+    run(lambda: found.add(Item(idle=True)))
+
+    assert len(found._loops) == 1
+
+
+async def test_the_end_of_the_server_is_listened_to_only_while_something_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The listener begins after a moment, and is gone with the last thing that is open."""
+    ends = asyncio.Event()
+    listens, gone = asyncio.Event(), asyncio.Event()
+
+    async def exit_of_server() -> None:
+        listens.set()
+        try:
+            await ends.wait()
+        finally:
+            gone.set()
+
+    monkeypatch.setattr(shutdown, "_DELAY", 0)
+    monkeypatch.setattr(shutdown, "_exit_of_server", exit_of_server)
+    found = Shutdown(grace=10)
+    one, two = Item(idle=True), Item(idle=True)
+
+    async with asyncio.timeout(5):
+        found.add(one)
+        await listens.wait()
+        found.discard(one)
+        await gone.wait()
+        assert not one.stopped
+
+        found.add(two)
+        ends.set()
+        while not two.stopped:
+            await asyncio.sleep(0)
+        found.discard(two)
+
+
+async def test_a_flag_that_an_earlier_server_left_is_taken_back() -> None:
+    """sse-starlette's flag is of the process; without a server that exits it means nothing."""
+    from sse_starlette.sse import AppStatus
+
+    AppStatus.should_exit = True
+    try:
+        waiting = asyncio.create_task(shutdown._exit_of_server())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        assert not AppStatus.should_exit
+    finally:
+        AppStatus.should_exit = False
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+async def test_lifespan_ends_what_is_open() -> None:
+    """Where the host passes its lifespan on, the end is heard of through it."""
+    said: list[str] = []
+    asked = ["lifespan.startup", "lifespan.shutdown"]
+
+    @tool
+    async def nothing() -> None:
+        """Does nothing."""
+
+    async def receive() -> Any:
+        return {"type": asked.pop(0)}
+
+    async def send(message: Any) -> None:
+        said.append(message["type"])
+
+    await serving(nothing)({"type": "lifespan"}, receive, send)
+
+    assert ["lifespan.startup.complete", "lifespan.shutdown.complete"] == said

@@ -1,0 +1,220 @@
+"""What a server says, in the words of each revision."""
+
+import json
+from typing import Any
+
+import pytest
+
+from genmcp.errors import InvalidParams, McpError, ResourceNotFound, UnsupportedVersion
+from genmcp.protocol.capabilities import ServerCapabilities, ToolsCapability
+from genmcp.protocol.content import AudioContent, ResourceLink, TextContent
+from genmcp.protocol.discovery import DiscoverResult
+from genmcp.protocol.elicitation import ElicitRequest, ElicitRequestParams
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.input_required import InputRequiredResult
+from genmcp.protocol.meta import SERVER_INFO
+from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.result import Result
+from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
+from genmcp.wire import jsonrpc
+from genmcp.wire.encoder import Encoder
+from tests.protocol.definitions import validator
+
+INFO = {"name": "studio", "version": "1.0"}
+ENCODER = Encoder(Implementation(name="studio", version="1.0"))
+
+CALLED = CallToolResult(
+    content=[
+        TextContent("five"),
+        AudioContent(data="aGk=", mime_type="audio/wav"),
+        ResourceLink(uri="file:///a", name="a"),
+    ],
+    structured_content={"sum": 5},
+)
+LISTED = ListToolsResult(
+    tools=[ToolDefinition("add", {"type": "object"}, title="Add", output_schema={"type": "array"})],
+    ttl_ms=0,
+    cache_scope="public",
+)
+DISCOVERED = DiscoverResult(
+    supported_versions=list(REVISIONS),
+    capabilities=ServerCapabilities(tools=ToolsCapability()),
+    ttl_ms=0,
+    cache_scope="private",
+)
+
+every_revision = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
+every_legacy_revision = pytest.mark.parametrize("revision", LEGACY, ids=lambda each: each.version)
+
+
+def said(revision: Revision, value: Any) -> dict[str, Any]:
+    """Return the result within the response to a request."""
+    response = json.loads(ENCODER.response(revision, "a", value))
+    assert {"jsonrpc": "2.0", "id": "a", "result": response["result"]} == response
+    assert response["result"] == json.loads(ENCODER.result(revision, value))
+    result: dict[str, Any] = response["result"]
+    return result
+
+
+def valid(revision: Revision, definition: str, value: Any) -> None:
+    validator(revision.version, definition).validate(value)
+
+
+@every_revision
+def test_encoder_result_of_a_call_satisfies_the_schema(revision: Revision) -> None:
+    """The result of a call is what each revision's schema wants, and says the text."""
+    result = said(revision, CALLED)
+
+    valid(revision, "CallToolResult", result)
+    assert {"type": "text", "text": "five"} == result["content"][0]
+    assert ("structuredContent" in result) == (revision.structured_content is not None)
+
+
+@every_revision
+def test_encoder_list_of_tools_satisfies_the_schema(revision: Revision) -> None:
+    """A list is what each revision's schema wants; how long to keep it is said since 2026-07-28."""
+    result = said(revision, LISTED)
+
+    valid(revision, "ListToolsResult", result)
+    assert "add" == result["tools"][0]["name"]
+    assert revision.modern == ("ttlMs" in result) == ("cacheScope" in result)
+    assert revision.modern == ("outputSchema" in result["tools"][0])
+
+
+def test_encoder_discovery_satisfies_the_schema() -> None:
+    """2026-07-28, server/discover: versions and capabilities, and in `_meta` who the server is."""
+    result = said(LATEST, DISCOVERED)
+
+    valid(LATEST, "DiscoverResult", result)
+    assert {SERVER_INFO: INFO} == result["_meta"]
+
+
+@every_legacy_revision
+def test_encoder_result_of_earlier_revisions_has_nothing_of_later_ones(revision: Revision) -> None:
+    """Before 2026-07-28 an empty result is empty, and no result has a type."""
+    assert {} == said(revision, Result())
+    assert not {"resultType", "_meta"} & said(revision, CALLED).keys()
+
+
+def test_encoder_empty_result_says_its_type_and_the_server() -> None:
+    """2026-07-28, basic, "Responses": every result has a type, and names the server in `_meta`."""
+    result = said(LATEST, Result())
+
+    assert {"resultType": "complete", "_meta": {SERVER_INFO: INFO}} == result
+
+
+def test_encoder_input_required_result_says_its_type() -> None:
+    """2026-07-28, "Multi Round-Trip Requests": a result that asks is of another type."""
+    ask = ElicitRequest(ElicitRequestParams("Go on?", {"type": "object", "properties": {}}))
+    result = said(LATEST, InputRequiredResult(input_requests={"go": ask}, request_state="s"))
+
+    valid(LATEST, "InputRequiredResult", result)
+    assert "input_required" == result["resultType"]
+    assert {SERVER_INFO: INFO} == result["_meta"]
+
+
+@every_revision
+def test_encoder_result_keeps_its_own_meta(revision: Revision) -> None:
+    """What a handler puts into `_meta` stays, beside the server's name where that is said."""
+    value = CallToolResult(content=[], meta={"com.example/trace": 7})
+
+    meta = said(revision, value)["_meta"]
+
+    assert 7 == meta["com.example/trace"]
+    assert (INFO if revision.modern else None) == meta.get(SERVER_INFO)
+    assert {"com.example/trace": 7} == value.meta
+
+
+def test_encoder_result_may_have_an_empty_meta() -> None:
+    """An empty `_meta` is no reason to leave the server's name out."""
+    assert {SERVER_INFO: INFO} == said(LATEST, Result(meta={}))["_meta"]
+
+
+def test_encoder_result_may_name_another_server() -> None:
+    """A server that stands before others lets them speak for themselves."""
+    other = {"name": "other", "version": "2"}
+
+    assert {SERVER_INFO: other} == said(LATEST, Result(meta={SERVER_INFO: other}))["_meta"]
+
+
+@every_revision
+def test_encoder_members_are_said_once(revision: Revision) -> None:
+    """No name comes twice in a result."""
+    for value in (Result(), CALLED, LISTED, CallToolResult(content=[], meta={"a": 1})):
+        json.loads(ENCODER.result(revision, value), object_pairs_hook=unique)
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len(pairs) == len(dict(pairs))
+    return dict(pairs)
+
+
+@every_revision
+def test_encoder_error_satisfies_the_schema(revision: Revision) -> None:
+    """An error has a code, a message and its data in every revision."""
+    error = json.loads(ENCODER.error(revision, 1, InvalidParams("Unknown tool: x", {"tool": "x"})))
+
+    valid(
+        revision,
+        "JSONRPCErrorResponse" if revision.version > "2025-06-18" else "JSONRPCError",
+        error,
+    )
+    assert {"code": -32602, "message": "Unknown tool: x", "data": {"tool": "x"}} == error["error"]
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        ("2026-07-28", -32602),
+        ("2025-11-25", -32002),
+        ("2025-06-18", -32002),
+        ("2025-03-26", -32002),
+        ("2024-11-05", -32002),
+    ],
+)
+def test_encoder_missing_resource_has_its_code(version: str, code: int) -> None:
+    """-32002 became -32602 with 2026-07-28 (changelog)."""
+    body = ENCODER.error(REVISIONS[version], 1, ResourceNotFound("file:///a"))
+
+    message = jsonrpc.decode(body)
+
+    assert isinstance(message, jsonrpc.Message)
+    assert message.error is not None
+    assert (code, {"uri": "file:///a"}) == (message.error.code, message.error.data)
+
+
+def test_encoder_error_has_the_code_it_was_raised_with() -> None:
+    """An error's own code is not changed, and an id that is not known is not made up."""
+    body = json.loads(ENCODER.error(LATEST, None, McpError("no", code=-32099)))
+
+    assert {"jsonrpc": "2.0", "error": {"code": -32099, "message": "no"}} == body
+
+
+def test_encoder_unsupported_version_says_what_is_supported() -> None:
+    """2026-07-28, UnsupportedProtocolVersionError, as its schema wants it."""
+    error = json.loads(ENCODER.error(LATEST, 1, UnsupportedVersion("1999-01-01", list(REVISIONS))))
+
+    valid(LATEST, "UnsupportedProtocolVersionError", error)
+
+
+@every_revision
+def test_encoder_notification_satisfies_the_schema(revision: Revision) -> None:
+    """A notification is said in the words of the revision: 2024-11-05 has no message in it."""
+    params = ProgressNotificationParams(progress_token=1, progress=0.5, message="half")
+
+    notification = json.loads(ENCODER.notification(revision, "notifications/progress", params))
+
+    valid(revision, "ProgressNotification", notification)
+    assert ("message" in notification["params"]) == (revision.version != "2024-11-05")
+
+
+@every_revision
+def test_encoder_notification_may_have_no_params(revision: Revision) -> None:
+    """A notification that says all with its name has no params."""
+    method = "notifications/tools/list_changed"
+
+    assert {"jsonrpc": "2.0", "method": method} == json.loads(
+        ENCODER.notification(revision, method, None)
+    )

@@ -1,0 +1,367 @@
+"""HTTP heads: who may call, and what a client takes."""
+
+import re
+from typing import Any
+
+import pytest
+
+from genmcp.errors import ConfigurationError, Refused
+from genmcp.wire.http import (
+    Gate,
+    Security,
+    cors_headers,
+    judge_get,
+    judge_post,
+    preflight_headers,
+)
+
+LOCAL, REMOTE = "127.0.0.1", "203.0.113.7"
+
+
+def admitted(
+    *headers: tuple[str, str], peer: str | None = REMOTE, security: Security | None = None
+) -> dict[bytes, bytes]:
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    return Gate(security or Security()).admit(raw, peer)
+
+
+def status_of(*headers: tuple[str, str], **options: Any) -> int:
+    try:
+        admitted(*headers, **options)
+    except Refused as error:
+        assert error.code == -32600
+        return error.status
+    return 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "peer", "allowed", "status"),
+    [
+        # A loopback origin on a loopback connection is allowed.
+        ("http://localhost", LOCAL, [], 200),
+        ("http://localhost:3000", LOCAL, [], 200),
+        ("HTTP://LocalHost:3000", LOCAL, [], 200),
+        ("https://app.localhost:8443", LOCAL, [], 200),
+        ("http://127.0.0.1:6274", LOCAL, [], 200),
+        ("http://127.8.9.1", LOCAL, [], 200),
+        ("http://[::1]:6274", LOCAL, [], 200),
+        ("http://[::1]", "::1", [], 200),
+        ("http://localhost:3000", "::ffff:127.0.0.1", [], 200),
+        # It is not from elsewhere: anybody's machine has such origins.
+        ("http://localhost:3000", REMOTE, [], 403),
+        ("http://localhost:3000", None, [], 403),
+        ("http://localhost:3000", "testclient", [], 403),
+        ("http://localhost:3000", "", [], 403),
+        # Others are not, however much they look like one.
+        ("https://evil.example", LOCAL, [], 403),
+        ("http://localhost.evil.example", LOCAL, [], 403),
+        ("http://evil-localhost", LOCAL, [], 403),
+        ("http://127.0.0.1.evil.example", LOCAL, [], 403),
+        ("http://localhost:80@evil.example", LOCAL, [], 403),
+        ("http://[::1].evil.example", LOCAL, [], 403),
+        ("http://[::1", LOCAL, [], 403),
+        ("http://192.168.1.5", LOCAL, [], 403),
+        ("http://0.0.0.0:3000", LOCAL, [], 403),
+        ("http://[::ffff:192.168.1.5]", LOCAL, [], 403),
+        ("localhost", LOCAL, [], 403),
+        ("file://", LOCAL, [], 403),
+        ("", LOCAL, [], 403),
+        ("null", LOCAL, [], 403),
+        ("null", REMOTE, [], 403),
+        # What is listed is allowed, from anywhere, letter by letter.
+        ("https://app.example.com", REMOTE, ["https://app.example.com"], 200),
+        ("https://APP.example.com", REMOTE, ["https://app.EXAMPLE.com"], 200),
+        ("http://app.example.com", REMOTE, ["https://app.example.com"], 403),
+        ("https://app.example.com:8443", REMOTE, ["https://app.example.com"], 403),
+        ("https://app.example.com.evil.example", REMOTE, ["https://app.example.com"], 403),
+        ("chrome-extension://abc", REMOTE, ["chrome-extension://abc"], 200),
+        ("null", REMOTE, ["null"], 200),
+        ("https://evil.example", REMOTE, ["null"], 403),
+        ("https://anything.example", REMOTE, ["*"], 200),
+        ("null", REMOTE, ["*"], 200),
+    ],
+)
+def test_http_origin_must_be_known(
+    origin: str, peer: str | None, allowed: list[str], status: int
+) -> None:
+    """2026-07-28, Streamable HTTP, "Security & Endpoint": an invalid Origin gives a 403."""
+    headers = [("host", "localhost"), ("origin", origin)]
+
+    assert status == status_of(*headers, peer=peer, security=Security(allowed_origins=allowed))
+
+
+@pytest.mark.parametrize(
+    ("host", "peer", "allowed", "status"),
+    [
+        # Loopback connections are for the names of this machine ...
+        ("localhost", LOCAL, None, 200),
+        ("LOCALHOST:8000", LOCAL, None, 200),
+        ("api.localhost:8000", LOCAL, None, 200),
+        ("127.0.0.1", LOCAL, None, 200),
+        ("127.0.0.1:8000", LOCAL, None, 200),
+        ("127.1.2.3:8000", "127.1.2.3", None, 200),
+        ("[::1]", "::1", None, 200),
+        ("[::1]:8000", "::1", None, 200),
+        ("[::ffff:127.0.0.1]:8000", "::ffff:127.0.0.1", None, 200),
+        # ... and for no name that somebody's DNS makes point here.
+        ("evil.example", LOCAL, None, 421),
+        ("evil.example:8000", "::1", None, 421),
+        ("evil.example:8000", "::ffff:127.0.0.1", None, 421),
+        ("127.0.0.1.nip.example", LOCAL, None, 421),
+        ("localhost.evil.example", LOCAL, None, 421),
+        ("localhost:8000@evil.example", LOCAL, None, 421),
+        ("localhost/evil.example", LOCAL, None, 421),
+        ("[::1]evil.example", LOCAL, None, 421),
+        ("192.168.1.5:8000", LOCAL, None, 421),
+        ("", LOCAL, None, 421),
+        (None, LOCAL, None, 421),
+        # Elsewhere a server cannot know its names unless it is told.
+        ("evil.example", REMOTE, None, 200),
+        (None, REMOTE, None, 200),
+        ("evil.example", None, None, 200),
+        # Behind a proxy on this machine, the public name is to be listed.
+        ("mcp.example.com", LOCAL, ["mcp.example.com"], 200),
+        ("MCP.example.com:8443", LOCAL, ["mcp.EXAMPLE.com"], 200),
+        ("localhost:8000", LOCAL, ["mcp.example.com"], 200),
+        # Listed names hold everywhere.
+        ("mcp.example.com", REMOTE, ["mcp.example.com"], 200),
+        ("mcp.example.com:8443", REMOTE, ["mcp.example.com"], 200),
+        ("mcp.example.com:8443", REMOTE, ["mcp.example.com:8443"], 200),
+        ("mcp.example.com", REMOTE, ["mcp.example.com:8443"], 421),
+        ("evil.example", REMOTE, ["mcp.example.com"], 421),
+        ("localhost", REMOTE, ["mcp.example.com"], 421),
+        ("xmcp.example.com", REMOTE, ["mcp.example.com"], 421),
+        (None, REMOTE, ["mcp.example.com"], 421),
+        ("mcp.example.com", REMOTE, [], 421),
+        ("[fd00::1]:8000", REMOTE, ["[FD00::1]"], 200),
+        ("[fd00::1]:8000", REMOTE, ["[fd00::1]:8000"], 200),
+        ("[fd00::2]:8000", REMOTE, ["[fd00::1]"], 421),
+        # A wildcard stands for labels in front, with any port or with its own.
+        ("mcp.example.com", REMOTE, ["*.example.com"], 200),
+        ("a.b.example.com:8443", REMOTE, ["*.example.com"], 200),
+        ("example.com", REMOTE, ["*.example.com"], 421),
+        ("evilexample.com", REMOTE, ["*.example.com"], 421),
+        ("mcp.example.com.evil.example", REMOTE, ["*.example.com"], 421),
+        ("evil.example/.example.com", REMOTE, ["*.example.com"], 421),
+        ("mcp.example.com:8443", REMOTE, ["*.example.com:8443"], 200),
+        ("mcp.example.com:9000", REMOTE, ["*.example.com:8443"], 421),
+        ("evil.example", REMOTE, ["a.example", "*.b.example"], 421),
+        ("evil.example", LOCAL, ["*"], 200),
+        (None, REMOTE, ["*"], 200),
+    ],
+)
+def test_http_host_must_be_a_name_of_this_server(
+    host: str | None, peer: str | None, allowed: list[str] | None, status: int
+) -> None:
+    """A page that rebinds its name to this machine is told so by `Host` (421, RFC 9110)."""
+    headers = [] if host is None else [("host", host)]
+
+    assert status == status_of(*headers, peer=peer, security=Security(allowed_hosts=allowed))
+
+
+def test_http_refusal_names_the_value_and_the_setting() -> None:
+    """Whoever is refused reads what to change."""
+    with pytest.raises(Refused, match="https://a.example.*allowed_origins"):
+        admitted(("origin", "https://a.example"))
+    with pytest.raises(Refused, match="a.example.*allowed_hosts"):
+        admitted(("host", "a.example"), peer=LOCAL)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"allowed_origins": "https://app.example.com"},
+        {"allowed_origins": ["app.example.com"]},
+        {"allowed_origins": ["https://app.example.com/"]},
+        {"allowed_origins": ["https://app.example.com/page"]},
+        {"allowed_origins": ["https://*.example.com"]},
+        {"allowed_origins": ["https://"]},
+        {"allowed_origins": [""]},
+        {"allowed_hosts": "mcp.example.com"},
+        {"allowed_hosts": ["https://mcp.example.com"]},
+        {"allowed_hosts": ["mcp.example.com/"]},
+        {"allowed_hosts": ["mcp.*.com"]},
+        {"allowed_hosts": ["::1"]},
+        {"allowed_hosts": ["mcp.example.com:"]},
+        {"allowed_hosts": [""]},
+    ],
+)
+def test_http_security_that_could_never_match_is_refused(options: dict[str, Any]) -> None:
+    """A wrong option fails at construction, and the message names it (DESIGN: rule 5)."""
+    (name,) = options
+
+    with pytest.raises(ConfigurationError, match=name):
+        Security(**options)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "content-length",
+        "content-type",
+        "host",
+        "last-event-id",
+        "mcp-method",
+        "mcp-name",
+        "mcp-param-region",
+        "mcp-protocol-version",
+        "mcp-session-id",
+        "origin",
+    ],
+)
+def test_http_header_that_decides_comes_once(name: str) -> None:
+    """Two readers could take two of them for two things."""
+    with pytest.raises(Refused, match=f"The {name} header is given more than once") as caught:
+        admitted((name, "a"), ("accept", "b"), (name, "a"))
+
+    assert 400 == caught.value.status
+
+
+def test_http_header_that_is_a_list_may_come_in_parts() -> None:
+    """RFC 9110, 5.3: several lines of one name are one list, in their order."""
+    table = admitted(("accept", "application/json "), ("x", "1"), ("accept", " text/event-stream"))
+
+    assert {b"accept": b"application/json, text/event-stream", b"x": b"1"} == table
+    assert judge_post({**table, b"content-type": b"application/json"}).stream
+
+
+def test_http_blanks_around_a_value_do_not_count() -> None:
+    """RFC 9110, 5.5: they are no part of the value, though not every server takes them off."""
+    table = admitted(
+        ("host", " localhost\t"),
+        ("origin", " http://localhost "),
+        ("mcp-name", "\tadd "),
+        ("mcp-protocol-version", " 2026-07-28"),
+        peer=LOCAL,
+    )
+
+    assert b"add" == table[b"mcp-name"]
+    assert b"2026-07-28" == table[b"mcp-protocol-version"]
+    assert b"http://localhost" == table[b"origin"]
+
+
+def test_http_head_tells_its_values() -> None:
+    """A head gives headers as text, and the origin as it came."""
+    head = judge_get({b"origin": b"http://a", b"mcp-session-id": b"\xe9"})
+
+    assert b"http://a" == head.origin
+    assert "é" == head.text(b"mcp-session-id")
+    assert head.text(b"last-event-id") is None
+    assert judge_get({}).origin is None
+
+
+@pytest.mark.parametrize(
+    ("accept", "json", "stream"),
+    [
+        (None, True, True),
+        ("*/*", True, True),
+        ("application/json, text/event-stream", True, True),
+        ("text/event-stream,application/json", True, True),
+        ("Application/JSON;q=0.9 , TEXT/event-stream", True, True),
+        ("application/json", True, False),
+        ("application/*", True, False),
+        ("text/event-stream", False, True),
+        ("text/*", False, True),
+        ("application/json;charset=utf-8, text/event-stream;q=0.1", True, True),
+        ("text/html", False, False),
+        ("", False, False),
+        ("application/json;q=0, text/event-stream", False, True),
+        ("application/json, text/event-stream;q=0.000", True, False),
+        ("application/json; q=0.0 , */*", False, True),
+        ("*/*, text/event-stream ; q=0", True, False),
+        ("application/*;q=0, application/json, text/*", True, True),
+        ("*/*;q=0", False, False),
+        ("*/*;q=0, application/json", True, False),
+        ("application/json;q=0, application/json", True, False),
+        ("application/json, application/json;q=0", True, False),
+        ("application/json;q=0.01", True, False),
+        ("application/jsonx, xtext/event-stream", False, False),
+    ],
+)
+def test_http_accept_says_what_the_client_takes(
+    accept: str | None, json: bool, stream: bool
+) -> None:
+    """A POST needs a client that takes JSON, a GET one that takes events; else it is a 406."""
+    table = {} if accept is None else {b"accept": accept.encode()}
+    post = {**table, b"content-type": b"application/json"}
+
+    if json:
+        assert (json, stream) == (judge_post(post).json, judge_post(post).stream)
+    else:
+        with pytest.raises(Refused, match="application/json and text/event-stream") as caught:
+            judge_post(post)
+        assert 406 == caught.value.status
+    if stream:
+        assert (json, stream) == (judge_get(table).json, judge_get(table).stream)
+    else:
+        with pytest.raises(Refused, match="text/event-stream") as caught:
+            judge_get(table)
+        assert 406 == caught.value.status
+
+
+@pytest.mark.parametrize(
+    "media", ["application/json", "application/json; charset=utf-8", "Application/JSON ;x=y"]
+)
+def test_http_body_is_json(media: str) -> None:
+    """A POST carries `application/json`, with any parameter."""
+    assert judge_post({b"content-type": media.encode()}).json
+
+
+@pytest.mark.parametrize(
+    "media",
+    [None, "", "text/plain", "application/jsonp", "text/plain, application/json", "application/*"],
+)
+def test_http_body_that_is_not_json_is_refused(media: str | None) -> None:
+    """Any other body is a 415: such a one a page may send without asking (CORS)."""
+    table = {} if media is None else {b"content-type": media.encode()}
+
+    with pytest.raises(Refused, match=re.escape(f"not {'(none)' if media is None else media}")) as (
+        caught
+    ):
+        judge_post(table)
+
+    assert 415 == caught.value.status
+
+
+def test_http_page_may_read_what_a_client_needs() -> None:
+    """An answer to a page names the page, and the headers it may read."""
+    headers = dict(cors_headers(b"https://a.example"))
+
+    assert b"https://a.example" == headers[b"access-control-allow-origin"]
+    assert b"origin" == headers[b"vary"]
+    exposed = headers[b"access-control-expose-headers"].split(b", ")
+    assert {b"mcp-session-id", b"www-authenticate", b"retry-after"} <= set(exposed)
+
+
+def test_http_preflight_allows_what_any_revision_sends() -> None:
+    """The methods and headers of all revisions are allowed, of parameters those asked for."""
+    asked = b"Content-Type, Mcp-Param-Region,mcp-param-Zone_1 , x-mcp-param-a, x-other, mcp-param-"
+    headers = dict(
+        preflight_headers({b"access-control-request-headers": asked}, b"https://a.example")
+    )
+
+    assert b"https://a.example" == headers[b"access-control-allow-origin"]
+    assert {b"GET", b"POST", b"DELETE", b"OPTIONS"} == set(
+        headers[b"access-control-allow-methods"].split(b", ")
+    )
+    assert {
+        b"accept",
+        b"authorization",
+        b"content-type",
+        b"last-event-id",
+        b"mcp-method",
+        b"mcp-name",
+        b"mcp-param-region",
+        b"mcp-param-zone_1",
+        b"mcp-protocol-version",
+        b"mcp-session-id",
+    } == set(headers[b"access-control-allow-headers"].split(b", "))
+
+
+def test_http_preflight_repeats_header_names_only() -> None:
+    """What is no header name is not said back."""
+    asked = b"mcp-param-a b, mcp-param-\xff, mcp-param-a:b"
+
+    headers = dict(preflight_headers({b"access-control-request-headers": asked}, b"null"))
+
+    assert b"mcp-param" not in headers[b"access-control-allow-headers"]
