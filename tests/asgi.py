@@ -6,7 +6,7 @@ test that uses this.
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from genmcp import Endpoint, Suite
@@ -34,6 +34,15 @@ _RESULTS = {
 def serving(*tools: Any, **options: Any) -> Endpoint:
     """Return an endpoint that serves *tools*."""
     return Endpoint(Suite(name="test", version="1", tools=tools), **options)
+
+
+async def until(holds: Callable[[], object], *, pause: float = 0) -> None:
+    """Wait for what nobody tells of; *pause* is how many seconds lie between two looks."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(pause)
 
 
 class Event:

@@ -1,12 +1,10 @@
-"""The two ends of an ASGI request: the body that comes in, the actions that go out."""
+"""ASGI, as the transports use it: what it is made of, and the actions that go out through it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from genmcp.core.actions import Action, Begin, Chunk, End, Whole
-from genmcp.errors import McpError
-from genmcp.mux.limits import Limits
 from genmcp.wire.sse import MEDIA_TYPE
 
 __all__ = [
@@ -18,7 +16,6 @@ __all__ = [
     "encoded",
     "left",
     "perform",
-    "read_body",
     "reply",
 ]
 
@@ -35,53 +32,8 @@ _STREAM_HEADERS: Headers = (
 )
 
 
-_LONGEST_LENGTH: Final = 18
-"""Digits of a Content-Length that is still worth reading as a number."""
-
-
 class ClientLeft(Exception):
     """The client closed the connection: nobody is there to be told anything."""
-
-
-async def read_body(receive: Receive, length: bytes | None, limits: Limits) -> bytes:
-    """Return the request's body; *length* is its Content-Length header, if it has one.
-
-    Raises:
-        McpError: 413 past `limits.body`, 408 past `limits.body_time`.
-        ClientLeft: the connection closed first.
-    """
-    if (
-        length is not None
-        and length.isdigit()
-        and (len(length) > _LONGEST_LENGTH or int(length) > limits.body)
-    ):
-        raise _too_large(limits)
-    try:
-        async with asyncio.timeout(limits.body_time):
-            return await _read(receive, limits)
-    except TimeoutError:
-        raise McpError(
-            f"The body did not arrive within {limits.body_time:g} s (limit: body_time)",
-            code=-32600,
-            status=408,
-            headers={"connection": "close"},
-        ) from None
-
-
-async def _read(receive: Receive, limits: Limits) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limits.body:
-            raise _too_large(limits)
-        more = message.get("more_body", False)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def encoded(headers: Mapping[str, str]) -> Headers:
@@ -97,12 +49,6 @@ async def left(receive: Receive) -> None:
     while message["type"] != "http.disconnect":
         await asyncio.sleep(1)  # some middlewares give the body again whenever they are asked
         message = await receive()
-
-
-def _too_large(limits: Limits) -> McpError:
-    return McpError(
-        f"The body is larger than {limits.body} bytes (limit: body)", code=-32600, status=413
-    )
 
 
 async def reply(

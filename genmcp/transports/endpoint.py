@@ -16,7 +16,8 @@ from genmcp.mux.mux import Mux
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.server import Server
 from genmcp.transports import legacy, modern
-from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded, read_body
+from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded
+from genmcp.transports.body import read_body
 from genmcp.transports.principal import Principal, authenticated, principal_of
 from genmcp.transports.shutdown import Shutdown
 from genmcp.transports.visit import Visit
@@ -137,6 +138,8 @@ class Endpoint:
         origin = visit.table.get(b"origin")
         if origin is not None:
             visit.headers = cors_headers(origin)
+        if scope["method"] == "OPTIONS":
+            return  # a preflight comes without credentials
         visit.principal = principal_of(scope, self._principal)
         if self._copied:
             state = scope.get("state", {})

@@ -57,6 +57,19 @@ async def test_preflight_allows_every_header_of_every_revision() -> None:
     )
 
 
+async def test_preflight_is_not_asked_who_it_is() -> None:
+    """Browsers send it without credentials, which a `principal` may insist on."""
+
+    def who(scope: Any) -> str:
+        raise LookupError("no credentials")
+
+    client = Client(serving(Greet, security=Security(allowed_origins=[PAGE]), principal=who))
+
+    answer = await client.send(method="OPTIONS", headers={"origin": PAGE})
+
+    assert answer.status == 204
+
+
 async def test_options_without_a_page_names_the_methods() -> None:
     """Who is no web page is told what there is."""
     answer = await Client(endpoint()).send(method="OPTIONS")
@@ -69,7 +82,7 @@ async def test_options_without_a_page_names_the_methods() -> None:
 async def test_answers_can_be_read_by_the_page(token: int | None) -> None:
     """JSON and streams alike."""
     client = Client(endpoint())
-    meta = {} if token is None else {"progressToken": token}
+    meta: dict[str, Any] = {} if token is None else {"progressToken": token}
 
     answer = await client.send(client.call("greet", **meta), headers={"origin": PAGE})
 
@@ -89,14 +102,15 @@ async def test_errors_can_be_read_by_the_page(how: str) -> None:
     if how == "crash":
         client.app._copied = ("key",)
         client.scope = {"state": 3}
-    sent: dict[str, Any] = {
+    ways: dict[str, dict[str, Any]] = {
         "unknown": {"message": client.call("sing")},
         "body": {"body": [b"{"]},
         "head": {"message": client.call("greet"), "headers": {"content-type": "text/plain"}},
         "method": {"method": "PUT"},
         "session": {"method": "GET"},
         "crash": {"message": client.call("greet")},
-    }[how]
+    }
+    sent = ways[how]
 
     answer = await client.send(**{**sent, "headers": {**sent.get("headers", {}), "origin": PAGE}})
 

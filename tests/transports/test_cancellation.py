@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Call, Channel, Limits, Mux, Suite, Tool, tool
 from genmcp.transports.endpoint import Endpoint
-from tests.asgi import LEGACIES, MODERN, PATIENCE, Client, serving
+from tests.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, until
 
 
 class Held(Tool):
@@ -97,7 +97,7 @@ async def test_cancel_during_validate() -> None:
     class Slow(Tool):
         name = "slow"
 
-        async def validate(self, request: Call, channel: Channel) -> Call:  # type: ignore[override]
+        async def validate(self, request: Call, channel: Channel) -> Call:
             waits.set()
             try:
                 await asyncio.Event().wait()
@@ -175,8 +175,7 @@ async def test_cancel_by_the_host_before_a_hook_has_run() -> None:
     held = Held()
     client = Client(serving(held))
     async with client.open(client.call("held")) as connection:
-        while not asyncio.all_tasks() - {connection.task, asyncio.current_task()}:
-            await asyncio.sleep(0)
+        await until(lambda: len(asyncio.all_tasks()) > 2)
         connection.task.cancel()
         await connection.over()
 
@@ -382,8 +381,7 @@ async def test_threads_that_are_all_taken_let_further_calls_wait() -> None:
     async with client.open(client.call("block", {"name": "a"})) as first:
         await asyncio.to_thread(begun.wait, PATIENCE)
         async with client.open(client.call("block", {"name": "b"})) as second:
-            while client.app.mux._threads._work_queue.empty():
-                await asyncio.sleep(0)
+            await until(lambda: not client.app.mux._threads._work_queue.empty())
             second.disconnect()
             await second.over()
         go.set()

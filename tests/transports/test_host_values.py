@@ -180,7 +180,7 @@ async def test_defects_of_the_host_cost_one_request(caplog: pytest.LogCaptureFix
     """An exception in the endpoint itself: logged with its reference, 500, and on it goes."""
 
     def broken(scope: Any) -> str | None:
-        if "x-broken" in dict((k.decode(), v) for k, v in scope["headers"]):
+        if "x-broken" in {k.decode(): v for k, v in scope["headers"]}:
             raise LookupError("secret")
         return None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -295,12 +296,12 @@ async def test_legacy_session_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """An absolute life: after it, 404."""
     suite = Suite(name="test", version="1", tools=[echo])
     client = await Client.begin(Endpoint(Mux(suite, limits=Limits(session=60))), "2025-11-25")
-    now = sessions.time.time()
+    now = time.time()
 
-    monkeypatch.setattr(sessions.time, "time", lambda: now + 59)
+    monkeypatch.setattr("genmcp.mux.sessions.time.time", lambda: now + 59)
     assert (await client.send(client.request("ping"))).status == 200
 
-    monkeypatch.setattr(sessions.time, "time", lambda: now + 61)
+    monkeypatch.setattr("genmcp.mux.sessions.time.time", lambda: now + 61)
     answer = await client.send(client.request("ping"))
     assert (404, "Session expired") == (answer.status, answer.json["error"]["message"])
 
@@ -380,7 +381,8 @@ async def test_legacy_responses_nobody_waits_for_are_400(version: str) -> None:
     """Row 36: a response answers nothing, as nothing was asked."""
     client = await Client.begin(serving(echo), version)
 
-    for response in ({"result": {}}, {"error": {"code": 1, "message": "no"}}):
+    responses: list[dict[str, Any]] = [{"result": {}}, {"error": {"code": 1, "message": "no"}}]
+    for response in responses:
         answer = await client.send({"jsonrpc": "2.0", "id": 1, **response})
 
         assert (400, -32600) == (answer.status, answer.json["error"]["code"])

@@ -1,6 +1,7 @@
 """POSTs of 2026-07-28: shapes, headers, statuses, errors."""
 
 import asyncio
+import threading
 from typing import Annotated, Any
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 
 from genmcp import Call, Channel, InvalidParams, McpError, Tool, ToolError, tool
 from genmcp.errors import MissingCapability, Overloaded
-from tests.asgi import MODERN, Client, serving
+from tests.asgi import MODERN, PATIENCE, Client, serving
 
 JSON_ONLY = {"accept": "application/json"}
 
@@ -123,25 +124,23 @@ async def test_modern_stream_may_be_started_before_anything_is_said() -> None:
 
 async def test_modern_stream_may_be_started_from_a_thread() -> None:
     """A `def` hook is in a thread; what it says there reaches the client."""
-    release = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    opened = threading.Event()
 
     @tool
     def slow(channel: Channel) -> str:
         channel.start_stream()
+        assert opened.wait(PATIENCE)  # the loop is free, and hears of it at once
         assert channel.in_loop(channel.progress(1))
-        asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
         assert asyncio.run(channel.progress(2))
         return "done"
 
     client = Client(serving(slow, heartbeat=60))
     async with client.open(client.call("slow", progressToken=1)) as connection:
-        first = await connection.message()
-        release.set()
+        await connection.begun()
+        opened.set()
         await connection.over()
 
-    assert 1 == first["params"]["progress"]
-    assert [2, None] == [m.get("params", {}).get("progress") for m in connection.messages[1:]]
+    assert [1, 2, None] == [m.get("params", {}).get("progress") for m in connection.messages]
 
 
 async def test_modern_silence_turns_a_held_call_into_a_stream_with_comments() -> None:
@@ -215,7 +214,9 @@ async def test_modern_log_messages_go_to_who_asks_for_them() -> None:
     client = Client(serving(work))
 
     silent = await client.send(client.call("work"))
-    told = await client.send(client.call("work", **{"io.modelcontextprotocol/logLevel": "info"}))
+    told = await client.send(
+        client.call("work", None, **{"io.modelcontextprotocol/logLevel": "info"})
+    )
 
     assert not silent.is_stream
     (log, _) = told.messages

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -107,7 +108,7 @@ async def test_body_that_is_too_large_is_answered_on_a_real_server() -> None:
     """The client reads its 413, whether it told the length or not, and the server goes on."""
     client = Client(endpoint(body=1000))
 
-    async def chunks() -> object:
+    async def chunks() -> AsyncIterator[bytes]:
         for _ in range(100):
             yield b" " * 1000
 
@@ -145,3 +146,32 @@ async def test_body_that_is_cut_on_a_real_server_is_no_error(
             await writer.wait_closed()
 
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_body_that_is_cancelled_by_the_host_is_not_late() -> None:
+    """A host that cancels while a body comes in is not answered with 408."""
+    client = Client(endpoint(body_time=60))
+    async with client.open(body=[]) as connection:
+        await asyncio.sleep(0)
+        connection.task.cancel()
+        await connection.over()
+
+    assert connection.task.cancelled()
+
+
+async def test_body_that_is_late_leaves_no_cancellation_behind() -> None:
+    """In memory: 408, and the host's task is as it was."""
+    counts: list[int] = []
+    served = endpoint(body_time=0.01)
+
+    async def host(scope: object, receive: object, send: object) -> None:
+        await served(scope, receive, send)  # type: ignore[arg-type]
+        task = asyncio.current_task()
+        assert task is not None
+        counts.append(task.cancelling())
+
+    client = Client(host)
+    async with client.open(body=[]) as connection:
+        await connection.over()
+
+    assert (408, [0]) == (connection.status, counts)

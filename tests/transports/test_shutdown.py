@@ -14,7 +14,7 @@ import pytest
 from genmcp import Call, Channel, Tool, tool
 from genmcp.transports import shutdown
 from genmcp.transports.shutdown import Shutdown
-from tests.asgi import Client, serving
+from tests.asgi import Client, serving, until
 
 SERVER = '''
 import asyncio
@@ -230,19 +230,27 @@ async def test_aclose_past_its_grace_ends_calls(version: str) -> None:
 
 async def test_aclose_of_a_call_whose_client_left_keeps_the_error() -> None:
     """Who comes back for the answer reads that the server went away."""
-    held = Held()
+
+    @tool
+    async def held(channel: Channel) -> str:
+        await channel.log("error", "begun")
+        await asyncio.Event().wait()
+        return ""
+
     endpoint = serving(held, grace=0)
     client = await Client.begin(endpoint, "2025-11-25")
-    message = client.call("held")
-    async with client.open(message) as connection:
-        await held.waits.wait()
-        connection.task.get_loop()
-        closing = asyncio.create_task(endpoint.aclose())
+    async with client.open(client.call("held")) as connection:
+        await connection.message()
         connection.disconnect()
+        await endpoint.aclose()
         await connection.over()
-        await closing
 
-    assert connection.body == b""
+    async with client.listen(after=connection.ids[-1]) as resumed:
+        await resumed.over()
+
+    (error,) = resumed.messages
+    assert error["error"]["code"] == -32603
+    assert "shutting down" in error["error"]["message"]
 
 
 class Item:
@@ -267,9 +275,7 @@ async def test_what_opens_while_the_server_ends_is_ended_too() -> None:
     found.add(late)
     found.add(call)
     assert (late.stopped, call.stopped) == (True, False)
-    async with asyncio.timeout(5):
-        while not call.stopped:
-            await asyncio.sleep(0.01)
+    await until(lambda: call.stopped, pause=0.01)
     found.add(last)
     assert (first.stopped, last.stopped) == (True, True)
     for item in (first, late, call, last):
@@ -322,8 +328,7 @@ async def test_the_end_of_the_server_is_listened_to_only_while_something_is_open
 
         found.add(two)
         ends.set()
-        while not two.stopped:
-            await asyncio.sleep(0)
+        await until(lambda: two.stopped)
         found.discard(two)
 
 

@@ -161,9 +161,9 @@ def test_http_host_must_be_a_name_of_this_server(
 
 def test_http_refusal_names_the_value_and_the_setting() -> None:
     """Whoever is refused reads what to change."""
-    with pytest.raises(Refused, match="https://a.example.*allowed_origins"):
+    with pytest.raises(Refused, match=r"https://a\.example.*allowed_origins"):
         admitted(("origin", "https://a.example"))
-    with pytest.raises(Refused, match="a.example.*allowed_hosts"):
+    with pytest.raises(Refused, match=r"a\.example.*allowed_hosts"):
         admitted(("host", "a.example"), peer=LOCAL)
 
 

@@ -138,7 +138,7 @@ def test_mirror_name_is_decoded_before_it_is_compared(name: str, header: str) ->
     """ "Server Validation": an encoded name stands for what it encodes."""
     check_name({b"mcp-name": header.encode("ascii")}, name)
 
-    with pytest.raises(HeaderMismatch, match="Mcp-Name header value .* does not match"):
+    with pytest.raises(HeaderMismatch, match=r"Mcp-Name header value .* does not match"):
         check_name({b"mcp-name": header.encode("ascii")}, name + "x")
 
 
@@ -216,7 +216,7 @@ def test_mirror_argument_that_differs_is_refused(value: Any, header: bytes) -> N
 
 def test_mirror_argument_without_its_header_is_refused() -> None:
     """ "Client omits header but value is in body": the server must reject the request."""
-    with pytest.raises(HeaderMismatch, match="Mcp-Param-Region header is missing.*/region"):
+    with pytest.raises(HeaderMismatch, match=r"Mcp-Param-Region header is missing.*/region"):
         check_params({}, [REGION], {"region": "a"})
 
 

@@ -95,7 +95,7 @@ def test_sse_json_of_several_lines_stays_one_event(data: str) -> None:
         (b"retry: 100\n\n", [Event("", retry=100)]),
         (b"retry: 1.5\ndata: a\n\n", [Event("a")]),
         (b"retry: -1\ndata: a\n\n", [Event("a")]),
-        ("retry: ١\ndata: a\n\n".encode(), [Event("a")]),
+        ("retry: \u0661\ndata: a\n\n".encode(), [Event("a")]),
         (b"retry: " + b"9" * 5000 + b"\ndata: a\n\n", [Event("a")]),
         (b"\xef\xbb\xbfdata: a\n\n", [Event("a")]),
         (b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\ndata: b\n\n", [Event("b")]),
@@ -117,7 +117,7 @@ def test_sse_stream_is_interpreted_as_the_standard_says(
 
 
 def test_sse_event_is_told_of_with_its_last_byte() -> None:
-    """A carriage return ends a line though a line feed may follow, which then counts for nothing."""
+    """A carriage return ends a line at once; a line feed behind it counts for nothing."""
     decoder = Decoder()
 
     assert [] == decoder.feed(b"data: a\r")

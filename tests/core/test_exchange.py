@@ -1,0 +1,351 @@
+"""The life of one POST: every step in every state, and what is always true of the whole."""
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genmcp.core.actions import Abandon, Action, Begin, Chunk, End, Record, Whole
+from genmcp.core.exchange import Exchange, State, Step, table
+from genmcp.errors import LocalOutOfTurn
+from genmcp.wire import sse
+
+WAITING, STREAMING, DETACHED, DONE = State
+
+PRIME = Chunk(b"id: s/0\ndata: \n\n")
+BEAT = Chunk(b":\n\n")
+RETRY = End(b"retry: 100\n\n")
+
+STEPS: dict[Step, Callable[[Exchange], list[Action]]] = {
+    Step.OPEN: lambda exchange: exchange.open(),
+    Step.NOTE: lambda exchange: exchange.note(b"{}"),
+    Step.ANSWER: lambda exchange: exchange.answer(b"{}"),
+    Step.LAST: lambda exchange: exchange.answer(b"{}"),
+    Step.BEAT: lambda exchange: exchange.beat(),
+    Step.RELEASE: lambda exchange: exchange.release(100),
+    Step.LEAVE: lambda exchange: exchange.leave(),
+}
+
+
+def made(*, streams: bool, resumable: bool, cancels: bool, expected: int = 1) -> Exchange:
+    """Return an exchange of 2025-11-25 if it is resumable, as then streams are primed."""
+    return Exchange(
+        stream="s" if resumable else None,
+        primed=resumable,
+        streams=streams,
+        cancels=cancels,
+        expected=expected,
+        batch=expected > 1,
+    )
+
+
+def brought(exchange: Exchange, state: State) -> bool:
+    """Bring a new exchange that expects more than one answer to *state*, if it can get there."""
+    if state is STREAMING:
+        exchange.open()
+    elif state is DETACHED:
+        exchange.open()
+        exchange.leave()
+    elif state is DONE:
+        while not exchange.closed:
+            exchange.answer(b"{}")
+    return exchange.state is state
+
+
+def expected_move(state: State, step: Step, streams: bool, resumable: bool, cancels: bool) -> State:
+    """Return where *step* leads, in the words of the specification rather than of the table.
+
+    Raises:
+        KeyError: nowhere.
+    """
+    if state is DONE:
+        return {Step.BEAT: DONE, Step.LEAVE: DONE, Step.RELEASE: DONE}[step]
+    if step is Step.LAST:
+        return DONE
+    if step is Step.LEAVE:
+        # 2026-07-28, "Cancellation"; 2025-11-25, transports, point 6.
+        return DONE if cancels and state is not DETACHED else DETACHED
+    if step is Step.RELEASE:
+        return DETACHED if resumable else state
+    if state is WAITING and step in (Step.OPEN, Step.NOTE, Step.BEAT):
+        return STREAMING if streams else WAITING
+    return state
+
+
+every_kind = pytest.mark.parametrize(
+    ("streams", "resumable", "cancels"), [*product([True, False], repeat=3)]
+)
+
+
+@every_kind
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
+@pytest.mark.parametrize("step", Step, ids=lambda step: step.name)
+def test_exchange_table_is_what_the_specification_says(
+    state: State, step: Step, streams: bool, resumable: bool, cancels: bool
+) -> None:
+    """Each step of each state leads where it should, or is not in the table."""
+    moves = table(streams=streams, resumable=resumable, cancels=cancels)
+
+    try:
+        there = expected_move(state, step, streams, resumable, cancels)
+    except KeyError:
+        assert (state, step) not in moves
+    else:
+        assert there is moves[state, step]
+
+
+@every_kind
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
+@pytest.mark.parametrize("step", Step, ids=lambda step: step.name)
+def test_exchange_step_moves_it_or_is_out_of_turn(
+    state: State, step: Step, streams: bool, resumable: bool, cancels: bool
+) -> None:
+    """A step the table allows moves the exchange; another raises, and nothing has changed."""
+    exchange = made(streams=streams, resumable=resumable, cancels=cancels, expected=2)
+    if not brought(exchange, state):
+        return  # a client without streams is never STREAMING, one that cancels never DETACHED
+    if step is Step.LAST and state is not DONE:
+        exchange.answer(b"{}")
+    before = repr(exchange)
+
+    try:
+        there = expected_move(state, step, streams, streams and resumable, cancels)
+    except KeyError:
+        with pytest.raises(LocalOutOfTurn, match=" while DONE: this side"):
+            STEPS[step](exchange)
+        assert before == repr(exchange)
+    else:
+        STEPS[step](exchange)
+        assert there is exchange.state
+        assert (there is DONE) == exchange.closed
+
+
+def note(index: int, *, record: bool = True) -> list[Action]:
+    data = sse.event(b"{}", b"s/%d" % index if record else None)
+    kept = [Record("s", index, b"{}", last=False)] if record else []
+    return [Chunk(data), *kept]
+
+
+HEAD: list[Action] = [Begin(), Record("s", 0, b"", last=False), PRIME]
+PLAIN, KEPT = (True, False, True), (True, True, False)
+
+# kind (streams, resumable, cancels), the steps before, the step, what it asks for
+MOVES: list[tuple[tuple[bool, bool, bool], list[Step], Step, list[Action]]] = [
+    (PLAIN, [], Step.OPEN, [Begin()]),
+    (PLAIN, [], Step.NOTE, [Begin(), *note(1, record=False)]),
+    (PLAIN, [], Step.LAST, [Whole(200, b"{}")]),
+    (PLAIN, [], Step.BEAT, [Begin(), BEAT]),
+    (PLAIN, [], Step.RELEASE, []),
+    (PLAIN, [], Step.LEAVE, [Abandon()]),
+    (PLAIN, [Step.OPEN], Step.OPEN, []),
+    (PLAIN, [Step.OPEN], Step.NOTE, note(1, record=False)),
+    (PLAIN, [Step.OPEN], Step.BEAT, [BEAT]),
+    (PLAIN, [Step.OPEN], Step.LAST, [End(sse.event(b"{}"))]),
+    (PLAIN, [Step.NOTE], Step.RELEASE, []),
+    (PLAIN, [Step.OPEN], Step.LEAVE, [Abandon()]),
+    (PLAIN, [Step.LAST], Step.LEAVE, []),
+    (PLAIN, [Step.LAST], Step.BEAT, []),
+    (PLAIN, [Step.LAST], Step.RELEASE, []),
+    (KEPT, [], Step.OPEN, HEAD),
+    (KEPT, [], Step.NOTE, [*HEAD, *note(1)]),
+    (KEPT, [], Step.LAST, [Whole(200, b"{}")]),
+    (KEPT, [], Step.BEAT, [*HEAD, BEAT]),
+    (KEPT, [], Step.RELEASE, [*HEAD, RETRY]),
+    (KEPT, [], Step.LEAVE, []),
+    (KEPT, [Step.LEAVE], Step.NOTE, []),
+    (KEPT, [Step.LEAVE], Step.LAST, []),
+    (KEPT, [Step.NOTE], Step.NOTE, note(2)),
+    (KEPT, [Step.NOTE], Step.RELEASE, [RETRY]),
+    (
+        KEPT,
+        [Step.NOTE],
+        Step.LAST,
+        [End(sse.event(b"{}", b"s/2")), Record("s", 2, b"{}", last=True)],
+    ),
+    (KEPT, [Step.NOTE], Step.LEAVE, []),
+    (KEPT, [Step.OPEN, Step.LEAVE], Step.OPEN, []),
+    (KEPT, [Step.OPEN, Step.LEAVE], Step.BEAT, []),
+    (KEPT, [Step.OPEN, Step.LEAVE], Step.NOTE, [Record("s", 1, b"{}", last=False)]),
+    (KEPT, [Step.OPEN, Step.LEAVE], Step.LAST, [Record("s", 1, b"{}", last=True)]),
+    (KEPT, [Step.OPEN, Step.LEAVE], Step.LEAVE, []),
+    (KEPT, [Step.OPEN, Step.RELEASE], Step.RELEASE, []),
+    (KEPT, [Step.OPEN, Step.RELEASE], Step.LAST, [Record("s", 1, b"{}", last=True)]),
+    ((False, False, True), [], Step.OPEN, []),
+    ((False, False, True), [], Step.NOTE, []),
+    ((False, False, True), [], Step.BEAT, []),
+    ((False, True, False), [], Step.RELEASE, []),
+    ((False, False, False), [Step.LEAVE], Step.LAST, []),
+    ((True, False, False), [Step.OPEN, Step.LEAVE], Step.NOTE, []),
+    ((True, False, False), [Step.OPEN, Step.LEAVE], Step.LAST, []),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "step", "expected"),
+    MOVES,
+    ids=lambda value: value.name if isinstance(value, Step) else None,
+)
+def test_exchange_step_asks_for_exactly_this(
+    kind: tuple[bool, bool, bool], before: list[Step], step: Step, expected: list[Action]
+) -> None:
+    """The first thing said decides the shape; ids and records only where one can resume."""
+    streams, resumable, cancels = kind
+    exchange = made(streams=streams, resumable=resumable, cancels=cancels)
+    for earlier in before:
+        STEPS[earlier](exchange)
+
+    assert expected == STEPS[step](exchange)
+
+
+def test_exchange_status_is_that_of_the_answer_alone() -> None:
+    """An error that comes first has its own HTTP status (2026-07-28, "Server Validation")."""
+    assert [Whole(404, b"{}")] == Exchange().answer(b"{}", 404)
+
+
+def test_exchange_without_an_answer_ends_empty() -> None:
+    """A cancelled request has no answer (2025-11-25, cancellation, "Behavior Requirements")."""
+    assert [Whole(202, b"")] == Exchange().answer(None)
+
+    exchange = Exchange(stream="s")
+    exchange.open()
+
+    assert [End(b""), Record("s", 1, b"", last=True)] == exchange.answer(None)
+
+
+def test_exchange_is_primed_only_where_clients_know_that() -> None:
+    """An event with an id and no data came with 2025-11-25 (SEP-1699)."""
+    assert [Begin(), Record("s", 0, b"", last=False)] == Exchange(stream="s").open()
+
+
+def test_exchange_connection_is_kept_until_the_client_has_an_id() -> None:
+    """A client that has seen no id could not come back: its connection is not given up."""
+    exchange = Exchange(stream="s", cancels=False)
+
+    assert [] == exchange.release(100)
+    assert exchange.state is WAITING
+
+    exchange.open()
+
+    assert [] == exchange.release(100)
+    assert exchange.state is STREAMING
+
+    exchange.note(b"{}")
+
+    assert [RETRY] == exchange.release(100)
+    assert exchange.state is DETACHED
+
+
+def test_exchange_batch_is_answered_in_one_array() -> None:
+    """2025-03-26, "Sending Messages": a batch's answers may come as one JSON array."""
+    exchange = Exchange(expected=3, batch=True)
+
+    assert [] == exchange.answer(b"1", 404)
+    assert [] == exchange.answer(None)
+    assert [Whole(200, b"[1,3]")] == exchange.answer(b"3")
+
+
+def test_exchange_batch_of_one_is_still_an_array() -> None:
+    """What is asked as an array is answered as one."""
+    assert [Whole(200, b"[1]")] == Exchange(batch=True).answer(b"1")
+
+
+def test_exchange_batch_without_any_answer_ends_empty() -> None:
+    """A batch of which everything was cancelled has no array."""
+    exchange = Exchange(expected=2, batch=True)
+
+    assert [] == exchange.answer(None)
+    assert [Whole(202, b"")] == exchange.answer(None)
+
+
+def test_exchange_batch_that_becomes_a_stream_says_what_was_held() -> None:
+    """An answer that was held for the array goes out first once there is a stream."""
+    exchange = Exchange(expected=3, batch=True)
+    exchange.answer(b"1")
+
+    assert [Begin(), Chunk(sse.event(b"1")), Chunk(sse.event(b"{}"))] == exchange.note(b"{}")
+    assert [] == exchange.answer(None)
+    assert [End(sse.event(b"3"))] == exchange.answer(b"3")
+
+
+def test_exchange_shows_its_state() -> None:
+    """Its repr tells where it stands."""
+    exchange = Exchange(expected=2, batch=True)
+    exchange.answer(b"1")
+
+    assert "<Exchange WAITING, 1 to answer>" == repr(exchange)
+
+
+happenings = st.lists(
+    st.sampled_from(["open", "note", "answer", "nothing", "beat", "release", "leave"]), max_size=25
+)
+
+
+@given(
+    happenings,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 4),
+)
+def test_exchange_stays_whole_whatever_happens(
+    steps: Sequence[str], named: bool, primed: bool, streams: bool, cancels: bool, expected: int
+) -> None:
+    """One response, in order, that ends; and of a stream, every message once."""
+    exchange = Exchange(
+        stream="s" if named else None,
+        primed=primed,
+        streams=streams,
+        cancels=cancels,
+        expected=expected,
+        batch=expected > 1,
+    )
+    left = False
+    actions: list[Action] = []
+    for step in steps:
+        before = repr(exchange)
+        try:
+            new = take(exchange, step)
+        except LocalOutOfTurn:
+            assert before == repr(exchange)
+            assert exchange.closed
+            continue
+        if left:
+            assert all(isinstance(action, Record) for action in new)
+        left = left or step == "leave"
+        actions += new
+
+    check_response([each for each in actions if not isinstance(each, Record | Abandon)])
+    records = [each for each in actions if isinstance(each, Record)]
+    assert list(range(len(records))) == [record.index for record in records]
+    assert not any(record.last for record in records[:-1])
+    abandoned = Abandon() in actions
+    if records:
+        assert records[-1].last == (exchange.closed and not abandoned)
+    assert abandoned <= cancels
+    if not streams:
+        assert not any(isinstance(action, Begin | Chunk | End) for action in actions)
+
+
+def take(exchange: Exchange, step: str) -> list[Action]:
+    if step == "nothing":
+        return exchange.answer(None)
+    return STEPS[Step[step.upper()]](exchange)
+
+
+def check_response(sent: list[Action]) -> None:
+    """A whole answer and nothing else, or a head, chunks and an end."""
+    if sent and isinstance(sent[0], Whole):
+        assert 1 == len(sent)
+        return
+    shape = [type(action) for action in sent]
+    assert shape[:1] in ([], [Begin])
+    assert Begin not in shape[1:]
+    assert Whole not in shape
+    assert End not in shape[:-1]
+    data = b"".join(each.data for each in sent if isinstance(each, Chunk | End))
+    numbers = [int(number) for number in re.findall(rb"^id: s/([0-9]+)$", data, re.MULTILINE)]
+    assert sorted(set(numbers)) == numbers

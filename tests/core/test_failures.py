@@ -1,0 +1,140 @@
+"""What an exception from a hook means to the client: 2026-07-28, server/tools, "Error Handling"."""
+
+import msgspec
+import pytest
+
+from genmcp.core.failures import is_expected, outcome_of
+from genmcp.core.request import Client, Request
+from genmcp.errors import (
+    ContractError,
+    InternalError,
+    InvalidArguments,
+    InvalidParams,
+    McpError,
+    MissingCapability,
+    Overloaded,
+    ResourceNotFound,
+    ToolError,
+)
+from genmcp.protocol.content import TextContent
+from genmcp.protocol.params import RequestParams
+from genmcp.protocol.revisions.chain import LATEST, REVISIONS
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.tools import CallToolResult
+
+ARGUMENTS = InvalidArguments("add", ['/a: expected a number, got the string "x"'])
+
+
+def request(method: str = "tools/call", revision: Revision = LATEST) -> Request:
+    return Request(
+        id=1,
+        method=method,
+        params=RequestParams(),
+        raw=msgspec.Raw(),
+        revision=revision,
+        client=Client(revision.version),
+    )
+
+
+def failed(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text)], is_error=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_result"),
+    [
+        ("2026-07-28", True),
+        ("2025-11-25", True),
+        ("2025-06-18", False),
+        ("2025-03-26", False),
+        ("2024-11-05", False),
+    ],
+)
+def test_failure_of_arguments_is_read_by_the_model_since_2025_11_25(
+    version: str, is_result: bool
+) -> None:
+    """SEP-1303: faults of a tool's arguments are a result; before, a protocol error."""
+    outcome = outcome_of(ARGUMENTS, request(revision=REVISIONS[version]), "ref")
+
+    assert (failed(ARGUMENTS.message) if is_result else ARGUMENTS) == outcome
+
+
+@pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
+def test_failure_a_tool_raises_to_be_read_is_a_result(revision: Revision) -> None:
+    """The text of a ToolError is shown as it is, in every revision."""
+    assert failed("disk full") == outcome_of(ToolError("disk full"), request(revision=revision), "")
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tools/list"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidParams("no"),
+        MissingCapability({"sampling": {}}),
+        ResourceNotFound("file:///a"),
+        McpError("no", code=-32099),
+        InternalError("broken", reference="own"),
+        Overloaded("later"),
+    ],
+)
+def test_failure_that_is_a_protocol_error_stays_one(error: McpError, method: str) -> None:
+    """An McpError is answered as it was raised, from whatever method."""
+    assert error is outcome_of(error, request(method), "ref")
+
+
+def test_failure_of_arguments_elsewhere_is_a_protocol_error() -> None:
+    """Only a call has a result that a model reads."""
+    assert ARGUMENTS is outcome_of(ARGUMENTS, request("prompts/get"), "ref")
+
+
+def test_failure_raised_to_be_shown_is_shown_elsewhere_too() -> None:
+    """A ToolError where there is no call has its text in an error."""
+    outcome = outcome_of(ToolError("disk full"), request("prompts/get"), "ref")
+
+    assert isinstance(outcome, InternalError)
+    assert ("disk full", -32603) == (outcome.message, outcome.code)
+
+
+def test_failure_nobody_expected_shows_its_reference_only() -> None:
+    """The text of any other exception stays here."""
+    outcome = outcome_of(ValueError("the password is x"), request(), "ref17")
+
+    assert failed("The tool failed unexpectedly (reference ref17).") == outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "method"),
+    [
+        (ValueError("the password is x"), "prompts/get"),
+        (ContractError("Add.call returned x"), "prompts/get"),
+        (ContractError("Add.call returned x"), "tools/call"),
+    ],
+)
+def test_failure_of_the_server_is_an_internal_error(error: Exception, method: str) -> None:
+    """A broken contract, and a surprise outside of a call, are -32603 with a reference."""
+    outcome = outcome_of(error, request(method), "ref17")
+
+    assert isinstance(outcome, InternalError)
+    assert ("Internal error (reference ref17)", {"reference": "ref17"}) == (
+        outcome.message,
+        outcome.data,
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ToolError("no"), True),
+        (InvalidParams("no"), True),
+        (ARGUMENTS, True),
+        (InternalError(), False),
+        (ContractError("no"), False),
+        (ValueError("no"), False),
+        (KeyboardInterrupt(), False),
+    ],
+)
+def test_failure_is_logged_unless_it_was_raised_to_be_shown(
+    error: BaseException, expected: bool
+) -> None:
+    """What shows only a reference has its cause in the log."""
+    assert expected == is_expected(error)

@@ -1,0 +1,451 @@
+"""Which exchange a message opens, and the order in which it is judged."""
+
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from genmcp.core.server_dispatch import (
+    Era,
+    era_of,
+    modern_request,
+    params_of,
+    session_request,
+    speaks_modern,
+)
+from genmcp.core.session import Session
+from genmcp.errors import InvalidRequest, MalformedParams, McpError
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
+from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
+from genmcp.wire import jsonrpc
+from genmcp.wire.http import Head
+from genmcp.wire.jsonrpc import Message
+from genmcp.wire.mirror import HeaderRule
+
+MODERN_VERSION = "2026-07-28"
+META = {PROTOCOL_VERSION: MODERN_VERSION, CLIENT_CAPABILITIES: {}}
+
+
+class Offer:
+    """Offers some methods, the tools `add` and `zone`, a prompt and a resource."""
+
+    routes: Mapping[tuple[str, str], Any] = {
+        ("tools/call", "add"): SimpleNamespace(headers=()),
+        ("tools/call", "zone"): SimpleNamespace(
+            headers=(HeaderRule(b"mcp-param-zone", ("zone",), "string"),)
+        ),
+        ("prompts/get", "greet"): SimpleNamespace(headers=()),
+        ("resources/read", "file:///a"): SimpleNamespace(headers=()),
+    }
+
+    def __init__(self, *without: str) -> None:
+        self.without = without
+
+    def offers(self, method: str) -> bool:
+        return method not in (*self.without, "unknown/method")
+
+    def find(self, method: str, key: str) -> Any:
+        return self.routes.get((method, key))
+
+
+def message(method: str | None, params: Any = None, id: int | str | None = 1) -> Message:
+    body: dict[str, Any] = {"jsonrpc": "2.0"}
+    if method is None:
+        body["result"] = {}
+    else:
+        body["method"] = method
+    if id is not None:
+        body["id"] = id
+    if params is not None:
+        body["params"] = params
+    decoded = jsonrpc.decode(json.dumps(body).encode())
+    assert isinstance(decoded, Message)
+    return decoded
+
+
+def head(**headers: str | None) -> Head:
+    """Return a head: `mcp_name="add"` is the header `mcp-name`; None leaves one out."""
+    return Head(
+        {
+            name.replace("_", "-").encode(): value.encode()
+            for name, value in headers.items()
+            if value is not None
+        }
+    )
+
+
+def refused(error: McpError) -> tuple[int, int]:
+    return error.code, error.status
+
+
+MISMATCH, MALFORMED, UNSUPPORTED = (-32020, 400), (-32602, 400), (-32022, 400)
+NOT_FOUND, NO_SESSION, UNKNOWN = (-32601, 404), (-32600, 400), (-32602, 200)
+
+
+@pytest.mark.parametrize(
+    ("version", "claimed", "session", "method", "expected"),
+    [
+        # A modern version in the header decides, whatever else is there.
+        (MODERN_VERSION, MODERN_VERSION, None, "tools/list", Era.MODERN),
+        (MODERN_VERSION, None, None, "tools/list", Era.MODERN),
+        (MODERN_VERSION, "v999.0.0", None, "tools/list", Era.MODERN),
+        (MODERN_VERSION, MODERN_VERSION, "s", "tools/list", Era.MODERN),
+        (MODERN_VERSION, MODERN_VERSION, None, "initialize", Era.MODERN),
+        (MODERN_VERSION, None, None, "notifications/cancelled", Era.MODERN),
+        # An initialize without it is a handshake, in a session or not.
+        (None, None, None, "initialize", Era.HANDSHAKE),
+        (None, MODERN_VERSION, None, "initialize", Era.HANDSHAKE),
+        ("2025-11-25", None, None, "initialize", Era.HANDSHAKE),
+        ("2024-11-05", None, "s", "initialize", Era.HANDSHAKE),
+        # The rest belongs to the session it names.
+        (None, None, "s", "tools/list", Era.SESSION),
+        ("2025-03-26", None, "s", "tools/list", Era.SESSION),
+        ("2025-11-25", None, "s", None, Era.SESSION),
+        ("2025-06-18", None, "s", "notifications/initialized", Era.SESSION),
+        # Without a session: 2025-11-25, transports, "Session Management", point 2.
+        (None, None, None, "tools/list", NO_SESSION),
+        (None, None, None, None, NO_SESSION),
+        ("2025-11-25", None, None, "tools/list", NO_SESSION),
+        ("2025-11-25", "2025-11-25", None, "tools/list", NO_SESSION),
+        # `_meta` speaks of a version that the header does not.
+        (None, MODERN_VERSION, None, "tools/list", MISMATCH),
+        (None, "v999.0.0", None, "tools/list", MISMATCH),
+        ("2025-11-25", MODERN_VERSION, None, "tools/list", MISMATCH),
+        ("v999.0.0", MODERN_VERSION, None, "tools/list", MISMATCH),
+        # A version nobody serves here, also in a session (2025-11-25: 400).
+        ("v999.0.0", "v999.0.0", None, "tools/list", UNSUPPORTED),
+        ("v999.0.0", None, None, "tools/list", UNSUPPORTED),
+        ("v999.0.0", None, None, "initialize", UNSUPPORTED),
+        ("v999.0.0", None, "s", "tools/list", UNSUPPORTED),
+        ("", None, "s", "tools/list", UNSUPPORTED),
+        ("\xe9", None, None, "tools/list", UNSUPPORTED),
+    ],
+)
+def test_dispatch_era_is_told_by_how_the_client_opens(
+    version: str | None,
+    claimed: str | None,
+    session: str | None,
+    method: str | None,
+    expected: Era | tuple[int, int],
+) -> None:
+    """2026-07-28, versioning, "Backward Compatibility with Initialization-Based Versions"."""
+    params = None if claimed is None else {"_meta": {PROTOCOL_VERSION: claimed}}
+    given = head(mcp_protocol_version=version, mcp_session_id=session)
+    asked = message(method, params)
+
+    if isinstance(expected, Era):
+        assert expected is era_of(given, asked)
+    else:
+        with pytest.raises(McpError) as caught:
+            era_of(given, asked)
+        assert expected == refused(caught.value)
+
+
+@pytest.mark.parametrize("params", [[1], {"_meta": 1}, {"_meta": {PROTOCOL_VERSION: 1}}])
+def test_dispatch_params_that_cannot_be_read_claim_nothing(params: Any) -> None:
+    """A message without header and session is refused as such, whatever its params are."""
+    with pytest.raises(InvalidRequest, match="no Mcp-Session-Id header"):
+        era_of(head(), message("tools/list", params))
+
+
+def test_dispatch_unsupported_version_names_the_ones_there_are() -> None:
+    """The client may choose another one (2026-07-28, UnsupportedProtocolVersionError)."""
+    with pytest.raises(McpError) as caught:
+        era_of(head(mcp_protocol_version="v9"), message("tools/list"))
+
+    assert {"requested": "v9", "supported": list(REVISIONS)} == caught.value.data
+
+
+def test_dispatch_knows_a_modern_version() -> None:
+    """GET and DELETE are refused to who speaks 2026-07-28."""
+    assert speaks_modern(b"2026-07-28")
+    assert not speaks_modern(b"2025-11-25")
+    assert not speaks_modern(b"\xff")
+    assert not speaks_modern(None)
+
+
+def modern(
+    method: str = "tools/call", params: Any = None, catalog: Offer | None = None, **headers: Any
+) -> Any:
+    """Make a request that is right but for what is given."""
+    if params is None:
+        params = {"name": "add", "_meta": META}
+    standard = {"mcp_protocol_version": MODERN_VERSION, "mcp_method": method, "mcp_name": "add"}
+    return modern_request(head(**standard | headers), message(method, params), catalog or Offer())
+
+
+def test_dispatch_modern_request_is_all_a_server_needs() -> None:
+    """A request of 2026-07-28 stands for itself: who asks, for what, and its route."""
+    meta = {**META, CLIENT_INFO: {"name": "c", "version": "1"}, LOG_LEVEL: "error", "own": 1}
+    request = modern(params={"name": "add", "arguments": {"a": 1}, "_meta": meta})
+
+    assert (1, "tools/call", LATEST, None) == (
+        request.id,
+        request.method,
+        request.revision,
+        request.session,
+    )
+    assert ("add", b'{"a": 1}') == (request.params.name, bytes(request.params.arguments))
+    assert (MODERN_VERSION, "c") == (request.client.revision, request.client.info.name)
+    assert ClientCapabilities() == request.client.capabilities
+    assert Offer.routes["tools/call", "add"] is request.route
+    assert ("error", None) == (request.log_level, request.progress_token)
+    assert meta == request.meta
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "name"),
+    [
+        ("server/discover", {}, None),
+        ("tools/list", {"cursor": "x"}, None),
+        ("prompts/get", {"name": "greet"}, "greet"),
+        ("resources/read", {"uri": "file:///a"}, "file:///a"),
+        ("resources/read", {"uri": "file:///a"}, "=?base64?ZmlsZTovLy9h?="),
+        ("subscriptions/listen", {"notifications": {}}, None),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "a"}, "argument": {"name": "b", "value": ""}},
+            None,
+        ),
+    ],
+)
+def test_dispatch_modern_methods_are_those_of_the_revision(
+    method: str, params: dict[str, Any], name: str | None
+) -> None:
+    """What names a tool, prompt or resource says so in `Mcp-Name`; nothing else has to."""
+    request = modern(method, {**params, "_meta": META}, mcp_name=name)
+
+    assert method == request.method
+    assert (name is None) == (request.route is None)
+
+
+def test_dispatch_without_headers_nothing_is_mirrored() -> None:
+    """On a transport without headers the body alone is judged."""
+    for name in ("add", "zone"):
+        params = {"name": name, "arguments": {"zone": "a"}, "_meta": META}
+
+        request = modern_request(None, message("tools/call", params), Offer())
+
+        assert name == request.params.name  # type: ignore[attr-defined]
+
+    with pytest.raises(McpError) as caught:
+        modern_request(
+            None, message("tools/list", {"_meta": {**META, PROTOCOL_VERSION: "v9"}}), Offer()
+        )
+
+    assert UNSUPPORTED == refused(caught.value)
+
+
+CAPABLE: dict[str, Any] = {CLIENT_CAPABILITIES: {}}
+VERSIONED = {PROTOCOL_VERSION: MODERN_VERSION}
+OTHER = {PROTOCOL_VERSION: "2025-11-25", **CAPABLE}
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "headers", "expected"),
+    [
+        # `_meta` is there and right, before anything else.
+        ("unknown/method", {"_meta": []}, {"mcp_method": "x"}, MALFORMED),
+        ("unknown/method", [1], {"mcp_method": "x"}, MALFORMED),
+        ("tools/call", {}, {"mcp_method": "x"}, MALFORMED),
+        ("tools/call", {"_meta": CAPABLE}, {"mcp_method": "x"}, MALFORMED),
+        ("tools/call", {"_meta": VERSIONED}, {"mcp_method": "x"}, MALFORMED),
+        ("tools/call", {"_meta": {**META, CLIENT_CAPABILITIES: []}}, {}, MALFORMED),
+        # Then the header equals it, though params or routing headers are wrong as well.
+        ("tools/call", {"name": 1, "_meta": OTHER}, {"mcp_method": "x"}, MISMATCH),
+        # Then the routing headers, before the method is looked for.
+        ("unknown/method", {"_meta": META}, {"mcp_method": "x"}, MISMATCH),
+        ("unknown/method", {"_meta": META}, {"mcp_method": None}, MISMATCH),
+        ("tools/call", {"name": 1, "_meta": META}, {"mcp_method": "TOOLS/CALL"}, MISMATCH),
+        # Then the method.
+        ("unknown/method", {"_meta": META}, {}, NOT_FOUND),
+        ("initialize", {"_meta": META}, {}, NOT_FOUND),
+        ("ping", {"_meta": META}, {}, NOT_FOUND),
+        ("logging/setLevel", {"_meta": META}, {}, NOT_FOUND),
+        ("resources/subscribe", {"_meta": META}, {}, NOT_FOUND),
+        ("resources/unsubscribe", {"_meta": META}, {}, NOT_FOUND),
+        ("roots/list", {"_meta": META}, {}, NOT_FOUND),
+        ("sampling/createMessage", {"_meta": META}, {}, NOT_FOUND),
+        ("elicitation/create", {"_meta": META}, {}, NOT_FOUND),
+        ("notifications/cancelled", {"_meta": META}, {}, NOT_FOUND),
+        ("resources/list", {"_meta": META}, {}, NOT_FOUND),
+        ("resources/list", {"cursor": 1, "_meta": META}, {}, NOT_FOUND),
+        # Then its params, and the name among them.
+        ("tools/call", {"_meta": META}, {"mcp_name": "x"}, MALFORMED),
+        ("tools/call", {"name": 1, "_meta": META}, {"mcp_name": "x"}, MALFORMED),
+        ("tools/list", {"cursor": 1, "_meta": META}, {}, MALFORMED),
+        ("tools/call", {"name": "add", "_meta": META}, {"mcp_name": "x"}, MISMATCH),
+        ("tools/call", {"name": "add", "_meta": META}, {"mcp_name": None}, MISMATCH),
+        ("tools/call", {"name": "no", "_meta": META}, {"mcp_name": "x"}, MISMATCH),
+        ("tools/call", {"name": "no", "_meta": META}, {"mcp_name": "no"}, UNKNOWN),
+        ("prompts/get", {"name": "no", "_meta": META}, {"mcp_name": "no"}, UNKNOWN),
+        ("resources/read", {"uri": "no", "_meta": META}, {"mcp_name": "no"}, UNKNOWN),
+        # Then the mirrored arguments.
+        (
+            "tools/call",
+            {"name": "zone", "arguments": {"zone": "a"}, "_meta": META},
+            {"mcp_name": "zone"},
+            MISMATCH,
+        ),
+        (
+            "tools/call",
+            {"name": "zone", "_meta": META},
+            {"mcp_name": "zone", "mcp_param_zone": "a"},
+            MISMATCH,
+        ),
+    ],
+)
+def test_dispatch_modern_faults_are_told_in_order(
+    method: str, params: Any, headers: dict[str, str | None], expected: tuple[int, int]
+) -> None:
+    """`_meta`, version, routing headers, method, params, mirrored arguments: the first counts."""
+    with pytest.raises(McpError) as caught:
+        modern(method, params, Offer("resources/list"), **headers)
+
+    assert expected == refused(caught.value)
+
+
+def test_dispatch_mirrored_argument_that_agrees_is_taken() -> None:
+    """A call whose headers say what its arguments say is accepted; null has no header."""
+    for arguments, zone in (({"zone": "a"}, "a"), ({"zone": None}, None), ({}, None), (None, None)):
+        params = {"name": "zone", "_meta": META}
+        params |= {} if arguments is None else {"arguments": arguments}
+
+        request = modern(params=params, mcp_name="zone", mcp_param_zone=zone)
+
+        assert "zone" == request.params.name
+
+
+def test_dispatch_arguments_no_number_can_hold_are_malformed() -> None:
+    """Arguments that only headers make us read are faults of the client, not of the server."""
+    body = (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"zone",'
+        b'"arguments":{"zone":1e999},"_meta":' + json.dumps(META).encode() + b"}}"
+    )
+    asked = jsonrpc.decode(body)
+    assert isinstance(asked, Message)
+    given = head(mcp_protocol_version=MODERN_VERSION, mcp_method="tools/call", mcp_name="zone")
+
+    with pytest.raises(MalformedParams):
+        modern_request(given, asked, Offer())
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "words", "data"),
+    [
+        ("tools/call", "name", "Unknown tool: no", {"tool": "no"}),
+        ("prompts/get", "name", "Unknown prompt: no", {"prompt": "no"}),
+        ("resources/read", "uri", "Resource not found: no", {"uri": "no"}),
+    ],
+)
+def test_dispatch_unknown_name_is_told(
+    method: str, key: str, words: str, data: dict[str, str]
+) -> None:
+    """Who asks for what is not there reads its name, in either era."""
+    with pytest.raises(McpError, match=words) as modern_fault:
+        modern(method, {key: "no", "_meta": META}, mcp_name="no")
+    with pytest.raises(McpError, match=words) as session_fault:
+        session_request(session(), message(method, {key: "no"}), Offer())
+
+    assert data == modern_fault.value.data == session_fault.value.data
+
+
+def session(version: str = "2025-11-25") -> Session:
+    return Session("key", 0.0, version, "c", "1", ClientCapabilities())
+
+
+def test_dispatch_session_request_is_all_a_server_needs() -> None:
+    """A request of a session has the session's revision and client."""
+    params = {"name": "add", "arguments": {}, "_meta": {"progressToken": 7}}
+
+    request = session_request(session(), message("tools/call", params, "a"), Offer())
+
+    assert ("a", "tools/call", "key") == (request.id, request.method, request.session)
+    assert REVISIONS["2025-11-25"] is request.revision
+    assert session().client == request.client
+    assert Offer.routes["tools/call", "add"] is request.route
+    assert (7, None) == (request.progress_token, request.log_level)
+    assert {} == session_request(session(), message("ping"), Offer()).meta
+
+
+def test_dispatch_session_does_not_listen_to_words_of_2026() -> None:
+    """What a client of an earlier revision says in the words of a later one is not heard."""
+    request = session_request(
+        session(), message("tools/list", {"_meta": {LOG_LEVEL: "debug"}}), Offer()
+    )
+
+    assert request.log_level is None
+
+
+@pytest.mark.parametrize("revision", LEGACY, ids=lambda revision: revision.version)
+@pytest.mark.parametrize(
+    "method",
+    ["ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tools/list"],
+)
+def test_dispatch_session_methods_are_those_of_its_revision(method: str, revision: Any) -> None:
+    """What 2026-07-28 took away is there before it."""
+    params = {"level": "info", "uri": "file:///a"}
+
+    request = session_request(session(revision.version), message(method, params), Offer())
+
+    assert (method, revision) == (request.method, request.revision)
+
+
+@pytest.mark.parametrize("revision", LEGACY, ids=lambda revision: revision.version)
+@pytest.mark.parametrize(
+    "method",
+    [
+        "server/discover",
+        "subscriptions/listen",
+        "sampling/createMessage",
+        "roots/list",
+        "elicitation/create",
+        "notifications/message",
+        "unknown/method",
+    ],
+)
+def test_dispatch_session_has_no_other_methods(method: str, revision: Any) -> None:
+    """Neither a later revision's methods nor the server's own can be asked for."""
+    with pytest.raises(McpError) as caught:
+        session_request(session(revision.version), message(method, {}), Offer())
+
+    assert NOT_FOUND == refused(caught.value)
+
+
+def test_dispatch_session_method_must_be_offered() -> None:
+    """A method the server does not offer is not found, whatever its params are."""
+    with pytest.raises(McpError) as caught:
+        session_request(session(), message("tools/list", [1]), Offer("tools/list"))
+
+    assert NOT_FOUND == refused(caught.value)
+
+
+@pytest.mark.parametrize("params", [[1], "a", {"name": 1}, {}, {"name": "add", "_meta": 1}])
+def test_dispatch_session_params_must_fit(params: Any) -> None:
+    """Params that are not what the method takes are refused before any tool sees them."""
+    with pytest.raises(MalformedParams) as caught:
+        session_request(session(), message("tools/call", params), Offer())
+
+    assert MALFORMED == refused(caught.value)
+
+
+@pytest.mark.parametrize("asked", [message("ping", id=None), message(None)])
+def test_dispatch_only_requests_are_served(asked: Message) -> None:
+    """Neither a notification nor a response makes a request."""
+    with pytest.raises(InvalidRequest, match="Not a request"):
+        session_request(session(), asked, Offer())
+    with pytest.raises(InvalidRequest, match="Not a request"):
+        modern_request(None, asked, Offer())
+
+
+def test_dispatch_params_are_read_by_their_method() -> None:
+    """`params_of` reads the params of any method, none standing for an empty object."""
+    method = LEGACY[0].methods["logging/setLevel"]
+
+    assert "error" == params_of(method, message("logging/setLevel", {"level": "error"})).level
+    assert params_of(LEGACY[0].methods["ping"], message("ping"))
+    with pytest.raises(MalformedParams, match="loud"):
+        params_of(method, message("logging/setLevel", {"level": "loud"}))

@@ -1,0 +1,385 @@
+"""Runs cases against the endpoint, and says what is wrong with what came of them."""
+
+import asyncio
+import gc
+import json
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from genmcp import Endpoint, Limits, Mux, Security
+from tests.asgi import LEGACIES, MODERN, Client
+from tests.conftest import belongs
+from tests.fuzz.case import Case
+from tests.fuzz.generation import BODY_LIMIT, ORIGINS, Known
+from tests.fuzz.tools import Deliberate, suite
+
+SECRET = "z" * 32
+PATIENCE = 5.0  # seconds; a case takes a millisecond
+
+STATUSES = {
+    200: "an answer, or an event stream",
+    202: "notifications, and responses, are taken in silence",
+    204: "DELETE of a session; a CORS preflight",
+    400: "no message, wrong params or headers, an unknown revision",
+    403: "Origin not allowed",
+    404: "the session is gone; the method is not found (2026-07-28)",
+    405: "the method, or the stream, is not offered",
+    406: "the client takes neither of the two media types",
+    408: "Limits.body_time",
+    413: "Limits.body",
+    415: "the body is no JSON",
+    421: "Host not allowed",
+    500: "a hook failed; only with a reference, which is in the log",
+}
+CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
+TEXT = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+REFERENCE = re.compile(r"\(reference ([0-9a-f]{12})\)")
+LOGGED = re.compile(r"\[([0-9a-f]{12})\]")
+
+
+class Wrong(Exception):
+    """Something that no request may bring about."""
+
+
+class Answer:
+    """What came back of one case: the other end of its ASGI connection."""
+
+    def __init__(self, case: Case) -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.complete = False
+        self.faults: list[str] = []
+        self._case = case
+        self._parts = list(case.parts)
+        self._sent = 0
+        self._over = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        """Give the next part of the body, and then word that the client has left."""
+        case = self._case
+        if self._parts:
+            part = self._parts.pop(0)
+            more = bool(self._parts) or case.ending != "whole"
+            return {"type": "http.request", "body": part, "more_body": more}
+        if case.stays:
+            await (self._over if case.ending == "whole" else asyncio.Event()).wait()
+        for _ in range(case.leaves or 0):
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Take a message, as an ASGI server does."""
+        if self._case.fails is not None and self._sent >= self._case.fails:
+            raise OSError("the client has left")
+        self._sent += 1
+        if message["type"] == "http.response.start":
+            self._expect(not self.status, "two beginnings")
+            self.status = message["status"]
+            self._take_headers(message["headers"])
+        elif message["type"] == "http.response.body":
+            self._expect(bool(self.status), "a body before the beginning")
+            self._expect(not self.complete, "something behind the end")
+            self.body += message.get("body", b"")
+            self.complete = not message.get("more_body", False)
+            if self.complete:
+                self._over.set()
+        else:
+            self._expect(False, f"a message of type {message['type']}")
+
+    def _take_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        for name, value in headers:
+            self._expect(name not in self.headers, f"header {name!r} twice")
+            self._expect(name == name.lower(), f"header {name!r}, not in lower case")
+            self._expect(bool(TEXT.fullmatch(value)), f"header {name!r} with control characters")
+            self.headers[name] = value
+
+    def _expect(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self.faults.append(otherwise)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is an event stream."""
+        return self.headers.get(b"content-type") == b"text/event-stream"
+
+
+class Log(logging.Handler):
+    """What was logged as an error since it was last looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def taken(self) -> list[logging.LogRecord]:
+        """Return what there is, and forget it."""
+        taken, self.records = self.records, []
+        return taken
+
+
+@contextmanager
+def listening() -> Iterator[Log]:
+    """Collect what is logged as an error, and keep it from everybody else."""
+    log, root, ours = Log(), logging.getLogger(), logging.getLogger("genmcp")
+    before, root.handlers, level = root.handlers, [log], ours.level
+    ours.setLevel(logging.ERROR)
+    try:
+        yield log
+    finally:
+        root.handlers = before
+        ours.setLevel(level)
+
+
+class World:
+    """An endpoint, with sessions to speak in, and streams to resume."""
+
+    def __init__(self, log: Log) -> None:
+        limits = Limits(body=BODY_LIMIT, body_time=0.02)
+        self.mux = Mux(suite, secret=SECRET, limits=limits)
+        self.endpoint = Endpoint(
+            self.mux,
+            security=Security(allowed_origins=[ORIGINS[0].decode()]),
+            heartbeat=0.002,
+        )
+        self.known = Known({}, {})
+        self._log = log
+
+    @classmethod
+    async def make(cls, log: Log) -> "World":
+        """Return a world with everything in it."""
+        world = cls(log)
+        foreign = Endpoint(Mux(suite, secret="f" * 32))
+        elsewhere = Endpoint(Mux(suite, secret=SECRET, audience="elsewhere"))
+        mux = Mux(suite, secret=SECRET, limits=Limits(session=1e-9))
+        for name, app in ("foreign", foreign), ("elsewhere", elsewhere), ("old", Endpoint(mux)):
+            client = await Client.begin(app, LEGACIES[0])
+            world.known.worthless[name] = client.session or ""  # type: ignore[index]
+        await world.begin()
+        return world
+
+    async def begin(self) -> None:
+        """Begin the sessions, and in each of them a stream."""
+        for version in LEGACIES:
+            client = await Client.begin(self.endpoint, version)
+            self.known.sessions[version] = client.session or ""  # type: ignore[index]
+            said = await client.send(client.call("speaks", {}, progressToken=1))
+            self.known.events[version] = said.ids
+
+    @property
+    def names(self) -> Mapping[bytes, bytes]:
+        """What to call the ids that differ from run to run."""
+        known = {**self.known.sessions, **self.known.worthless}
+        named = {id.encode(): f"<session {name}>".encode() for name, id in known.items()}
+        for version, ids in self.known.events.items():
+            named |= {id.encode(): f"<{version} event {n}>".encode() for n, id in enumerate(ids)}
+        return named
+
+    async def run(self, case: Case) -> Answer:
+        """Run *case* and check everything that can be checked.
+
+        Raises:
+            Wrong: some of it does not hold.
+        """
+        answer = Answer(case)
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self.endpoint(_scope(case), answer.receive, answer.send)
+        except TimeoutError:
+            raise Wrong("it hangs") from None
+        except Exception as error:
+            raise Wrong(f"{type(error).__name__} escaped: {error}") from error
+        if (took := time.perf_counter() - began) > 1:
+            raise Wrong(f"it took {took:.1f} s")
+        self._check(case, answer)
+        if case.method == "DELETE" and answer.status in (0, 204):
+            await self.begin()
+        return answer
+
+    def _check(self, case: Case, answer: Answer) -> None:
+        faults = list(answer.faults)
+        if left := [task for task in asyncio.all_tasks() if not belongs(task)]:
+            faults.append(f"left running: {left}")
+        if case.stays and not answer.complete:
+            faults.append("not answered to the end")
+        if answer.status and answer.status not in STATUSES:
+            faults.append(f"status {answer.status}")
+        if answer.complete and not faults:
+            try:
+                faults += self._faults_of_body(case, answer)
+            except (AssertionError, ValueError, LookupError, TypeError) as error:
+                faults.append(f"{type(error).__name__}: {error}")
+        faults += _faults_of_log(case, answer, self._log.taken())
+        if faults:
+            raise Wrong("; ".join(faults))
+
+    def _faults_of_body(self, case: Case, answer: Answer) -> Iterator[str]:
+        if answer.is_stream:
+            messages = [each for each in map(_event, _blocks(answer.body)) if each is not None]
+        else:
+            if int(answer.headers[b"content-length"]) != len(answer.body):
+                yield "another content-length"
+            if not answer.body:
+                return
+            if answer.headers.get(b"content-type") != b"application/json":
+                yield "no content-type"
+            said = json.loads(answer.body, parse_constant=_no_constant)
+            messages = said if isinstance(said, list) else [said]
+        judge = Judge(_spoken(case, self.known) or "", case)
+        for message in messages:
+            yield from judge.faults(message)
+        if answer.status == 500 and "reference" not in str(messages):
+            yield "500 without a reference"
+
+
+class Judge:
+    """Judges the messages that answer *case*, by the schema of *version* if one was agreed on."""
+
+    def __init__(self, version: str, case: Case) -> None:
+        self._client = Client(None, version)
+        self._asked: dict[Any, list[Any]] = {}
+        # A resumed stream repeats answers to what was asked before.
+        asked = [(1, "tools/call")] if case.method == "GET" else _asked(case.body)
+        for id, method in asked:
+            self._asked.setdefault(id, []).append(method)
+
+    def faults(self, message: Any) -> Iterator[str]:
+        """Say what is wrong with *message*."""
+        if "error" in message and message["error"]["code"] not in CODES:
+            yield f"code {message['error']['code']}"
+        if "id" in message and message["id"] not in self._asked:
+            yield f"id {message['id']!r}, not {[*self._asked]}"
+        elif "result" in message:
+            yield from self._faults_of_result(message)
+        else:
+            self._client.check(message)
+
+    def _faults_of_result(self, message: Any) -> Iterator[str]:
+        """Say why it answers none of the requests with its id, if it answers none."""
+        client = self._client
+        begun = client.version == "" and message["result"].get("protocolVersion")
+        version = begun or client.version
+        if not version:
+            yield "a result in no revision"
+        found = []
+        for method in self._asked[message["id"]]:
+            judge = Client(None, version)
+            if method == "initialize":
+                judge.version = message["result"].get("protocolVersion", "")
+            judge.asked = {message["id"]: method}
+            try:
+                judge.check(message)
+            except (AssertionError, LookupError) as fault:
+                found.append(f"{type(fault).__name__} {fault}")
+            else:
+                return
+        yield from found
+
+
+def _scope(case: Case) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": case.method,
+        "scheme": "http",
+        "path": case.path,
+        "query_string": b"",
+        "root_path": "",
+        "client": None if case.peer is None else (case.peer, 1),
+        "server": ("test", 80),
+        "headers": list(case.headers),
+    }
+
+
+def _faults_of_log(
+    case: Case, answer: Answer, records: Sequence[logging.LogRecord]
+) -> Iterator[str]:
+    """Say which records no crash explains, and which references no record does."""
+    logged = set()
+    for record in records:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, Deliberate):
+            yield f"logged: {record.getMessage()} ({error!r})"
+        found = LOGGED.search(record.getMessage())
+        logged.add(found[1] if found else "")
+    if answer.complete:
+        told = set(REFERENCE.findall(answer.body.decode("utf-8", "replace")))
+        if case.method != "GET" and told != logged:
+            yield f"told of {told}, logged {logged}"
+
+
+def _blocks(body: bytes) -> Sequence[str]:
+    *blocks, rest = body.decode().split("\n\n")
+    if rest:
+        raise ValueError(f"an event that does not end: {rest!r}")
+    return blocks
+
+
+def _event(block: str) -> Any:
+    """Return the message of an event, None if it has none."""
+    lines = [line.split(": ", 1) for line in block.split("\n") if not line.startswith(":")]
+    fields = dict(lines)
+    if len(fields) != len(lines) or not {"id", "event", "data", "retry"} >= fields.keys():
+        raise ValueError(f"not an event: {block!r}")
+    data = fields.get("data")
+    return json.loads(data, parse_constant=_no_constant) if data else None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _asked(body: bytes) -> Iterator[tuple[Any, Any]]:
+    """Yield id and method of whatever looks like a request in *body*, however broken it is.
+
+    Of a member that is given twice either may count.
+    """
+    try:
+        found = json.loads(
+            body.decode("utf-8", "replace"), object_pairs_hook=_Pairs, parse_int=_integer
+        )
+    except (ValueError, RecursionError):
+        return
+    for member in found if isinstance(found, list) else [found]:
+        if isinstance(member, _Pairs):
+            methods = [value for name, value in member.pairs if name == "method"]
+            for name, value in member.pairs:
+                if name == "id" and isinstance(value, int | float | str):
+                    yield value, methods[-1] if methods else None
+
+
+class _Pairs:
+    def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
+        self.pairs = pairs
+
+
+def _integer(digits: str) -> Any:
+    return int(digits) if len(digits) < 4000 else digits
+
+
+def _spoken(case: Case, known: Known) -> str | None:
+    """Return the revision that was agreed on, None if there is none."""
+    table = {name: value.strip().decode("latin-1") for name, value in case.headers}
+    if table.get(b"mcp-protocol-version") == MODERN:
+        return MODERN
+    session = table.get(b"mcp-session-id")
+    return next((version for version, id in known.sessions.items() if id == session), None)
+
+
+def collect(log: Log) -> None:
+    """Collect garbage: a task or future nobody waited for complains then.
+
+    Raises:
+        Wrong: one does.
+    """
+    gc.collect()
+    if records := log.taken():
+        raise Wrong(f"logged: {[record.getMessage() for record in records]}")

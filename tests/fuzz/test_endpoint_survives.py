@@ -1,0 +1,61 @@
+"""The endpoint answers whatever is sent to it, and nothing of it is left behind."""
+
+from collections import Counter
+
+import pytest
+
+from tests.fuzz.case import Case
+from tests.fuzz.conftest import Plan
+from tests.fuzz.driver import STATUSES, Log, World, Wrong, collect, listening
+from tests.fuzz.generation import case as made
+from tests.fuzz.shrinking import shrunken
+
+PIECE = 1000
+"""How many cases share an endpoint: what one leaves there, the next ones meet."""
+
+
+async def test_endpoint_survives_every_request(plan: Plan) -> None:
+    """Each case is answered once, in the words of its revision, or its client had left."""
+    seen: Counter[int] = Counter()
+    with listening() as log:
+        if plan.only is not None:
+            world = await World.make(log)
+            await world.run(Case.parse(plan.only, world.names))
+            return
+        for first in range(plan.first, plan.first + plan.cases, PIECE):
+            world = await World.make(log)
+            for number in range(first, min(first + PIECE, plan.first + plan.cases)):
+                fault = await _fault(world, made(plan.seed, number, world.known), seen)
+                if fault:
+                    pytest.fail(await _said(plan.seed, number, fault, log), pytrace=False)
+            await world.endpoint.aclose()
+            await world.mux.aclose()
+            collect(log)
+    if plan.cases >= 10_000:
+        # Nothing that is reached by none of this many cases is tested by them.
+        assert STATUSES.keys() <= seen.keys(), seen
+
+
+async def _fault(world: World, case: Case, seen: Counter[int]) -> str:
+    """Run *case* and return what is wrong with it, if anything is."""
+    try:
+        seen[(await world.run(case)).status] += 1
+    except Wrong as wrong:
+        return str(wrong)
+    return ""
+
+
+async def _said(seed: int, number: int, fault: str, log: Log) -> str:
+    """Say what is wrong with a case, as small as it can be made, and how to run it again."""
+    log.taken()
+    world = await World.make(log)
+
+    async def fails(smaller: Case) -> bool:
+        found = await _fault(world, smaller, Counter())
+        return bool(found) and found[:20] == fault[:20]
+
+    small = await shrunken(made(seed, number, world.known), fails)
+    return (
+        f"{fault}\n  pytest tests/fuzz --fuzz-seed {seed} --fuzz-first {number} --fuzz-cases 1\n"
+        f"  pytest tests/fuzz --fuzz-case {small.text(world.names)!r}"
+    )

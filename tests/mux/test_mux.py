@@ -1,0 +1,222 @@
+"""The mux: what it is made of, and how it routes."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from genmcp import ConfigurationError, Endpoint, Limits, McpError, Mux, Server, Suite, tool
+from genmcp.channel import Channel
+from genmcp.core.request import Request
+from genmcp.errors import Unavailable
+from genmcp.protocol.capabilities import ServerCapabilities
+from genmcp.protocol.completion import CompleteResult, Completion
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.result import PaginatedResult, Result
+from genmcp.server import Route
+from genmcp.stores.memory import MemoryStore
+from tests.asgi import Client
+
+
+@tool
+async def greet() -> str:
+    """Greets."""
+    return "hello"
+
+
+def suite() -> Suite:
+    return Suite(name="test", version="1", tools=[greet])
+
+
+class Own(Server):
+    """A server that is no suite: it completes, and answers whatever the test wants."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer = answer
+
+    @property
+    def info(self) -> Implementation:
+        return Implementation(name="own", version="1")
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        return ServerCapabilities(completions={})
+
+    @property
+    def methods(self) -> set[str]:
+        return {"completion/complete", "tools/list"}
+
+    def find(self, method: str, key: str) -> Route | None:
+        return None
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        result: Result = self.answer
+        return result
+
+    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
+        raise McpError(f"{method} {cursor}", code=-32001)
+
+
+COMPLETE = {
+    "ref": {"type": "ref/prompt", "name": "x"},
+    "argument": {"name": "a", "value": "b"},
+}
+
+
+async def test_mux_gives_every_other_method_to_the_server() -> None:
+    """What is neither the mux's own nor a list is handled, whether it has a route or not."""
+    client = Client(Endpoint(Own(CompleteResult(completion=Completion(values=["bc"])))))
+    client.asked[1] = "completion/complete"
+
+    async with client.open(client.request("completion/complete", COMPLETE)) as connection:
+        client.check = lambda message: None  # type: ignore[method-assign]
+        await connection.over()
+
+    assert ["bc"] == connection.json["result"]["completion"]["values"]
+
+
+async def test_mux_lists_with_the_cursor_it_was_given() -> None:
+    """A list is asked for by its method and place."""
+    client = Client(Endpoint(Own()))
+
+    answer = await client.send(client.request("tools/list", {"cursor": "next"}))
+
+    assert answer.json["error"]["message"] == "tools/list next"
+
+
+@pytest.mark.parametrize("answer", [None, "text", {"a": 1}])
+async def test_mux_takes_nothing_but_results(answer: Any, caplog: Any) -> None:
+    """Row 1: a server that answers with something else costs one request, and is named."""
+    client = Client(Endpoint(Own(answer)))
+
+    said = await client.send(client.request("completion/complete", COMPLETE))
+
+    assert (500, -32603) == (said.status, said.json["error"]["code"])
+    assert "Own answered completion/complete with" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        CompleteResult(completion=object()),  # type: ignore[arg-type]
+        McpError("odd", object()),
+        McpError("odd", {"\ud800": 1}),
+    ],
+)
+async def test_mux_survives_what_cannot_be_encoded(answer: Any, caplog: Any) -> None:
+    """A result or an error that is no JSON is an internal error with a reference."""
+    client = Client(Endpoint(Own(answer)))
+
+    said = await client.send(client.request("completion/complete", COMPLETE))
+
+    assert (500, -32603) == (said.status, said.json["error"]["code"])
+    assert said.json["error"]["data"]["reference"] in caplog.text
+
+
+async def test_mux_offers_levels_only_where_the_server_logs() -> None:
+    """logging/setLevel is not found without the capability."""
+    client = await Client.begin(Endpoint(Own()), "2025-11-25")
+
+    answer = await client.send(client.request("logging/setLevel", {"level": "info"}))
+
+    assert answer.json["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize("field", Limits.__struct_fields__)
+@pytest.mark.parametrize("value", [0, -1])
+def test_limits_are_positive(field: str, value: int) -> None:
+    """A bound that is none is refused, by name."""
+    with pytest.raises(ValueError, match=field):
+        Limits(**{field: value})
+
+
+@pytest.mark.parametrize("server", [None, Suite, "suite", [suite]])
+def test_mux_serves_servers(server: Any) -> None:
+    """What is no server is refused when the mux is made."""
+    with pytest.raises(ConfigurationError, match="must be a Server"):
+        Mux(server)
+
+
+def test_mux_secret_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GENMCP_SECRET counts unless a secret is given; one that is too short is refused."""
+    monkeypatch.setenv("GENMCP_SECRET", "short")
+
+    with pytest.raises(ConfigurationError, match="too short"):
+        Mux(suite())
+    Mux(suite(), secret="a secret that is long enough")
+
+
+def test_mux_with_a_shared_store_needs_a_secret() -> None:
+    """A random one would be another one in the next process."""
+
+    class Shared(MemoryStore):
+        shared = True
+
+    with pytest.raises(ConfigurationError, match="GENMCP_SECRET"):
+        Mux(suite(), store=Shared())
+    Mux(suite(), store=Shared(), secret="a secret that is long enough")
+
+
+@pytest.mark.parametrize(("workers", "warned"), [("4", True), ("1", False), ("many", False)])
+def test_mux_warns_of_several_workers_without_a_secret(
+    workers: str, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They would not know each other's sessions."""
+    monkeypatch.setenv("WEB_CONCURRENCY", workers)
+
+    Mux(suite())
+
+    assert warned == ("WEB_CONCURRENCY is 4" in caplog.text)
+
+
+async def test_mux_closes_the_store_it_was_given() -> None:
+    """One of its own has nothing to let go of, and goes on."""
+    given = MemoryStore()
+    own, other = Mux(suite()), Mux(suite(), store=given)
+
+    await own.aclose()
+    await other.aclose()
+
+    assert await own.store.get("x") is None
+    with pytest.raises(Unavailable):
+        await given.get("x")
+
+
+async def test_mux_tells_how_much_is_open() -> None:
+    """Its repr names the server."""
+    assert "test" in repr(Mux(suite()))
+
+
+async def test_mux_cancels_what_is_on_a_loop_that_died() -> None:
+    """Nothing happens: what was there went with its loop."""
+    mux = Mux(suite())
+
+    class Gone:
+        def get_loop(self) -> asyncio.AbstractEventLoop:
+            loop = asyncio.new_event_loop()
+            loop.close()
+            return loop
+
+        def cancel(self) -> None: ...
+
+    mux._calls["key"] = {Gone(): 1}  # type: ignore[dict-item]
+    mux.cancel("key", 1)
+    mux.cancel("key", 2)
+    mux.cancel("unknown")
+
+
+async def test_mux_that_is_closed_fails_what_it_can_not_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A session's level cannot be kept in a store that is closed: an error, with a reference."""
+    mux = Mux(suite(), store=MemoryStore())
+    client = await Client.begin(Endpoint(mux), "2025-11-25")
+    await mux.aclose()
+
+    answer = await client.send(client.request("logging/setLevel", {"level": "info"}))
+
+    assert answer.json["error"]["code"] == -32603
+    assert [logging.ERROR] == [record.levelno for record in caplog.records]

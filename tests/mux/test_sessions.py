@@ -1,0 +1,108 @@
+"""Sessions: sealed into their ids, and ended for good."""
+
+import pytest
+
+from genmcp import Limits, Mux, Suite
+from genmcp.core.session import Session
+from genmcp.errors import SessionGone
+from genmcp.mux import sessions
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
+
+PARAMS = InitializeRequestParams(
+    protocol_version="2025-11-25",
+    capabilities=ClientCapabilities(),
+    client_info=Implementation(name="test", version="1"),
+)
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("genmcp.mux.sessions.time.time", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def made(**limits: float) -> sessions.Sessions:
+    suite = Suite(name="test", version="1")
+    return Mux(suite, limits=Limits(**limits)).sessions  # type: ignore[arg-type]
+
+
+def begin(found: sessions.Sessions, clock: Clock) -> tuple[Session, str]:
+    clock.now += 1
+    return found.begin(PARAMS, None)
+
+
+def is_open(found: sessions.Sessions, id: str) -> bool:
+    try:
+        found.open(id, None)
+    except SessionGone:
+        return False
+    return True
+
+
+def test_session_comes_back_from_its_id(clock: Clock) -> None:
+    """Nothing is kept here, and two sessions share nothing."""
+    found = made()
+    session, id = begin(found, clock)
+    other, _ = begin(found, clock)
+
+    assert found.open(id, None) == session
+    assert session.key != other.key
+
+
+def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
+    """For as long as it would have lived."""
+    found = made(session=100)
+    session, id = begin(found, clock)
+
+    found.end(session)
+    assert not is_open(found, id)
+    clock.now += 99
+    assert not is_open(found, id)
+    clock.now += 100
+    assert not is_open(found, id)
+
+
+def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: Clock) -> None:
+    """What is remembered is bounded by time as well."""
+    found = made(session=10)
+    for _ in range(5):
+        session, _ = begin(found, clock)
+        found.end(session)
+    clock.now += 100
+    session, _ = begin(found, clock)
+    found.end(session)
+
+    assert [session.key] == list(found._revoked._until)
+
+
+def test_past_the_bound_everything_older_counts_as_ended(clock: Clock) -> None:
+    """No ended session ever comes back; clients of sessions as old begin anew."""
+    found = made(revoked=2)
+    oldest, oldest_id = begin(found, clock)
+    ended = [begin(found, clock) for _ in range(3)]
+    _, newest_id = begin(found, clock)
+
+    for session, _ in ended:
+        found.end(session)
+
+    assert [False] * 3 == [is_open(found, id) for _, id in ended]
+    assert not is_open(found, oldest_id)  # begun before the one that was forgotten
+    assert is_open(found, newest_id)
+    assert 2 == len(found._revoked._until)
+    assert oldest.issued < ended[0][0].issued
+
+
+async def test_level_is_the_sessions_own(clock: Clock) -> None:
+    """ "info" until it is set."""
+    found = made()
+
+    assert await found.level("a") == "info"
+    await found.set_level("a", "error")
+    assert (await found.level("a"), await found.level("b")) == ("error", "info")
