@@ -1,5 +1,6 @@
 """Answers and notifications as bytes, in the words of the revision that will read them."""
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from genmcp.errors import McpError, ResourceNotFound
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.meta import SERVER_INFO
+from genmcp.protocol.result import CacheableResult
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value
 from genmcp.wire import jsonrpc
@@ -14,6 +16,11 @@ from genmcp.wire import jsonrpc
 __all__ = ["Encoder"]
 
 _json = msgspec.json.Encoder()
+
+
+@cache
+def _head(kind: str) -> bytes:
+    return b'{"resultType":"%b"' % kind.encode()
 
 
 class Encoder:
@@ -26,23 +33,34 @@ class Encoder:
 
     def __init__(self, info: Implementation) -> None:
         self._info = msgspec.to_builtins(info)
-        self._meta = b',"_meta":' + _json.encode({SERVER_INFO: self._info})
+        self._named = b',"_meta":' + _json.encode({SERVER_INFO: self._info})
+        self._kept: dict[tuple[str, type], tuple[Value, bytes]] = {}
 
     def result(self, revision: Revision, value: Value) -> bytes:
-        """Return *value*, a result of 2026-07-28, as *revision*'s JSON."""
+        """Return *value*, a result of 2026-07-28, as *revision*'s JSON.
+
+        A result that anybody may keep is encoded once, as long as it is the same object.
+        """
+        if not isinstance(value, CacheableResult) or value.cache_scope != "public":
+            return self._encode(revision, value)
+        place = (revision.version, type(value))
+        kept = self._kept.get(place)
+        if kept is None or kept[0] is not value:
+            kept = self._kept[place] = (value, self._encode(revision, value))
+        return kept[1]
+
+    def _encode(self, revision: Revision, value: Value) -> bytes:
         if not revision.modern:
             return _json.encode(revision.down(value))
-        kind = getattr(value, "result_type", "complete")
+        kind: str = getattr(value, "result_type", "complete")
         meta = getattr(value, "meta", None)
+        head = _head(kind)
         if meta is None:
-            return self._splice(b'{"resultType":"%b"%b' % (kind.encode(), self._meta), value)
-        named = msgspec.structs.replace(value, meta={SERVER_INFO: self._info, **meta})
-        return self._splice(b'{"resultType":"%b"' % kind.encode(), named)
-
-    @staticmethod
-    def _splice(head: bytes, value: Value) -> bytes:
+            head += self._named
+        else:
+            value = msgspec.structs.replace(value, meta={SERVER_INFO: self._info, **meta})
         body = _json.encode(value)
-        return head + b"}" if body == b"{}" else b"%b,%b" % (head, body[1:])
+        return head + b"}" if body == b"{}" else b"".join((head, b",", body[1:]))
 
     def response(self, revision: Revision, id: jsonrpc.RequestId, value: Value) -> bytes:
         """Return the whole response to request *id*."""

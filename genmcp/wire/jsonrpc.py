@@ -92,7 +92,7 @@ def decode(body: bytes, *, max_depth: int = 64) -> Message | list[Message | Inva
     if not body.isascii():
         _check_utf8(body)
     _check_depth(body, max_depth)
-    if body.lstrip(b" \t\r\n")[:1] == b"[":
+    if body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"[":
         return _decode_batch(body)
     return _decode_one(body)
 
@@ -113,7 +113,11 @@ def _decode_member(member: msgspec.Raw) -> Message | InvalidRequest:
 
 def _decode_one(body: bytes | msgspec.Raw) -> Message:
     message = _parse(_decoder, body)
-    if message.method is None:
+    if message.method is not None:
+        if message.id is None:
+            # 2026-07-28, basic, "Requests": unlike base JSON-RPC, the id must not be null.
+            raise InvalidRequest("Not a JSON-RPC message: the id of a request must not be null")
+    else:
         # An error may lack its id (2026-07-28, JSONRPCErrorResponse), a result may not.
         unnamed = message.error is None and message.request_id is None
         if unnamed or (message.error is None) is not bool(message.result):
@@ -121,9 +125,6 @@ def _decode_one(body: bytes | msgspec.Raw) -> Message:
                 "Not a JSON-RPC message: neither a request nor a notification (no method), "
                 "nor a response (either an error, or a result and its id)"
             )
-    elif message.id is None:
-        # 2026-07-28, basic, "Requests": unlike base JSON-RPC, the id must not be null.
-        raise InvalidRequest("Not a JSON-RPC message: the id of a request must not be null")
     return message
 
 

@@ -54,6 +54,7 @@ async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
 
     assert ["cancelled", True, False] == held.saw
     assert held.channel.closed
+    held.channel._sink.open()  # what a thread said just before is not taken behind the end
     assert not await held.channel.log("error", "x")  # row 21: a value, no exception
     assert not await held.channel.notify("notifications/message")
     held.channel.start_stream()
@@ -213,6 +214,7 @@ async def test_cancel_notification_cancels_and_nothing_is_answered(version: str,
 
     assert held.saw[0] == "cancelled"
     assert (202, b"") == (connection.status, connection.body)
+    assert (set(), {}) == (client.app.mux._cancelled, client.app.mux._calls)
 
 
 async def test_cancel_notification_ends_a_stream_without_an_answer() -> None:

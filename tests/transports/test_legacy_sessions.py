@@ -377,6 +377,26 @@ async def test_legacy_delete_cancels_what_the_session_has_open(version: str) -> 
     assert others.json["result"]["content"][0]["text"] == "other"
 
 
+async def test_legacy_calls_of_one_session_run_side_by_side(version: str) -> None:
+    """Row 31: a call that blocks holds up no other."""
+    go = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        await go.wait()
+        return "late"
+
+    client = await Client.begin(serving(wait, echo), version)
+    async with client.open(client.call("wait", id=1)) as held:
+        quick = await client.send(client.call("echo", {"text": "x"}, id=2))
+        go.set()
+        await held.over()
+
+    assert ("x", "late") == tuple(
+        each.json["result"]["content"][0]["text"] for each in (quick, held)
+    )
+
+
 async def test_legacy_responses_nobody_waits_for_are_400(version: str) -> None:
     """Row 36: a response answers nothing, as nothing was asked."""
     client = await Client.begin(serving(echo), version)

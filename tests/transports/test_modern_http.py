@@ -65,7 +65,7 @@ async def test_modern_result_first_is_one_json_body() -> None:
 
 
 async def test_modern_notification_first_is_an_event_stream() -> None:
-    """A call that reports before its result is answered with a stream, the result last."""
+    """Row 28: a call that reports before its result is a stream, progress first, result last."""
     client = Client(serving(report))
 
     answer = await client.send(client.call("report", progressToken="t"))
@@ -144,7 +144,7 @@ async def test_modern_stream_may_be_started_from_a_thread() -> None:
 
 
 async def test_modern_silence_turns_a_held_call_into_a_stream_with_comments() -> None:
-    """After `heartbeat` seconds of silence the response is a stream that shows it is alive."""
+    """Row 30: however long a call takes, its response shows that it is alive."""
     go = asyncio.Event()
 
     @tool
