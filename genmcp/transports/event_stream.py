@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from genmcp.core.actions import Action, Begin, Chunk, End
 from genmcp.stores.waiter import Waiter
-from genmcp.transports.asgi import ClientLeft, Headers, Receive, Send, left, perform
+from genmcp.transports.asgi import Headers, Receive, Send, left, perform
 from genmcp.wire.sse import COMMENT
 
 __all__ = ["EventStream"]
@@ -34,7 +34,11 @@ class EventStream:
         self.stop()
 
     async def serve(self, source: AsyncIterator[bytes], receive: Receive) -> None:
-        """Send the events of *source*, which are complete in the form they have on the wire."""
+        """Send the events of *source*, which are complete in the form they have on the wire.
+
+        Raises:
+            ClientLeft: a write told of it.
+        """
         loop = asyncio.get_running_loop()
         ends = {loop.create_task(self._stopped.wait()), loop.create_task(left(receive))}
         following = loop.create_task(_next(source))
@@ -57,8 +61,6 @@ class EventStream:
                 else:
                     await self._perform(Chunk(COMMENT))
             await self._perform(End())
-        except ClientLeft:
-            pass
         finally:
             for task in (following, *ends):
                 task.cancel()

@@ -276,7 +276,7 @@ class Judge:
             judge.asked = {message["id"]: method}
             try:
                 judge.check(message)
-            except (AssertionError, LookupError) as fault:
+            except (AssertionError, LookupError, ValueError) as fault:
                 found.append(f"{type(fault).__name__} {fault}")
             else:
                 return

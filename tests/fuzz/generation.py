@@ -46,11 +46,11 @@ def _post(rng: Random, known: Known, version: str) -> Case:
         body = mutation.written(rng, mutation.value(rng, depth=6))
     else:
         for _ in range(rng.choice([0, 0, 1, 1, 2, 4])):
-            message = mutation.document(rng, message)
+            message = _mutated(rng, message)
         if rng.random() < 0.5:  # as a client would send it that means what it says
             table = _table(known, version, message)
         body = mutation.written(rng, message)
-        for _ in range(rng.choice([0, 0, 0, 1, 2])):
+        for _ in range(rng.choice([0, 0, 0, 0, 0, 1, 2])):
             body = mutation.raw(rng, body)
         if rng.random() < 0.004:
             body += b" " * rng.choice([BODY_LIMIT - 1000, 2 * BODY_LIMIT])
@@ -72,6 +72,21 @@ def _stream(rng: Random, known: Known, version: str) -> Case:
         table[b"origin"] = [rng.choice(ORIGINS)]
         table[b"access-control-request-headers"] = [b"mcp-param-a, x, mcp-param-\xff,, content-type"]
     return _dressed(rng, Case(method), table, known)
+
+
+def _mutated(rng: Random, message: Any) -> Any:
+    """Return *message* with one change, most often deep enough for it to be read to the end."""
+    within = rng.choice([(), ("params",), ("params", "arguments"), ("params", "_meta")])
+    copy = here = message
+    if isinstance(message, dict):
+        copy = here = dict(message)
+        for key in within[:-1]:
+            if isinstance(here.get(key), dict):
+                here[key] = here = dict(here[key])
+        if within and within[-1] in here:
+            here[within[-1]] = mutation.document(rng, here[within[-1]])
+            return copy
+    return mutation.document(rng, message)
 
 
 def _method(rng: Random) -> str:
@@ -118,7 +133,7 @@ _NOTIFICATIONS: list[tuple[str, dict[str, Any]]] = [
     ("notifications/progress", {"progressToken": 1, "progress": 0.5}),
     ("notifications/roots/list_changed", {}),
 ]
-_IDS = [0, 1, 1, 1, "a", "", "é\u2028", -5, 10**20, 1.0, 1.5]
+_IDS = [0, *[1] * 12, *["a"] * 4, "", "é\u2028", -5, 10**20, 1.0, 1.5]
 
 
 def _message(rng: Random, version: str, known: Known) -> Any:
@@ -221,7 +236,7 @@ def _plain(text: str) -> bytes:
 
 def _dressed(rng: Random, made: Case, table: Table, known: Known) -> Case:
     """Return *made* with the headers of *table*, perhaps with some of them wrong."""
-    for _ in range(rng.choice([0, 0, 0, 1, 2, 3])):
+    for _ in range(rng.choice([0, 0, 0, 0, 1, 3])):
         name = rng.choice([*table, *_VALUES])
         kind = rng.randrange(8)
         if kind == 0:
@@ -240,7 +255,7 @@ def _dressed(rng: Random, made: Case, table: Table, known: Known) -> Case:
         else:
             table[name] = [rng.choice(_VALUES.get(name, [b"x"]))]
     headers = tuple((name, value) for name, values in table.items() for value in values)
-    peer = rng.choice(["192.0.2.1"] * 12 + ["127.0.0.1", "::1", None, "nowhere"])
+    peer = rng.choice(["192.0.2.1"] * 40 + ["127.0.0.1", "::1", None, "nowhere"])
     path = rng.choice(["/mcp"] * 12 + ["/", "", "/mcp/", "//..%00/\ud800"])
     return replace(made, headers=headers, peer=peer, path=path)
 

@@ -413,10 +413,13 @@ async def test_listener_that_reads_too_slowly_is_told_so_and_ended() -> None:
 
 
 async def test_listener_of_a_client_that_left_leaves_nothing() -> None:
-    """Neither a task nor a follower is left behind."""
+    """It is noticed at once, and neither a task nor a follower is left behind."""
     client = await Client.begin(serving(heartbeat=0.01), "2025-11-25")
+    clock = asyncio.get_running_loop().time
+    began = clock()
     async with client.listen() as listener:
         await listener.event()
+    assert clock() - began < 0.8
     async with client.listen() as broken:
         await broken.event()
         broken.fails = BrokenPipeError()
