@@ -9,7 +9,7 @@ A batch (2025-03-26) is an exchange that expects several answers.
 
 from collections.abc import Mapping
 from enum import IntEnum
-from functools import cache
+from itertools import product
 from typing import Final
 
 from genmcp.core.actions import Abandon, Action, Begin, Chunk, End, Record, Whole
@@ -76,7 +76,6 @@ _ALWAYS: Final[Table] = {
 }
 
 
-@cache
 def table(*, streams: bool, resumable: bool, cancels: bool) -> Table:
     """Return the transitions of an exchange.
 
@@ -97,6 +96,13 @@ def table(*, streams: bool, resumable: bool, cancels: bool) -> Table:
         (State.WAITING, Step.RELEASE): State.DETACHED if resumable else State.WAITING,
         (State.STREAMING, Step.RELEASE): State.DETACHED if resumable else State.STREAMING,
     }
+
+
+_EITHER: Final = (False, True)
+_TABLES: Final = {
+    choice: table(streams=choice[0], resumable=choice[1], cancels=choice[2])
+    for choice in product(_EITHER, _EITHER, _EITHER)
+}
 
 
 class Exchange:
@@ -136,9 +142,7 @@ class Exchange:
         self._batch = batch
         self._held: list[bytes] = []
         self._index = 0
-        self._next = table(
-            streams=streams, resumable=streams and stream is not None, cancels=cancels
-        )
+        self._next = _TABLES[streams, streams and stream is not None, cancels]
 
     def __repr__(self) -> str:
         return f"<Exchange {self.state.name}, {self._left} to answer>"

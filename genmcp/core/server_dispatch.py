@@ -19,10 +19,11 @@ from genmcp.errors import (
     InvalidRequest,
     MalformedParams,
     MethodNotFound,
+    Refused,
     ResourceNotFound,
     UnsupportedVersion,
 )
-from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, RequestMeta
 from genmcp.protocol.methods import Method
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
@@ -36,11 +37,12 @@ from genmcp.wire.mirror import check_method, check_name, check_params
 __all__ = [
     "Catalog",
     "Era",
+    "check_batch",
+    "check_legacy",
     "era_of",
     "modern_request",
     "params_of",
     "session_request",
-    "speaks_modern",
 ]
 
 
@@ -106,9 +108,34 @@ def era_of(head: Head, message: Message) -> Era:
     raise UnsupportedVersion(named, list(REVISIONS))
 
 
-def speaks_modern(version: bytes | None) -> bool:
-    """Return whether *version*, a version header, names 2026-07-28 or later."""
-    return version is not None and version.decode("latin-1") in _MODERN
+def check_legacy(headers: Mapping[bytes, bytes]) -> None:
+    """Check that what only a session has is not asked for in another revision.
+
+    Raises:
+        Refused: 405, the version header names 2026-07-28 or later (Streamable HTTP, "Earlier
+            Streamable HTTP Revisions").
+        UnsupportedVersion: it names no revision (2025-11-25, transports, "Protocol Version
+            Header").
+    """
+    version = headers.get(VERSION_HEADER)
+    named = None if version is None else version.decode("latin-1")
+    if named in _MODERN:
+        raise Refused("This revision has only POST", status=405, headers={"allow": "POST"})
+    if named is not None and named not in _LEGACY:
+        raise UnsupportedVersion(named, list(REVISIONS))
+
+
+def check_batch(headers: Mapping[bytes, bytes]) -> None:
+    """Check that the revision the version header names, if any, may have batches.
+
+    Raises:
+        InvalidRequest: a POST is one message there, or belongs to no session.
+        UnsupportedVersion: there is no such revision.
+    """
+    version = headers.get(VERSION_HEADER, b"").decode("latin-1")
+    if version in _MODERN or SESSION_HEADER not in headers:
+        raise InvalidRequest("The body must be one message, not a batch")
+    check_legacy(headers)
 
 
 def modern_request(head: Head | None, message: Message, catalog: Catalog) -> Request:
@@ -125,6 +152,7 @@ def modern_request(head: Head | None, message: Message, catalog: Catalog) -> Req
         InvalidParams: no tool, resource or prompt has this name.
     """
     name = _name_of(message)
+    headers = None if head is None else head.headers
     method = _MODERN_METHODS.get(name)
     fault: MalformedParams | None = None
     try:
@@ -132,8 +160,8 @@ def modern_request(head: Head | None, message: Message, catalog: Catalog) -> Req
     except MalformedParams as error:
         # Whatever is wrong with what only this method takes, what every request has comes first.
         params, fault = _decode(_any_params, message.params), error
-    revision = _modern_revision(head, params)
-    headers = None if head is None else head.headers
+    meta = params.meta
+    revision = _modern_revision(headers, meta)
     if headers is not None:
         check_method(headers, name)
     if method is None or not catalog.offers(name):
@@ -148,7 +176,6 @@ def modern_request(head: Head | None, message: Message, catalog: Catalog) -> Req
         route = _found(catalog, name, key)
         if route.headers and headers is not None:
             check_params(headers, route.headers, _arguments(params))
-    meta = params.meta
     return Request(
         id=message.id,  # type: ignore[arg-type]  # a request: it has one
         method=name,
@@ -211,15 +238,16 @@ def _decode(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
         raise MalformedParams(f"Invalid params: {error}") from None
 
 
-def _modern_revision(head: Head | None, params: RequestParams) -> Revision:
-    meta = params.meta
+def _modern_revision(headers: Mapping[bytes, bytes] | None, meta: RequestMeta) -> Revision:
     claimed = meta.protocol_version
     if claimed is None or meta.client_capabilities is None:
         lacking = PROTOCOL_VERSION if claimed is None else CLIENT_CAPABILITIES
         raise MalformedParams(f"Invalid params: _meta lacks {lacking}, which every request carries")
-    named = None if head is None else head.text(VERSION_HEADER)
-    if named is not None and named != claimed:
-        raise _version_mismatch(named, claimed)
+    if headers is not None:
+        version = headers.get(VERSION_HEADER)
+        named = None if version is None else version.decode("latin-1")
+        if named != claimed:
+            raise _version_mismatch(named, claimed)
     revision = _MODERN.get(claimed)
     if revision is None:
         raise UnsupportedVersion(claimed, list(REVISIONS))

@@ -33,7 +33,6 @@ from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
-from genmcp.protocol.value import Value
 from genmcp.server import Route, Server
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
@@ -167,7 +166,16 @@ class Mux:
 
     async def _answer(self, request: Request, channel: Channel) -> Answer:
         try:
-            answer = self._said(request, await self._outcome(request, channel))
+            if request.route is not None:
+                result = await self.server.handle(request, channel)
+            else:
+                result = await self._unrouted(request, channel)
+            if not isinstance(result, Result):
+                raise ContractError(
+                    f"{type(self.server).__name__} answered {request.method} "
+                    f"with {type(result).__name__}, not a result"
+                )
+            answer = Answer(self.encoder.response(request.revision, request.id, result))
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
@@ -175,11 +183,6 @@ class Mux:
         if self._cancelled and asyncio.current_task() in self._cancelled:
             return _CANCELLED
         return answer
-
-    def _said(self, request: Request, outcome: Value | McpError) -> Answer:
-        if isinstance(outcome, McpError):
-            return self.refusal(request, outcome)
-        return Answer(self.encoder.response(request.revision, request.id, outcome))
 
     def refusal(self, request: Request, error: McpError) -> Answer:
         """Return the answer that says *error*.
@@ -192,22 +195,14 @@ class Mux:
             return Answer(message)
         return Answer(message, error.status, error.headers)
 
-    async def _outcome(self, request: Request, channel: Channel) -> Value:
+    async def _unrouted(self, request: Request, channel: Channel) -> Result:
         method = request.method
         if method in _OWN:
             return await _OWN[method](self, request)
-        result: Value
         if method in _LISTS:
             cursor = request.params.cursor  # type: ignore[attr-defined]  # a list's params
-            result = await self.server.listed(method, cursor, channel)
-        else:
-            result = await self.server.handle(request, channel)
-        if not isinstance(result, Result):
-            raise ContractError(
-                f"{type(self.server).__name__} answered {method} "
-                f"with {type(result).__name__}, not a result"
-            )
-        return result
+            return await self.server.listed(method, cursor, channel)
+        return await self.server.handle(request, channel)
 
     def _failure(self, request: Request, error: BaseException) -> Answer:
         """Return what answers *request*, whose hook ended with *error*."""
@@ -217,7 +212,10 @@ class Mux:
         if not isinstance(error, Exception):
             error = RuntimeError("a hook ended itself")
         try:
-            return self._said(request, outcome_of(error, request, reference))
+            outcome = outcome_of(error, request, reference)
+            if isinstance(outcome, McpError):
+                return self.refusal(request, outcome)
+            return Answer(self.encoder.response(request.revision, request.id, outcome))
         except (TypeError, ValueError, msgspec.MsgspecError) as fault:
             # What an McpError carries is up to whoever raised it.
             logger.error("an error cannot be said [%s]", reference, exc_info=fault)

@@ -10,6 +10,7 @@ from genmcp.wire.sse import MEDIA_TYPE
 __all__ = [
     "ClientLeft",
     "Headers",
+    "Message",
     "Receive",
     "Scope",
     "Send",
@@ -20,10 +21,15 @@ __all__ = [
 ]
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
+START = "http.response.start"
+BODY = "http.response.body"
+
+_JSON_HEADERS: Headers = ((b"content-type", b"application/json"),)
 # 2026-07-28, Streamable HTTP, "Receiving Messages": a proxy should not hold events back.
 _STREAM_HEADERS: Headers = (
     (b"content-type", MEDIA_TYPE),
@@ -44,7 +50,9 @@ def encoded(headers: Mapping[str, str]) -> Headers:
 async def left(receive: Receive) -> None:
     """Return when the client has closed the connection."""
     message = await receive()
-    if message["type"] == "http.request":  # the body of a GET: empty, and nobody has read it
+    while message["type"] == "http.request" and message.get("more_body", False):
+        message = await receive()  # the body of a GET, which nobody has read
+    if message["type"] == "http.request":
         message = await receive()
     while message["type"] != "http.disconnect":
         await asyncio.sleep(1)  # some middlewares give the body again whenever they are asked
@@ -59,13 +67,17 @@ async def reply(
     Raises:
         ClientLeft: the connection is closed.
     """
-    media = [(b"content-type", b"application/json")] if body else []
     length = (b"content-length", b"%d" % len(body))
-    await _send(send, "start", status=status, headers=[*media, length, *headers])
-    await _send(send, "body", body=body)
+    media = _JSON_HEADERS if body else ()
+    head = {"type": START, "status": status, "headers": [*media, length, *headers]}
+    try:
+        await send(head)
+        await send({"type": BODY, "body": body})
+    except OSError:  # what an ASGI server raises then (specification 2.4)
+        raise ClientLeft from None
 
 
-async def perform(actions: Iterable[Action], send: Send, headers: Headers) -> None:
+async def perform(actions: Sequence[Action], send: Send, headers: Headers) -> None:
     """Turn what the core asks for into ASGI messages. The only place that does.
 
     Chunks that are ready together leave together.
@@ -73,25 +85,24 @@ async def perform(actions: Iterable[Action], send: Send, headers: Headers) -> No
     Raises:
         ClientLeft: the connection is closed.
     """
+    first = actions[0]
+    if type(first) is Whole:  # nothing goes with it
+        await reply(send, first.status, first.body, headers)
+        return
     ready: list[bytes] = []
     ended = False
-    for action in actions:
-        match action:
-            case Whole(status=status, body=body):
-                await reply(send, status, body, headers)
-            case Begin():
-                await _send(send, "start", status=200, headers=[*_STREAM_HEADERS, *headers])
-            case Chunk(data=data):
-                ready.append(data)
-            case End(data=data):
-                ready.append(data)
-                ended = True
-    if ready:
-        await _send(send, "body", body=b"".join(ready), more_body=not ended)
-
-
-async def _send(send: Send, part: str, **what: Any) -> None:
     try:
-        await send({"type": f"http.response.{part}", **what})
-    except OSError:  # what an ASGI server raises then (specification 2.4)
+        for action in actions:
+            match action:
+                case Begin():
+                    stream = [*_STREAM_HEADERS, *headers]
+                    await send({"type": START, "status": 200, "headers": stream})
+                case Chunk(data=data):
+                    ready.append(data)
+                case End(data=data):
+                    ready.append(data)
+                    ended = True
+        if ready:
+            await send({"type": BODY, "body": b"".join(ready), "more_body": not ended})
+    except OSError:
         raise ClientLeft from None

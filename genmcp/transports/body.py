@@ -5,7 +5,7 @@ from typing import Final
 
 from genmcp.errors import McpError
 from genmcp.mux.limits import Limits
-from genmcp.transports.asgi import ClientLeft, Receive
+from genmcp.transports.asgi import ClientLeft, Message, Receive
 
 __all__ = ["read_body"]
 
@@ -28,7 +28,10 @@ async def read_body(receive: Receive, length: bytes | None, limits: Limits) -> b
         raise _too_large(limits)
     deadline = _Deadline(limits.body_time)
     try:
-        return await _read(receive, limits)
+        message = await receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            return _whole(message.get("body", b""), limits)
+        return await _read_on(message, receive, limits)
     except asyncio.CancelledError:
         if deadline.was_the_only_reason():
             raise _too_slow(limits) from None
@@ -37,20 +40,26 @@ async def read_body(receive: Receive, length: bytes | None, limits: Limits) -> b
         deadline.lift()
 
 
-async def _read(receive: Receive, limits: Limits) -> bytes:
+def _whole(body: bytes, limits: Limits) -> bytes:
+    if len(body) > limits.body:
+        raise _too_large(limits)
+    return body
+
+
+async def _read_on(message: Message, receive: Receive, limits: Limits) -> bytes:
+    """Return the body that begins with *message*."""
     parts: list[bytes] = []
     size = 0
-    more = True
-    while more:
-        message = await receive()
+    while True:
         if message["type"] == "http.disconnect":
             raise ClientLeft
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > limits.body:
             raise _too_large(limits)
-        more = message.get("more_body", False)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+        message = await receive()
 
 
 class _Deadline:

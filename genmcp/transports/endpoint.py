@@ -10,10 +10,9 @@ from typing import Final
 
 from starlette.routing import Route
 
-from genmcp.core.server_dispatch import VERSION_HEADER, Era, era_of, speaks_modern
-from genmcp.errors import ConfigurationError, InternalError, McpError, Refused, UnsupportedVersion
+from genmcp.core.server_dispatch import Era, check_legacy, era_of
+from genmcp.errors import ConfigurationError, InternalError, McpError, Refused
 from genmcp.mux.mux import Mux
-from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.server import Server
 from genmcp.transports import legacy, modern
 from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded
@@ -113,18 +112,16 @@ class Endpoint:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         visit = Visit(self.mux, self._shutdown, self._heartbeat, receive, send)
-        # Nobody is there to be told that the client has left.
-        with suppress(ClientLeft):
-            try:
-                self._admit(visit, scope)
-                await _METHODS.get(scope["method"], _not_allowed)(visit)
-            except ClientLeft:
+        try:
+            self._admit(visit, scope)
+            await _METHODS.get(scope["method"], _not_allowed)(visit)
+        except ClientLeft:
+            pass  # nobody is there to be told
+        except Exception as error:
+            told = error if isinstance(error, McpError) else _unexpected(error)
+            if visit.answered:
                 raise
-            except Exception as error:
-                if visit.answered:
-                    _unexpected(error)
-                    raise
-                await _refuse(visit, error if isinstance(error, McpError) else _unexpected(error))
+            await _refuse(visit, told)
 
     def _admit(self, visit: Visit, scope: Scope) -> None:
         """Let the request in, and find out what goes with it.
@@ -177,12 +174,12 @@ async def _post(visit: Visit) -> None:
 
 
 async def _get(visit: Visit) -> None:
-    _only_legacy(visit)
+    check_legacy(visit.table)
     await legacy.get(visit)
 
 
 async def _delete(visit: Visit) -> None:
-    _only_legacy(visit)
+    check_legacy(visit.table)
     await legacy.delete(visit)
 
 
@@ -200,22 +197,10 @@ async def _not_allowed(visit: Visit) -> None:
     )
 
 
-def _only_legacy(visit: Visit) -> None:
-    """Check that no newer revision is meant, nor one that nobody knows.
-
-    2026-07-28, Streamable HTTP, "Earlier Streamable HTTP Revisions": GET and DELETE are 405.
-    2025-11-25, transports, "Protocol Version Header": an unknown version is 400.
-    """
-    version = visit.table.get(VERSION_HEADER)
-    if speaks_modern(version):
-        raise Refused("This revision has only POST", status=405, headers={"allow": "POST"})
-    if version is not None and version.decode("latin-1") not in REVISIONS:
-        raise UnsupportedVersion(version.decode("latin-1"), list(REVISIONS))
-
-
 async def _refuse(visit: Visit, error: McpError) -> None:
     body = jsonrpc.encode_error(visit.id, error)
-    await visit.reply(error.status, body, encoded(error.headers))
+    with suppress(ClientLeft):
+        await visit.reply(error.status, body, encoded(error.headers))
 
 
 _ALLOW: Final = (b"allow", b"GET, POST, DELETE, OPTIONS")

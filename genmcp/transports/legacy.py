@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 
 from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
-from genmcp.core.server_dispatch import SESSION_HEADER, params_of, session_request
+from genmcp.core.server_dispatch import SESSION_HEADER, check_batch, params_of, session_request
 from genmcp.core.session import Session
 from genmcp.errors import InvalidRequest, McpError, Refused
 from genmcp.mux.listeners import LISTENER
@@ -62,8 +62,7 @@ async def post_batch(visit: Visit, head: Head, batch: Sequence[Message | Invalid
     Raises:
         InvalidRequest: the session's revision has no batches.
     """
-    if SESSION_HEADER not in visit.table:
-        raise InvalidRequest("The body must be one message, not a batch")
+    check_batch(visit.table)
     session = _session(visit)
     if not session.revision.batches:
         raise InvalidRequest(f"The body must be one message: {session.version} has no batches")

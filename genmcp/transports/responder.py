@@ -64,7 +64,7 @@ class Responder:
         self._over = False
         self._ready: list[Action] = []
         self._hooks: dict[asyncio.Task[Answer], Request] = {}
-        self._wake = asyncio.Event()
+        self._wake: asyncio.Event | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
@@ -130,10 +130,14 @@ class Responder:
         try:
             for request, channel in calls:
                 self._session = request.session
-                self._hooks[self._mux.start(request, channel)] = request
-            if not _EAGER:
+                hook = self._mux.start(request, channel)
+                if hook.done():
+                    self._answered(hook, request)
+                else:
+                    self._hooks[hook] = request
+            if self._hooks and not _EAGER:
                 await asyncio.sleep(0)  # a hook that does not wait is done after this
-            self._collect()
+                self._collect()
             await self._flush()
         except BaseException:
             await self._end()
@@ -142,12 +146,13 @@ class Responder:
 
     async def wait(self, receive: Receive) -> None:
         """Go on until every hook has ended: send what they say, break silences."""
+        self._wake = wake = asyncio.Event()
         watch = self._loop.create_task(self._watch(receive))
         for task in (watch, *self._hooks):
-            task.add_done_callback(self._wake_up)
+            task.add_done_callback(lambda _: wake.set())
         try:
             while self._hooks:
-                await self._pause()
+                await self._pause(wake)
                 if watch.done():
                     watch.result()
                 self._collect()
@@ -167,18 +172,16 @@ class Responder:
 
     def _push(self, actions: list[Action]) -> None:
         self._ready += actions
-        self._wake.set()
+        if self._wake is not None:
+            self._wake.set()
 
-    def _wake_up(self, _: object) -> None:
-        self._wake.set()
-
-    async def _pause(self) -> None:
+    async def _pause(self, wake: asyncio.Event) -> None:
         try:
             async with asyncio.timeout(self._heartbeat):
-                await self._wake.wait()
+                await wake.wait()
         except TimeoutError:
             self._push(self._exchange.beat())
-        self._wake.clear()
+        wake.clear()
 
     async def _watch(self, receive: Receive) -> None:
         await left(receive)
@@ -187,12 +190,14 @@ class Responder:
     def _collect(self) -> None:
         """Take the answers of the hooks that have ended."""
         for hook in [hook for hook in self._hooks if hook.done()]:
-            request = self._hooks.pop(hook)
-            if not self._exchange.closed:
-                answer = self._answer_of(hook, request)
-                if answer.headers:
-                    self._headers = [*self._headers, *encoded(answer.headers)]
-                self._ready += self._exchange.answer(answer.message, answer.status)
+            self._answered(hook, self._hooks.pop(hook))
+
+    def _answered(self, hook: asyncio.Task[Answer], request: Request) -> None:
+        if not self._exchange.closed:
+            answer = self._answer_of(hook, request)
+            if answer.headers:
+                self._headers = [*self._headers, *encoded(answer.headers)]
+            self._ready += self._exchange.answer(answer.message, answer.status)
 
     def _answer_of(self, hook: asyncio.Task[Answer], request: Request) -> Answer:
         if not hook.cancelled():
@@ -204,14 +209,16 @@ class Responder:
     async def _flush(self) -> None:
         """Do what the exchange asks for; what is sent can be resumed from at once."""
         actions, self._ready = self._ready, []
-        records = [action for action in actions if isinstance(action, Record)]
-        if records:
-            await self._keep(records)
+        if not actions:
+            return
+        kinds = set(map(type, actions))
+        if Record in kinds:
+            await self._keep([action for action in actions if isinstance(action, Record)])
         try:
             await perform(actions, self._send, self._headers)
         except ClientLeft:
-            actions += self._exchange.leave()
-        if any(isinstance(action, Abandon) for action in actions):
+            kinds.update(map(type, self._exchange.leave()))
+        if Abandon in kinds:
             self._abandon()
 
     async def _keep(self, records: Sequence[Record]) -> None:

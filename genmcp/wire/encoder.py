@@ -52,15 +52,14 @@ class Encoder:
     def _encode(self, revision: Revision, value: Value) -> bytes:
         if not revision.modern:
             return _json.encode(revision.down(value))
-        kind: str = getattr(value, "result_type", "complete")
+        head = _head(getattr(value, "result_type", "complete"))
         meta = getattr(value, "meta", None)
-        head = _head(kind)
         if meta is None:
             head += self._named
         else:
             value = msgspec.structs.replace(value, meta={SERVER_INFO: self._info, **meta})
         body = _json.encode(value)
-        return head + b"}" if body == b"{}" else b"".join((head, b",", body[1:]))
+        return head + (b"}" if body == b"{}" else b"," + body[1:])
 
     def response(self, revision: Revision, id: jsonrpc.RequestId, value: Value) -> bytes:
         """Return the whole response to request *id*."""

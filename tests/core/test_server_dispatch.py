@@ -9,14 +9,21 @@ import pytest
 
 from genmcp.core.server_dispatch import (
     Era,
+    check_batch,
+    check_legacy,
     era_of,
     modern_request,
     params_of,
     session_request,
-    speaks_modern,
 )
 from genmcp.core.session import Session
-from genmcp.errors import InvalidRequest, MalformedParams, McpError
+from genmcp.errors import (
+    InvalidRequest,
+    MalformedParams,
+    McpError,
+    Refused,
+    UnsupportedVersion,
+)
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
@@ -159,12 +166,40 @@ def test_dispatch_unsupported_version_names_the_ones_there_are() -> None:
     assert {"requested": "v9", "supported": list(REVISIONS)} == caught.value.data
 
 
-def test_dispatch_knows_a_modern_version() -> None:
-    """GET and DELETE are refused to who speaks 2026-07-28."""
-    assert speaks_modern(b"2026-07-28")
-    assert not speaks_modern(b"2025-11-25")
-    assert not speaks_modern(b"\xff")
-    assert not speaks_modern(None)
+@pytest.mark.parametrize(
+    ("version", "refusal", "status"),
+    [
+        (None, None, 0),
+        (b"2025-03-26", None, 0),
+        (b"2026-07-28", Refused, 405),
+        (b"2031-01-01", UnsupportedVersion, 400),
+        (b"\xff", UnsupportedVersion, 400),
+    ],
+)
+def test_dispatch_sessions_streams_are_of_the_revisions_that_have_them(
+    version: bytes | None, refusal: type[McpError] | None, status: int
+) -> None:
+    """2026-07-28, "Earlier Streamable HTTP Revisions": 405; an unknown version is 400."""
+    headers = {} if version is None else {b"mcp-protocol-version": version}
+
+    if refusal is None:
+        check_legacy(headers)
+    else:
+        with pytest.raises(refusal) as caught:
+            check_legacy(headers)
+        assert status == caught.value.status
+
+
+@pytest.mark.parametrize("version", [b"2026-07-28", b"2031-01-01"])
+def test_dispatch_batch_belongs_to_a_session_of_its_revision(version: bytes) -> None:
+    """A batch is refused with 400 without a session, and where the version has none."""
+    with pytest.raises(McpError) as outside:
+        check_batch({})
+    with pytest.raises(McpError) as elsewhere:
+        check_batch({b"mcp-session-id": b"s", b"mcp-protocol-version": version})
+
+    assert [400, 400] == [outside.value.status, elsewhere.value.status]
+    check_batch({b"mcp-session-id": b"s", b"mcp-protocol-version": b"2025-03-26"})
 
 
 def modern(

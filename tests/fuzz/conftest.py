@@ -1,8 +1,8 @@
 """How many cases are run, which, and how one that failed is run again.
 
-    pytest tests/fuzz --fuzz-cases 1000000
-    pytest tests/fuzz --fuzz-seed 1 --fuzz-first 4711 --fuzz-cases 1
-    pytest tests/fuzz --fuzz-case '{"method": "POST", ...}'
+pytest tests/fuzz --fuzz-cases 1000000
+pytest tests/fuzz --fuzz-seed 1 --fuzz-first 4711 --fuzz-cases 1
+pytest tests/fuzz --fuzz-case '{"method": "POST", ...}'
 """
 
 from typing import Any, NamedTuple

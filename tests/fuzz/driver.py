@@ -312,7 +312,9 @@ def _faults_of_log(
         logged.add(found[1] if found else "")
     if answer.complete:
         told = set(REFERENCE.findall(answer.body.decode("utf-8", "replace")))
-        if case.method != "GET" and told != logged:
+        # Behind a connection that is given up, the rest waits for one that resumes.
+        gave_up = answer.is_stream and b"retry: " in answer.body
+        if case.method != "GET" and (told - logged or (logged - told and not gave_up)):
             yield f"told of {told}, logged {logged}"
 
 
@@ -353,7 +355,7 @@ def _asked(body: bytes) -> Iterator[tuple[Any, Any]]:
             methods = [value for name, value in member.pairs if name == "method"]
             for name, value in member.pairs:
                 if name == "id" and isinstance(value, int | float | str):
-                    yield value, methods[-1] if methods else None
+                    yield value, str(methods[-1]) if methods else ""
 
 
 class _Pairs:

@@ -70,7 +70,9 @@ def _stream(rng: Random, known: Known, version: str) -> Case:
     method = rng.choice(["GET", "GET", "GET", "DELETE", "OPTIONS", _method(rng)])
     if method == "OPTIONS":
         table[b"origin"] = [rng.choice(ORIGINS)]
-        table[b"access-control-request-headers"] = [b"mcp-param-a, x, mcp-param-\xff,, content-type"]
+        table[b"access-control-request-headers"] = [
+            b"mcp-param-a, x, mcp-param-\xff,, content-type"
+        ]
     return _dressed(rng, Case(method), table, known)
 
 
@@ -96,7 +98,10 @@ def _method(rng: Random) -> str:
 # Messages.
 
 _CALLS: list[tuple[str, Any]] = [
-    ("typed", {"items": [{"name": "a", "size": 1}, {"name": "b"}], "kind": "b", "notes": {"a": "b"}}),
+    (
+        "typed",
+        {"items": [{"name": "a", "size": 1}, {"name": "b"}], "kind": "b", "notes": {"a": "b"}},
+    ),
     ("typed", {"items": "none", "weight": "1"}),
     ("mirrored", {"region": "eu", "count": 7, "deep": {"dry": True}}),
     ("mirrored", {"region": "é ", "count": None, "deep": {}}),

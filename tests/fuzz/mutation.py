@@ -125,14 +125,14 @@ _CHANGES: list[Callable[[Random, Any], Any]] = [
 def written(rng: Random, found: Any) -> bytes:
     """Return *found* as JSON text, in one of the ways to write it."""
     style = rng.randrange(9)
-    whole = json.dumps(
-        found, ensure_ascii=style > 0, separators=(",", ":") if style < 4 else None
-    )
+    whole = json.dumps(found, ensure_ascii=style > 0, separators=(",", ":") if style < 4 else None)
     whole = _RAW.sub(r"\1", whole)
     if style == 4:
         whole = f"\r\n\t {whole} \n"
     if style == 5 and rng.random() < 0.5:  # one member twice
-        members = rng.choice(['"id":7', '"jsonrpc":"2.0"', '"method":"ping"', '"params":{}', '"":0'])
+        members = rng.choice(
+            ['"id":7', '"jsonrpc":"2.0"', '"method":"ping"', '"params":{}', '"":0']
+        )
         whole = whole.replace("{", "{" + members + ",", 1)
     return whole.encode("utf-8", rng.choice(["surrogatepass", "replace"]))
 

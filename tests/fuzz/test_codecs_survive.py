@@ -90,7 +90,9 @@ def mirrored_value(rng: Random) -> None:
     encoded = mirror.encode_value(value).encode()
     assert value == mirror.decode_value("X", encoded)
     broken = mutation.raw(rng, rng.choice([encoded, b"1e5", b"-0.0", b"true", b"=?base64?YQ==?="]))
-    arguments = rng.choice([{"a": value, "b": {"c": rng.choice([1, -0.0, 10**30, True])}}, [], None])
+    arguments = rng.choice(
+        [{"a": value, "b": {"c": rng.choice([1, -0.0, 10**30, True])}}, [], None]
+    )
     for check in (
         lambda: mirror.decode_value("X", broken),
         lambda: mirror.check_params({b"mcp-param-b": broken}, RULES, arguments),
@@ -127,7 +129,9 @@ def http_head(rng: Random) -> None:
     if rng.random() < 0.2:
         pairs.append(rng.choice(pairs))
     try:
-        peer = rng.choice([None, "127.0.0.1", "::1", "::ffff:127.0.0.1", "192.0.2.1", "x%y", "[::1"])
+        peer = rng.choice(
+            [None, "127.0.0.1", "::1", "::ffff:127.0.0.1", "192.0.2.1", "x%y", "[::1"]
+        )
         table = rng.choice(GATES).admit(pairs, peer)
     except Refused as error:
         assert error.status in (400, 403, 421)
@@ -138,7 +142,9 @@ def http_head(rng: Random) -> None:
         except Refused as error:
             assert error.status in (406, 415)
     origin = table[b"origin"]
-    assert all(name.islower() for name, _ in [*cors_headers(origin), *preflight_headers(table, origin)])
+    assert all(
+        name.islower() for name, _ in [*cors_headers(origin), *preflight_headers(table, origin)]
+    )
 
 
 def allowed_names(rng: Random) -> None:
@@ -166,7 +172,9 @@ TARGETS: list[tuple[Callable[[Random], None], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("target", "share"), TARGETS, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(
+    ("target", "share"), TARGETS, ids=lambda each: getattr(each, "__name__", "")
+)
 def test_codec_survives(target: Callable[[Random], None], share: int, plan: Plan) -> None:
     """Whatever comes, it keeps what the target's docstring promises, and raises nothing else."""
     total = sum(shares for _, shares in TARGETS)

@@ -1,0 +1,107 @@
+"""The server of the soak: tools that notice how they end, and a look into the process."""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool
+
+ended: Counter[str] = Counter()
+"""How hooks ended, by tool."""
+
+errors: list[str] = []
+"""What was logged as an error."""
+
+
+class Echo(Tool):
+    """Returns its text."""
+
+    name = "echo"
+    input_schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        return request.arguments["text"]
+
+
+class Steps(Tool):
+    """Reports progress, and returns its text."""
+
+    name = "steps"
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        for number in range(request.arguments["times"]):
+            await channel.progress(number)
+            await asyncio.sleep(0.001)
+        return request.arguments["text"]
+
+
+class Wait(Tool):
+    """Waits for ever: only a cancellation ends it."""
+
+    name = "wait"
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        return await _counted(self.name, asyncio.Event().wait(), channel)
+
+
+class Linger(Tool):
+    """Takes a while, and goes on without its client where the revision lets it."""
+
+    name = "linger"
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        return await _counted(self.name, asyncio.sleep(0.02), channel)
+
+
+async def _counted(name: str, work: Any, channel: Channel) -> str:
+    era = "legacy" if channel.request.session else "modern"
+    ended[f"{name} {era} begun"] += 1
+    await channel.progress(1)
+    try:
+        await work
+    except asyncio.CancelledError:
+        ended[f"{name} {era} cancelled"] += 1
+        raise
+    ended[f"{name} {era} finished"] += 1
+    return name
+
+
+class _Errors(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        errors.append(self.format(record)[:2000])
+
+
+for logger in (logging.getLogger(), logging.getLogger("uvicorn")):
+    logger.addHandler(_Errors(logging.ERROR))
+
+# What is kept for a while must not be kept for longer than a soak takes, or nothing gets flat.
+limits = Limits(replay=5, revoked=1000)
+mux = Mux(Suite(name="soak", version="1", tools=[Echo, Steps, Wait, Linger]), limits=limits)
+
+
+async def look(request: Request) -> Response:
+    """Tell what there is in this process; this request's own task is counted."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    told = {
+        "tasks": len(asyncio.all_tasks()),
+        "files": len(os.listdir("/proc/self/fd")) - 1,  # noqa: PTH208  # paths of open files vanish
+        "memory": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+        "calls": repr(mux),
+        "ended": ended,
+        "errors": errors[:10],
+    }
+    return Response(json.dumps(told), media_type="application/json")
+
+
+app = Starlette(routes=[Route("/look", look), Endpoint(mux).route("/mcp")])
