@@ -89,14 +89,19 @@ limits = Limits(replay=5, revoked=1000)
 mux = Mux(Suite(name="soak", version="1", tools=[Echo, Steps, Wait, Linger]), limits=limits)
 
 
+def memory() -> float:
+    """Return the resident memory of this process, in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 async def look(request: Request) -> Response:
     """Tell what there is in this process; this request's own task is counted."""
     gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
     told = {
         "tasks": len(asyncio.all_tasks()),
         "files": len(os.listdir("/proc/self/fd")) - 1,  # noqa: PTH208  # paths of open files vanish
-        "memory": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+        "memory": memory(),
         "calls": repr(mux),
         "ended": ended,
         "errors": errors[:10],

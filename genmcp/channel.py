@@ -27,8 +27,11 @@ class Sink(Protocol):
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
 
-    async def note(self, request: Request, method: str, params: Value | None) -> None:
-        """Send a notification that belongs to *request*; let others run meanwhile."""
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+        """Send a notification that belongs to *request*; let others run meanwhile.
+
+        False: the client takes none.
+        """
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the least severe level *request* wants to hear of, None for nothing."""
@@ -151,8 +154,7 @@ class Channel:
         """Send any notification that belongs to this request; return whether it was sent."""
         if self.closed:
             return False
-        await self._sink.note(self.request, method, params)
-        return True
+        return await self._sink.note(self.request, method, params)
 
     def start_stream(self) -> None:
         """Make the response an event stream now, so that its heartbeat keeps it alive."""

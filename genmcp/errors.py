@@ -22,12 +22,15 @@
     ├── OutOfTurn                a step the state does not allow
     │   ├── LocalOutOfTurn       ... taken by this side
     │   └── RemoteOutOfTurn      ... taken by the peer
+    ├── ArgumentFaults           what is wrong with a tool's arguments, before the tool is known
     ├── SealError                a sealed value that cannot be used
     │   ├── Forged               ... not ours, changed, or meant for something else
+    │   │   └── ForeignSeal      ... sealed by a process with another secret
     │   └── Expired              ... ours, but too old
     ├── StoreError
     │   ├── Conflict             an `expect` did not hold; nothing was written
-    │   └── Unavailable          the engine could not be reached
+    │   ├── Gap                  a log no longer has everything that was asked for
+    │   └── Unavailable          the engine could not be reached, or is full
     ├── ChannelClosed            the request is over; nothing can be sent for it
     └── AssignGone               a copied assign that does not exist where no request resumes
 
@@ -39,13 +42,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
+    "ArgumentFaults",
     "AssignGone",
     "ChannelClosed",
     "ConfigurationError",
     "Conflict",
     "ContractError",
     "Expired",
+    "ForeignSeal",
     "Forged",
+    "Gap",
     "GenmcpError",
     "HeaderMismatch",
     "InternalError",
@@ -114,10 +120,14 @@ class ParseError(McpError):
 
 
 class InvalidRequest(McpError):
-    """The body is JSON, but not a message that can be taken here."""
+    """The body is JSON, but not a message that can be taken here.
+
+    `id` is that of a faulty member of a batch, if it has one.
+    """
 
     code = -32600
     status = 400
+    id: int | str | None = None
 
 
 class Refused(InvalidRequest):
@@ -281,12 +291,27 @@ class RemoteOutOfTurn(OutOfTurn):
     fault = "the peer"
 
 
+class ArgumentFaults(GenmcpError, ValueError):
+    """Arguments do not fit; `faults` says how, each a sentence that begins with its place."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(self.faults))
+
+
 class SealError(GenmcpError):
     """A sealed value cannot be used."""
 
 
 class Forged(SealError):
     """Not sealed here, changed since, or sealed for something or somebody else."""
+
+
+class ForeignSeal(Forged):
+    """Sealed by a genmcp process that has another secret, or pretending to be.
+
+    Processes that serve the same clients need one secret; that is the remedy to log.
+    """
 
 
 class Expired(SealError):
@@ -301,8 +326,24 @@ class Conflict(StoreError):
     """An `expect` did not hold; nothing was written."""
 
 
+class Gap(StoreError):
+    """Events after the one asked for may have been dropped: what follows is not all there was.
+
+    Raised as well for an id that is not of this log. A reader that can do with the rest asks again
+    from the beginning; a resuming client is told.
+    """
+
+    def __init__(self, log: str, after: str) -> None:
+        self.log = log
+        self.after = after
+        super().__init__(f"the log {log!r} no longer has everything after {after!r}")
+
+
 class Unavailable(StoreError):
-    """The engine could not be reached; what was asked may or may not have happened."""
+    """The engine could not be reached: what was asked may or may not have happened.
+
+    Or the store is full, and then nothing was written.
+    """
 
 
 class ChannelClosed(GenmcpError):

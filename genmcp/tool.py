@@ -23,7 +23,13 @@ from typing_extensions import TypeVar
 from genmcp.channel import Channel
 from genmcp.content import json_of, to_result
 from genmcp.core.request import Request
-from genmcp.errors import ConfigurationError, ContractError, InvalidArguments, InvalidParams
+from genmcp.errors import (
+    ArgumentFaults,
+    ConfigurationError,
+    ContractError,
+    InvalidArguments,
+    InvalidParams,
+)
 from genmcp.metadata import annotations_of, check_metadata
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.implementation import Icon
@@ -32,7 +38,6 @@ from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinitio
 from genmcp.schema.arguments import Arguments, arguments_of
 from genmcp.schema.of_type import schema_of
 from genmcp.schema.schema import Formats, Schema
-from genmcp.schema.words import ArgumentFaults
 from genmcp.server import Route
 
 __all__ = ["Call", "Tool", "ToolRoute", "check_call"]

@@ -307,7 +307,7 @@ class Client:
             "raw_path": b"/mcp",
             "query_string": b"",
             "root_path": "",
-            "client": ("192.0.2.1", 1),
+            "client": None,
             "server": ("test", 80),
             "headers": [
                 (name.lower().encode(), value.encode("latin-1"))

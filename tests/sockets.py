@@ -102,7 +102,7 @@ def http(method: str, headers: Mapping[str, str], body: bytes = b"", path: str =
 def called(
     tool: str, arguments: Mapping[str, Any], *, id: int, session: str | None = None
 ) -> bytes:
-    """Return a call of *tool*, with its id as progress token: in a *session*, else of 2026-07-28."""
+    """Return a call of *tool*, in a *session* or of 2026-07-28; its id is its progress token."""
     meta: dict[str, Any] = {"progressToken": id}
     if session is None:
         meta |= {_META + "protocolVersion": MODERN, _META + "clientCapabilities": {}}

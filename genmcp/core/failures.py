@@ -5,7 +5,14 @@ read is a result of the call; a failure of the request is an error.
 """
 
 from genmcp.core.request import Request
-from genmcp.errors import ContractError, InternalError, InvalidArguments, McpError, ToolError
+from genmcp.errors import (
+    ContractError,
+    InternalError,
+    InvalidArguments,
+    McpError,
+    Overloaded,
+    ToolError,
+)
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
 
@@ -14,7 +21,8 @@ __all__ = ["is_expected", "outcome_of"]
 
 def is_expected(error: BaseException) -> bool:
     """Whether *error* was raised to be shown, so that it needs no place in the log."""
-    return isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
+    shown = isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
+    return shown or isinstance(error, Overloaded)
 
 
 def outcome_of(error: Exception, request: Request, reference: str) -> CallToolResult | McpError:

@@ -32,11 +32,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from genmcp.errors import ConfigurationError, ContractError, Expired, Forged
+from genmcp.errors import ConfigurationError, ContractError, Expired, ForeignSeal, Forged
 
 __all__ = [
     "NONCE_BYTES",
-    "ForeignSeal",
     "Keyring",
     "Part",
     "Purpose",
@@ -66,13 +65,6 @@ class Purpose(StrEnum):
     REQUEST_STATE = "request_state"
     SERVER_REQUEST = "server_request"
     EVENT = "event"
-
-
-class ForeignSeal(Forged):
-    """Sealed by a genmcp process that has another secret, or pretending to be.
-
-    Processes that serve the same clients need one secret; that is the remedy to log.
-    """
 
 
 class Keyring:

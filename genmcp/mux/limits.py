@@ -2,6 +2,8 @@
 
 import msgspec
 
+from genmcp.errors import ConfigurationError
+
 __all__ = ["Limits"]
 
 
@@ -30,4 +32,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Check that every bound is positive."""
         for name in self.__struct_fields__:
             if getattr(self, name) <= 0:
-                raise ValueError(f"Limits.{name} must be positive, not {getattr(self, name)!r}")
+                raise ConfigurationError(
+                    f"Limits.{name} must be positive, not {getattr(self, name)!r}"
+                )

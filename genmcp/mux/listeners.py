@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-from genmcp.stores.store import Append, Gap, Store
+from genmcp.errors import Gap
+from genmcp.stores.store import Append, Store
 from genmcp.wire import sse
 
 __all__ = ["LISTENER", "Listeners"]

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -304,12 +305,24 @@ def _secret(
         raise ConfigurationError(
             f"a shared store needs one secret for all its processes: secret= or {SECRET_VARIABLE}"
         )
-    workers = os.environ.get("WEB_CONCURRENCY", "1")
-    if workers.isdigit() and int(workers) > 1:
+    if (workers := _workers()) > 1:
         logger.warning(
-            "no secret is configured and WEB_CONCURRENCY is %s: the workers will not know each "
-            "other's sessions. Give all of them one secret (secret= or %s).",
+            "no secret is configured and there are %s workers: they will not know each other's "
+            "sessions. Give all of them one secret (secret= or %s).",
             workers,
             SECRET_VARIABLE,
         )
     return secrets.token_bytes(32)
+
+
+def _workers() -> int:
+    """Return how many processes serve this, as far as it shows.
+
+    It shows in WEB_CONCURRENCY, or in the command line that a worker has from its parent.
+    """
+    counts = [os.environ.get("WEB_CONCURRENCY", "1")]
+    for option, value in pairwise([*sys.argv, ""]):
+        name, _, attached = option.partition("=")
+        if name in ("--workers", "-w"):
+            counts.append(attached or value)
+    return max([1, *(int(count) for count in counts if count.isdigit())])

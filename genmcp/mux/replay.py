@@ -11,8 +11,8 @@ from typing import Protocol
 import msgspec
 
 from genmcp.core.actions import Record
-from genmcp.errors import InvalidRequest
-from genmcp.stores.store import Append, Gap, Store
+from genmcp.errors import Gap, InvalidRequest
+from genmcp.stores.store import Append, Store
 from genmcp.wire import sse
 
 __all__ = ["Replay"]

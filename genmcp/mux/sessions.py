@@ -10,9 +10,9 @@ import time
 from collections import OrderedDict
 from typing import Final
 
-from genmcp.core.seal import NONCE_BYTES, ForeignSeal, Purpose, Seal
+from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
 from genmcp.core.session import Session, begin
-from genmcp.errors import Expired, Forged, InvalidParams, SessionGone
+from genmcp.errors import Expired, ForeignSeal, Forged, InvalidParams, SessionGone
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.stores.store import Put, Store

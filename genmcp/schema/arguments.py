@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from genmcp.errors import ConfigurationError, MalformedParams
+from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
 from genmcp.schema.headers import header_rules
 from genmcp.schema.limits import DEFAULT_LIMITS, SchemaLimits
 from genmcp.schema.of_type import decoder_of, schema_of
 from genmcp.schema.schema import Formats, Schema
-from genmcp.schema.words import ArgumentFaults, fault
+from genmcp.schema.words import fault
 from genmcp.wire.mirror import HeaderRule
 
 __all__ = ["Arguments", "arguments_of"]

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from genmcp.errors import ConfigurationError
-from genmcp.schema.words import MOST_FAULTS, ArgumentFaults, came, fault, shown
+from genmcp.errors import ArgumentFaults, ConfigurationError
+from genmcp.schema.words import MOST_FAULTS, came, fault, shown
 
 __all__ = ["decoder_of_pydantic", "schema_of_pydantic"]
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.errors import ConfigurationError
+from genmcp.errors import ArgumentFaults, ConfigurationError
 from genmcp.schema.of_pydantic import decoder_of_pydantic, schema_of_pydantic
 from genmcp.schema.schema import Schema
-from genmcp.schema.words import ArgumentFaults, fault, listed
+from genmcp.schema.words import fault, listed
 
 __all__ = ["decoder_of", "schema_of"]
 

@@ -6,13 +6,11 @@ from typing import Any, Final
 import msgspec
 from jsonschema_rs import ValidationErrorKind as Kind
 
-from genmcp.errors import GenmcpError
 from genmcp.schema.document import joined
 
 __all__ = [
     "MOST_FAULTS",
     "TYPES",
-    "ArgumentFaults",
     "came",
     "counted",
     "described",
@@ -58,14 +56,6 @@ FORMATS: Final = {
 }
 
 _LONGEST = 60
-
-
-class ArgumentFaults(GenmcpError, ValueError):
-    """Arguments do not satisfy their schema; `faults` says where and why, at most 21 lines."""
-
-    def __init__(self, faults: Sequence[str]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("\n".join(self.faults))
 
 
 def fault(path: Sequence[str | int], words: str) -> str:

@@ -10,8 +10,8 @@ from operator import attrgetter
 from threading import Lock
 from typing import Final, Protocol
 
-from genmcp.errors import ConfigurationError, Conflict, Unavailable
-from genmcp.stores.store import Append, Entry, Event, Gap, Op, Put, Store
+from genmcp.errors import ConfigurationError, Conflict, Gap, Unavailable
+from genmcp.stores.store import Append, Entry, Event, Op, Put, Store
 from genmcp.stores.waiter import Waiter
 
 __all__ = ["MemoryStore"]

@@ -13,22 +13,9 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from genmcp.errors import ContractError, StoreError
+from genmcp.errors import ContractError
 
-__all__ = ["Append", "Delete", "Entry", "Event", "Gap", "Op", "Put", "Store"]
-
-
-class Gap(StoreError):
-    """Events after the one asked for may have been dropped: what follows is not all there was.
-
-    Raised as well for an id that is not of this log. A reader that can do with the rest asks again
-    from the beginning; a resuming client is told.
-    """
-
-    def __init__(self, log: str, after: str) -> None:
-        self.log = log
-        self.after = after
-        super().__init__(f"the log {log!r} no longer has everything after {after!r}")
+__all__ = ["Append", "Delete", "Entry", "Event", "Op", "Put", "Store"]
 
 
 class Entry(Struct, frozen=True):

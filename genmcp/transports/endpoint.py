@@ -21,7 +21,14 @@ from genmcp.transports.principal import Principal, authenticated, principal_of
 from genmcp.transports.shutdown import Shutdown
 from genmcp.transports.visit import Visit
 from genmcp.wire import jsonrpc
-from genmcp.wire.http import Gate, Security, cors_headers, judge_post, preflight_headers
+from genmcp.wire.http import (
+    Gate,
+    Security,
+    cors_headers,
+    is_loopback,
+    judge_post,
+    preflight_headers,
+)
 
 __all__ = ["Endpoint"]
 
@@ -70,6 +77,10 @@ class Endpoint:
         self._copied = tuple(copy_assigns)
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(grace)
+        # Nothing tells who may call, unless the host application authenticates.
+        self._open = (security is None or security.allowed_hosts is None) and (
+            principal is authenticated
+        )
 
     def __repr__(self) -> str:
         return f"<Endpoint of {self.mux!r}>"
@@ -138,9 +149,23 @@ class Endpoint:
         if scope["method"] == "OPTIONS":
             return  # a preflight comes without credentials
         visit.principal = principal_of(scope, self._principal)
+        if self._open and visit.principal is None:
+            self._warn_of(peer[0] if peer else None)
         if self._copied:
             state = scope.get("state", {})
             visit.copied = {key: state[key] for key in self._copied if key in state}
+
+    def _warn_of(self, peer: str | None) -> None:
+        """Say once that strangers reach an endpoint that nobody told whom to serve."""
+        if peer is None or is_loopback(peer):
+            return
+        self._open = False
+        logger.warning(
+            "%s is reached from %s, and serves anybody: give allowed_hosts "
+            "(Security), authenticate in the host application, or pass principal=",
+            self,
+            peer,
+        )
 
 
 def _unexpected(error: Exception) -> InternalError:

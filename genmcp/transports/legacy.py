@@ -134,7 +134,7 @@ async def _serve(
     encoder = visit.mux.encoder
     for message in asked:
         if isinstance(message, InvalidRequest):
-            refused.append(encoder.error(session.revision, None, message))
+            refused.append(encoder.error(session.revision, message.id, message))
             continue
         try:
             requests.append(session_request(session, message, visit.mux))

@@ -11,7 +11,7 @@ from typing import Any
 
 from genmcp.channel import Channel
 from genmcp.core.actions import Abandon, Action, Record
-from genmcp.core.exchange import Exchange
+from genmcp.core.exchange import Exchange, State
 from genmcp.core.request import Request
 from genmcp.errors import Overloaded, StoreError
 from genmcp.mux.mux import Answer, Mux
@@ -75,11 +75,12 @@ class Responder:
 
     # What channels say. `def` hooks say it from threads.
 
-    async def note(self, request: Request, method: str, params: Value | None) -> None:
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification, in the words of the request's revision."""
         message = self._mux.encoder.notification(request.revision, method, params)
         self._step(partial(self._exchange.note, message))
         await asyncio.sleep(0)
+        return self._exchange.state is not State.WAITING
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the request's own level, or its session's."""

@@ -13,7 +13,16 @@ import msgspec
 
 from genmcp.errors import ConfigurationError, Refused
 
-__all__ = ["Gate", "Head", "Security", "cors_headers", "preflight_headers"]
+__all__ = [
+    "Gate",
+    "Head",
+    "Security",
+    "cors_headers",
+    "is_loopback",
+    "judge_get",
+    "judge_post",
+    "preflight_headers",
+]
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -128,7 +137,7 @@ class Gate:
         table = {name: value.strip() for name, value in pairs}
         if len(table) != len(pairs):
             table = _joined(pairs)
-        loopback = _is_loopback(peer)
+        loopback = is_loopback(peer)
         origin = table.get(b"origin")
         if origin is not None and not self._origin_verdict(origin, loopback):
             raise Refused(
@@ -253,7 +262,8 @@ def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 @lru_cache(maxsize=1024)
-def _is_loopback(peer: str | None) -> bool:
+def is_loopback(peer: str | None) -> bool:
+    """Whether *peer* is an address of this machine."""
     try:
         address = ipaddress.ip_address(peer or "")
     except ValueError:
@@ -264,7 +274,7 @@ def _is_loopback(peer: str | None) -> bool:
 
 
 def _is_local_name(name: str) -> bool:
-    return name == "localhost" or name.endswith(".localhost") or _is_loopback(name.strip("[]"))
+    return name == "localhost" or name.endswith(".localhost") or is_loopback(name.strip("[]"))
 
 
 def _host_name(text: str) -> str:

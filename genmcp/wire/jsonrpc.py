@@ -108,6 +108,7 @@ def _decode_member(member: msgspec.Raw) -> Message | InvalidRequest:
     try:
         return _decode_one(member)
     except InvalidRequest as error:
+        error.id = id_of(member)
         return error
 
 
@@ -147,7 +148,7 @@ def _check_utf8(body: bytes) -> None:
         raise ParseError(f"The body is not JSON: {error}") from None
 
 
-def id_of(body: bytes) -> RequestId | None:
+def id_of(body: bytes | msgspec.Raw) -> RequestId | None:
     """Return the id a faulty *body* carries, so that its error can be matched; None if none."""
     try:
         found = _id_decoder.decode(body).id

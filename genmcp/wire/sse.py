@@ -99,8 +99,8 @@ class Decoder:
             self._rest += line
             if len(self._rest) + self._size > self._max_size:
                 raise ValueError(f"an event is larger than {self._max_size} bytes")
+            self._after_return = piece.endswith(b"\r")
             if len(line) < len(piece):
-                self._after_return = piece.endswith(b"\r")
                 yield self._line()
 
     def _line(self) -> str:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.core.seal import ForeignSeal, Keyring, Part, Purpose, Seal, canonical, digest
-from genmcp.errors import ConfigurationError, ContractError, Expired, Forged
+from genmcp.core.seal import Keyring, Part, Purpose, Seal, canonical, digest
+from genmcp.errors import ConfigurationError, ContractError, Expired, ForeignSeal, Forged
 
 OLD, NEW = "the old secret, 24 bytes", "the new secret, 24 bytes"
 NONCE = b"twelve bytes"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, MCPError
+from mcp import Client
 from mcp.types import CallToolResult, LoggingMessageNotificationParams, TextContent
 
 from tests.example_app.connecting import Mode, connected

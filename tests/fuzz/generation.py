@@ -29,11 +29,8 @@ def case(seed: int, number: int, known: Known) -> Case:
     """Return case *number* of *seed*."""
     rng = Random(f"{seed}/{number}")
     version = rng.choice([MODERN, MODERN, *LEGACIES])
-    if rng.random() < 0.12:
-        made = _stream(rng, known, version)
-    else:
-        made = _post(rng, known, version)
-    return _behaviour(rng, made)
+    make = _stream if rng.random() < 0.12 else _post
+    return _behaviour(rng, make(rng, known, version))
 
 
 def _post(rng: Random, known: Known, version: str) -> Case:
@@ -62,7 +59,7 @@ def _stream(rng: Random, known: Known, version: str) -> Case:
     """Return a GET, a DELETE or anything else without a message."""
     table = _table(known, version, None)
     if rng.random() < 0.6:
-        ids = known.events.get(version, []) + ["listener/", "listener/1", "x/0", "/", ""]
+        ids = [*known.events.get(version, []), "listener/", "listener/1", "x/0", "/", ""]
         last = rng.choice(ids)
         if rng.random() < 0.3:
             last = mutation.raw(rng, last.encode()).decode("latin-1").replace("\n", "")
@@ -277,9 +274,7 @@ def _behaviour(rng: Random, made: Case) -> Case:
     parts: tuple[bytes, ...] = tuple(made.parts)
     body = made.body
     kind = rng.random()
-    if made.method == "GET":
-        pass
-    elif kind < 0.03 and len(body) < 3000:
+    if kind < 0.03 and len(body) < 3000:
         parts = tuple(bytes([each]) for each in body) or (b"",)
     elif kind < 0.2:
         cuts = sorted(rng.randrange(len(body) + 1) for _ in range(rng.randrange(1, 6)))

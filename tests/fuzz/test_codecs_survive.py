@@ -90,7 +90,7 @@ def mirrored_value(rng: Random) -> None:
     encoded = mirror.encode_value(value).encode()
     assert value == mirror.decode_value("X", encoded)
     broken = mutation.raw(rng, rng.choice([encoded, b"1e5", b"-0.0", b"true", b"=?base64?YQ==?="]))
-    arguments = rng.choice(
+    arguments: Any = rng.choice(
         [{"a": value, "b": {"c": rng.choice([1, -0.0, 10**30, True])}}, [], None]
     )
     for check in (

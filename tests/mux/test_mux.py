@@ -169,7 +169,32 @@ def test_mux_warns_of_several_workers_without_a_secret(
 
     Mux(suite())
 
-    assert warned == ("WEB_CONCURRENCY is 4" in caplog.text)
+    assert warned == ("there are 4 workers" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("command", "warned"),
+    [
+        (["uvicorn", "app:app", "--workers", "4"], True),
+        (["uvicorn", "app:app", "--workers=4"], True),
+        (["gunicorn", "-w", "4", "app:app"], True),
+        (["uvicorn", "app:app", "--workers", "1"], False),
+        (["uvicorn", "app:app", "--workers"], False),
+    ],
+)
+def test_mux_sees_the_workers_of_a_command(
+    command: list[str],
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A worker has the command line of the process that started it."""
+    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
+    monkeypatch.setattr("sys.argv", command)
+
+    Mux(suite())
+
+    assert warned == ("there are 4 workers" in caplog.text)
 
 
 async def test_mux_closes_the_store_it_was_given() -> None:

@@ -11,11 +11,10 @@ import pydantic
 import pytest
 from msgspec import Meta, Raw, Struct
 
-from genmcp.errors import ConfigurationError, MalformedParams
+from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
 from genmcp.schema.arguments import arguments_of
 from genmcp.schema.limits import SchemaLimits
 from genmcp.schema.of_type import schema_of
-from genmcp.schema.words import ArgumentFaults
 from genmcp.wire.mirror import HeaderRule
 
 

@@ -7,9 +7,9 @@ from contextlib import aclosing
 
 import pytest
 
-from genmcp.errors import ConfigurationError, Unavailable
+from genmcp.errors import ConfigurationError, Gap, Unavailable
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Append, Delete, Event, Gap, Put
+from genmcp.stores.store import Append, Delete, Event, Put
 from genmcp.stores.waiter import Waiter
 
 EMPTY = "<MemoryStore: 0 records, 0 events in 0 logs, 0 bytes>"

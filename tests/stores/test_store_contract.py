@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
-from genmcp.errors import Conflict, ContractError, Unavailable
+from genmcp.errors import Conflict, ContractError, Gap, Unavailable
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Append, Delete, Entry, Event, Gap, Put, Store
+from genmcp.stores.store import Append, Delete, Entry, Event, Put, Store
 
 BOUND = 5.0
 """Seconds after which what should have come is said not to come."""

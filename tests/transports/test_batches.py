@@ -55,6 +55,15 @@ async def test_batch_mixes_all_kinds_of_messages() -> None:
     assert answers[None]["code"] == -32600
 
 
+async def test_batch_names_the_member_that_is_faulty() -> None:
+    """An error carries the id of its member, so that the client knows which one was meant."""
+    client = await Client.begin(serving(echo), BATCHES)
+
+    answer = await client.send([{"jsonrpc": "1.0", "id": 7, "method": "ping"}])
+
+    assert [(7, -32600)] == [(each["id"], each["error"]["code"]) for each in answer.json]
+
+
 async def test_batch_of_one_is_answered_with_a_batch() -> None:
     """The answer has the form of the question."""
     client = await Client.begin(serving(echo), BATCHES)

@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.testclient import TestClient
 
-from genmcp import Call, Channel, ConfigurationError, Endpoint, Mux, Suite, Tool
+from genmcp import Call, Channel, ConfigurationError, Endpoint, Mux, Security, Suite, Tool
 from tests.asgi import Client, serving
 
 
@@ -195,3 +195,30 @@ async def test_defects_of_the_host_cost_one_request(caplog: pytest.LogCaptureFix
     assert record.levelno == logging.ERROR
     assert failed.json["error"]["data"]["reference"] in record.getMessage()
     assert "LookupError: secret" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("peer", "allowed_hosts", "warnings"),
+    [
+        (("192.0.2.1", 1), None, 1),
+        (("192.0.2.1", 1), ["*"], 0),
+        (("127.0.0.1", 1), None, 0),
+        (None, None, 0),
+    ],
+)
+async def test_host_is_warned_of_an_endpoint_that_serves_strangers(
+    peer: tuple[str, int] | None,
+    allowed_hosts: list[str] | None,
+    warnings: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once, when somebody from elsewhere comes and nothing says who may."""
+    suite = Suite(name="open", version="1")
+    endpoint = Endpoint(suite, security=Security(allowed_hosts=allowed_hosts))
+    client = Client(endpoint, client=peer)
+
+    for _ in range(2):
+        await client.send(client.request("tools/list"), headers={"host": "localhost"})
+
+    told = [record for record in caplog.records if "serves anybody" in record.getMessage()]
+    assert warnings == len(told)

@@ -90,13 +90,18 @@ async def test_modern_progress_without_a_token_is_not_sent() -> None:
 
 
 async def test_modern_client_that_takes_json_only_gets_json() -> None:
-    """What cannot be said to a client without event streams is left out."""
-    client = Client(serving(report))
+    """What cannot be said to a client without event streams is left out, and the tool is told."""
 
-    answer = await client.send(client.call("report", progressToken=1), headers=JSON_ONLY)
+    @tool
+    async def tell(channel: Channel) -> str:
+        return f"sent: {await channel.progress(1)}"
+
+    client = Client(serving(tell))
+
+    answer = await client.send(client.call("tell", progressToken=1), headers=JSON_ONLY)
 
     assert answer.headers["content-type"] == "application/json"
-    assert answer.json["result"]["content"][0]["text"] == "done"
+    assert answer.json["result"]["content"][0]["text"] == "sent: False"
 
 
 async def test_modern_stream_may_be_started_before_anything_is_said() -> None:

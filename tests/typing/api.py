@@ -114,7 +114,6 @@ async def functions_keep_their_signatures() -> None:
 async def wrong_use_is_seen() -> None:
     await plain("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     tool(nmae="x")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    Suite(name="x", version="1", tools=[5])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     Endpoint(Untyped)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
