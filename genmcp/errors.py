@@ -20,19 +20,16 @@
     ├── ConfigurationError       an option is wrong; raised at construction, never per request
     ├── ContractError            a hook returned or did what its contract forbids
     ├── OutOfTurn                a step the state does not allow
-    │   ├── LocalOutOfTurn       ... taken by this side
-    │   └── RemoteOutOfTurn      ... taken by the peer
+    │   └── LocalOutOfTurn       ... taken by this side: a defect here
     ├── ArgumentFaults           what is wrong with a tool's arguments, before the tool is known
     ├── SealError                a sealed value that cannot be used
     │   ├── Forged               ... not ours, changed, or meant for something else
     │   │   └── ForeignSeal      ... sealed by a process with another secret
     │   └── Expired              ... ours, but too old
-    ├── StoreError
-    │   ├── Conflict             an `expect` did not hold; nothing was written
-    │   ├── Gap                  a log no longer has everything that was asked for
-    │   └── Unavailable          the engine could not be reached, or is full
-    ├── ChannelClosed            the request is over; nothing can be sent for it
-    └── AssignGone               a copied assign that does not exist where no request resumes
+    └── StoreError
+        ├── Conflict             an `expect` did not hold; nothing was written
+        ├── Gap                  a log no longer has everything that was asked for
+        └── Unavailable          the engine could not be reached, or is full
 
 An error knows its code and HTTP status; nothing else builds an error by hand.
 The codes are those of schema/2026-07-28, "JSON-RPC error codes" and "MCP error codes".
@@ -43,8 +40,6 @@ from typing import Any, ClassVar
 
 __all__ = [
     "ArgumentFaults",
-    "AssignGone",
-    "ChannelClosed",
     "ConfigurationError",
     "Conflict",
     "ContractError",
@@ -67,7 +62,6 @@ __all__ = [
     "Overloaded",
     "ParseError",
     "Refused",
-    "RemoteOutOfTurn",
     "ResourceNotFound",
     "SealError",
     "SessionGone",
@@ -285,12 +279,6 @@ class LocalOutOfTurn(OutOfTurn):
     fault = "this side"
 
 
-class RemoteOutOfTurn(OutOfTurn):
-    """The peer took the step: a defect there."""
-
-    fault = "the peer"
-
-
 class ArgumentFaults(GenmcpError, ValueError):
     """Arguments do not fit; `faults` says how, each a sentence that begins with its place."""
 
@@ -344,21 +332,3 @@ class Unavailable(StoreError):
 
     Or the store is full, and then nothing was written.
     """
-
-
-class ChannelClosed(GenmcpError):
-    """The request has been answered, was cancelled, or its client left."""
-
-
-class AssignGone(GenmcpError, KeyError):
-    """A copied assign that is not there, because no request resumed this call."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        super().__init__(
-            f"assign {key!r} was copied from a request that is over; "
-            f"list it in keep_assigns to keep it with the continuation"
-        )
-
-    def __str__(self) -> str:
-        return str(self.args[0])

@@ -381,3 +381,11 @@ def test_function_that_is_not_decorated_is_no_tool() -> None:
 
     with pytest.raises(ConfigurationError, match="is not a tool: give a Tool class, an instance"):
         suite(plain)
+
+
+def test_function_tool_channel_must_be_annotated() -> None:
+    """A bare `channel` would become an argument that the model has to give."""
+    with pytest.raises(ConfigurationError, match="annotate channel as Channel"):
+
+        @tool
+        def count(channel) -> None: ...  # type: ignore[no-untyped-def]

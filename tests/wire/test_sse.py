@@ -165,3 +165,11 @@ def test_sse_limit_is_of_one_event() -> None:
     for _ in range(50):
         assert [Event("x" * 80)] == decoder.feed(b"data: " + b"x" * 80 + b"\n\n")
         assert [] == decoder.feed(b": " + b"x" * 80 + b"\n")
+
+
+def test_sse_line_feed_belongs_to_the_return_right_before_it_only() -> None:
+    """A return earlier in a chunk does not swallow the line feed that begins the next one."""
+    decoder = Decoder()
+
+    assert [] == decoder.feed(b"\rdata: c")
+    assert [Event("c")] == decoder.feed(b"\n\n")
