@@ -13,6 +13,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body: the largest request body. depth: how deep JSON may nest.
     body_time: how long a body may take to arrive.
     threads: how many `def` hooks run at once; further ones wait.
+    calls: how many calls wait for something at once. calls_of_principal: of one principal.
+    streams: how many streams of sessions are open at once. streams_of_principal: of one.
+    buffer: how much of a response may wait for a client that reads slowly. Past it the newest
+        progress replaces older, and a hook that says something else waits.
+    stall: how long a client may read nothing of that, before its connection is given up.
     session: how long a legacy session lives.
     replay: how long events wait for a client that resumes. replay_events: how many of a stream.
     revoked: how many ended sessions are remembered one by one; past it, every session begun
@@ -23,6 +28,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 64
     body_time: float = 30.0
     threads: int = 32
+    calls: int = 10_000
+    calls_of_principal: int = 1_000
+    streams: int = 10_000
+    streams_of_principal: int = 100
+    buffer: int = 256 * 1024
+    stall: float = 60.0
     session: float = 24 * 3600.0
     replay: float = 300.0
     replay_events: int = 1000

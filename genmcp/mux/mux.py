@@ -27,6 +27,7 @@ from genmcp.core.session import Session
 from genmcp.errors import ConfigurationError, ContractError, InternalError, McpError
 from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
+from genmcp.mux.occupancy import Occupancy
 from genmcp.mux.replay import Replay
 from genmcp.mux.sessions import Sessions
 from genmcp.protocol.discovery import DiscoverResult
@@ -103,6 +104,9 @@ class Mux:
         self.listeners = Listeners(
             self.store, ttl=self.limits.replay, keep=self.limits.replay_events
         )
+        bounds = self.limits
+        self.held = Occupancy("calls", "calls", bounds.calls, bounds.calls_of_principal)
+        self.streams = Occupancy("streams", "streams", bounds.streams, bounds.streams_of_principal)
         self._calls: dict[str, dict[asyncio.Task[Answer], RequestId]] = {}
         self._cancelled: set[asyncio.Task[Answer]] = set()
         self._threads = self._pool()

@@ -88,6 +88,7 @@ async def get(visit: Visit) -> None:
     """
     session = _session(visit)
     judge_get(visit.table)
+    visit.mux.streams.check(visit.principal)
     last = visit.table.get(b"last-event-id")
     stream = EventStream(visit.send, headers=visit.headers, heartbeat=visit.heartbeat)
     if last is None:
@@ -98,7 +99,8 @@ async def get(visit: Visit) -> None:
     visit.shutdown.add(stream)
     try:
         async with aclosing(source):
-            await stream.serve(source, visit.receive)
+            with visit.mux.streams.place(visit.principal):
+                await stream.serve(source, visit.receive)
     finally:
         visit.shutdown.discard(stream)
 

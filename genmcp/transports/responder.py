@@ -15,6 +15,8 @@ from genmcp.core.exchange import Exchange, State
 from genmcp.core.request import Request
 from genmcp.errors import Overloaded, StoreError
 from genmcp.mux.mux import Answer, Mux
+from genmcp.protocol.meta import RequestId
+from genmcp.protocol.notifications import ProgressNotificationParams
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
 from genmcp.transports.asgi import ClientLeft, Headers, Receive, Send, encoded, left, perform
@@ -40,13 +42,16 @@ class Responder:
         "_hooks",
         "_loop",
         "_mux",
+        "_newest",
         "_over",
         "_ready",
         "_resumable",
         "_send",
+        "_sent",
         "_session",
         "_stopping",
         "_thread",
+        "_unsent",
         "_wake",
     )
 
@@ -64,6 +69,9 @@ class Responder:
         self._over = False
         self._ready: list[Action] = []
         self._hooks: dict[asyncio.Task[Answer], Request] = {}
+        self._unsent = 0
+        self._newest: dict[RequestId, bytes] = {}
+        self._sent: asyncio.Event | None = None
         self._wake: asyncio.Event | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -78,6 +86,13 @@ class Responder:
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification, in the words of the request's revision."""
         message = self._mux.encoder.notification(request.revision, method, params)
+        if self._unsent > self._mux.limits.buffer and self._exchange.state is State.STREAMING:
+            if isinstance(params, ProgressNotificationParams):
+                self._newest[request.id] = message
+                await asyncio.sleep(0)
+                return True
+            await self._room()
+        self._unsent += len(message)
         self._step(partial(self._exchange.note, message))
         await asyncio.sleep(0)
         return self._exchange.state is not State.WAITING
@@ -99,6 +114,12 @@ class Responder:
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the mux's pool."""
         return await self._mux.in_thread(function, *arguments)
+
+    async def _room(self) -> None:
+        """Wait until the client has read what is there for it, or is given up."""
+        while self._sent and self._unsent > self._mux.limits.buffer and not self.closed:
+            self._sent.clear()
+            await self._sent.wait()
 
     def _step(self, step: Callable[[], list[Action]]) -> None:
         """Take a *step* of the exchange, in its own thread: now, or as soon as it is free."""
@@ -148,6 +169,7 @@ class Responder:
     async def wait(self, receive: Receive) -> None:
         """Go on until every hook has ended: send what they say, break silences."""
         self._wake = wake = asyncio.Event()
+        self._sent = sent = asyncio.Event()
         watch = self._loop.create_task(self._watch(receive))
         for task in (watch, *self._hooks):
             task.add_done_callback(lambda _: wake.set())
@@ -157,7 +179,8 @@ class Responder:
                 if watch.done():
                     watch.result()
                 self._collect()
-                await self._flush()
+                await self._flush_in_time()
+                sent.set()
         finally:
             watch.cancel()
             await self._end(watch)
@@ -195,6 +218,8 @@ class Responder:
 
     def _answered(self, hook: asyncio.Task[Answer], request: Request) -> None:
         if not self._exchange.closed:
+            if request.id in self._newest:
+                self._ready += self._exchange.note(self._newest.pop(request.id))
             answer = self._answer_of(hook, request)
             if answer.headers:
                 self._headers = [*self._headers, *encoded(answer.headers)]
@@ -207,9 +232,22 @@ class Responder:
             return self._mux.refusal(request, Overloaded("The server is shutting down"))
         return Answer(None)
 
+    async def _flush_in_time(self) -> None:
+        """Flush, but give the connection up if the client reads nothing of it for too long."""
+        try:
+            async with asyncio.timeout(self._mux.limits.stall):
+                await self._flush()
+        except TimeoutError:
+            logger.info("a client reads nothing any more: its connection is given up")
+            self._push(self._exchange.leave())
+        newest, self._newest = self._newest, {}
+        for message in newest.values():
+            self._take(partial(self._exchange.note, message))
+
     async def _flush(self) -> None:
         """Do what the exchange asks for; what is sent can be resumed from at once."""
         actions, self._ready = self._ready, []
+        self._unsent = 0
         if not actions:
             return
         kinds = set(map(type, actions))

@@ -61,6 +61,7 @@ class Visit:
         self, requests: Sequence[Request], exchange: Exchange, refused: Sequence[bytes] = ()
     ) -> None:
         """Answer *requests*, which with the *refused* ones' errors make up *exchange*."""
+        self.mux.held.check(self.principal)
         responder = Responder(
             self.mux, exchange, self.send, headers=self.headers, heartbeat=self.heartbeat
         )
@@ -84,7 +85,10 @@ class Visit:
         """Keep the response open until the last hook has ended."""
         self.shutdown.add(responder)
         try:
-            with self.mux.replay.written(session, stream, responder):
+            with (
+                self.mux.held.place(self.principal),
+                self.mux.replay.written(session, stream, responder),
+            ):
                 await responder.wait(self.receive)
         finally:
             self.shutdown.discard(responder)

@@ -1,0 +1,64 @@
+"""How many calls or streams are open at once, held against their bounds."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from genmcp.errors import Overloaded
+
+__all__ = ["Occupancy"]
+
+
+class Occupancy:
+    """Counts what is open: at most *most* in all, and *most_of_one* of one principal.
+
+    *what* is what errors call them; *setting* is the one of `Limits` they name. Whoever is not
+    authenticated counts in all only. Any number of threads may use it.
+    """
+
+    def __init__(self, what: str, setting: str, most: int, most_of_one: int) -> None:
+        self._what = what
+        self._setting = setting
+        self._most = most
+        self._most_of_one = most_of_one
+        self._lock = Lock()
+        self._total = 0
+        self._of: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._total
+
+    def check(self, principal: str | None) -> None:
+        """Check that there is a place for one more.
+
+        Raises:
+            Overloaded: 503, all places are taken; 429, *principal* has taken all of its own.
+        """
+        if self._total >= self._most:
+            raise Overloaded(
+                f"Too many {self._what} are open: {self._most} (limit: {self._setting})"
+            )
+        if principal is not None and self._of[principal] >= self._most_of_one:
+            raise Overloaded(
+                f"Too many {self._what} of one principal are open: {self._most_of_one} "
+                f"(limit: {self._setting}_of_principal)",
+                status=429,
+            )
+
+    @contextmanager
+    def place(self, principal: str | None) -> Iterator[None]:
+        """Take a place for as long as the block lasts."""
+        self._count(principal, 1)
+        try:
+            yield
+        finally:
+            self._count(principal, -1)
+
+    def _count(self, principal: str | None, change: int) -> None:
+        with self._lock:
+            self._total += change
+            if principal is not None:
+                self._of[principal] += change
+                if not self._of[principal]:
+                    del self._of[principal]

@@ -1,0 +1,176 @@
+"""What is bounded while it is open: calls, streams, and what waits for a client that is slow."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, ConfigurationError, Endpoint, Limits, Mux, Suite, tool
+from tests.asgi import MODERN, PATIENCE, Client, until
+
+
+def served(*tools: Any, principal: Any = None, **limits: Any) -> Endpoint:
+    """Return an endpoint whose callers are whom their `x-user` header says."""
+
+    def of_header(scope: Any) -> str | None:
+        names = dict(scope["headers"])
+        return names[b"x-user"].decode() if b"x-user" in names else None
+
+    mux = Mux(Suite(name="test", version="1", tools=tools), limits=Limits(**limits))
+    return Endpoint(mux, principal=of_header)
+
+
+@tool
+async def hold() -> None:
+    """Waits for ever."""
+    await asyncio.Event().wait()
+
+
+@tool
+async def answer() -> str:
+    """Answers."""
+    return "here"
+
+
+async def test_bounds_calls_that_wait_are_counted() -> None:
+    """One too many is refused with 503 and told when to come again; then there is a place."""
+    client = Client(served(hold, answer, calls=2))
+    async with client.open(client.call("hold")), client.open(client.call("hold")):
+        await until(lambda: len(client.app.mux.held) == 2)
+
+        refused = await client.send(client.call("answer"))
+
+    assert (503, "1") == (refused.status, refused.headers["retry-after"])
+    assert (-32603, {"retryAfter": 1}) == tuple(
+        refused.json["error"][key] for key in ("code", "data")
+    )
+    assert "(limit: calls)" in refused.json["error"]["message"]
+    assert 0 == len(client.app.mux.held)
+    assert 200 == (await client.send(client.call("answer"))).status
+
+
+async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None:
+    """One principal is refused with 429, another is served."""
+    client = Client(served(hold, answer, calls_of_principal=1))
+    ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
+    async with client.open(client.call("hold"), headers=ada):
+        await until(lambda: len(client.app.mux.held) == 1)
+
+        refused = await client.send(client.call("answer"), headers=ada)
+        served_ = await client.send(client.call("answer"), headers=bob)
+
+    assert [429, 200] == [refused.status, served_.status]
+    assert "(limit: calls_of_principal)" in refused.json["error"]["message"]
+
+
+async def test_bounds_streams_are_counted() -> None:
+    """A stream too many is refused; a call is no stream."""
+    client = await Client.begin(served(answer, streams=1), "2025-11-25")
+    async with client.listen() as listener:
+        await listener.begun()
+
+        refused = await client.send(method="GET")
+        called = await client.send(client.call("answer"))
+
+    assert [503, 200] == [refused.status, called.status]
+
+
+def test_bounds_must_be_positive() -> None:
+    """A bound of nothing is a mistake that is noticed at once."""
+    with pytest.raises(ConfigurationError, match=r"Limits\.calls must be positive"):
+        Limits(calls=0)
+
+
+async def test_bounds_slow_reader_gets_the_newest_progress() -> None:
+    """Progress it has no time for is replaced by newer; the last comes before the answer."""
+    said = asyncio.Event()
+
+    @tool
+    async def report(channel: Channel) -> str:
+        await channel.progress(1)
+        for step in range(2, 2000):
+            await channel.progress(step, message="x" * 100)
+        said.set()
+        return "done"
+
+    client = Client(served(report, buffer=1000))
+    async with client.open(client.call("report", progressToken=1)) as connection:
+        await connection.begun()
+        connection.reading.clear()
+        async with asyncio.timeout(PATIENCE):
+            await said.wait()
+        connection.reading.set()
+        await connection.over()
+
+    steps = [each["params"]["progress"] for each in connection.messages if "params" in each]
+    assert steps == sorted(steps)
+    assert 1999 == steps[-1]
+    assert len(steps) < 100
+    assert "done" == connection.messages[-1]["result"]["content"][0]["text"]
+
+
+async def test_bounds_slow_reader_holds_up_what_cannot_be_replaced() -> None:
+    """Every log message arrives; the hook waits for room instead of filling the memory."""
+    logged: list[int] = []
+
+    @tool
+    async def log(channel: Channel) -> str:
+        for number in range(200):
+            await channel.log("info", "x" * 100)
+            logged.append(number)
+        return "done"
+
+    client = Client(served(log, buffer=1000))
+    level: Any = {"io.modelcontextprotocol/logLevel": "info"}
+    async with client.open(client.call("log", **level)) as connection:
+        await connection.begun()
+        connection.reading.clear()
+        held = -1
+        while held != len(logged):  # as far as it gets
+            held = len(logged)
+            for _ in range(50):
+                await asyncio.sleep(0)
+        connection.reading.set()
+        await connection.over()
+
+    assert held < 100
+    assert 201 == len(connection.messages)
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_bounds_client_that_reads_nothing_is_given_up(version: str) -> None:
+    """Its modern call is cancelled; an earlier one goes on, and its answer waits."""
+    ended = asyncio.Event()
+    saw: list[str] = []
+
+    @tool
+    async def report(channel: Channel) -> str:
+        try:
+            step = 0
+            while not channel.closed and (version == MODERN or step < 500):
+                step += 1
+                await channel.progress(step)
+        except asyncio.CancelledError:
+            saw.append("cancelled")
+            raise
+        finally:
+            ended.set()
+        return "done"
+
+    client = await Client.begin(served(report, stall=0.05), version)
+    async with client.open(client.call("report", progressToken=1)) as connection:
+        await connection.event()
+        connection.reading.clear()
+        async with asyncio.timeout(PATIENCE):
+            await ended.wait()
+        last = connection.ids[-1] if connection.ids else None
+        if version == MODERN:
+            await connection.over()
+
+    if last is None:
+        assert ["cancelled"] == saw
+        assert not connection.complete
+    else:
+        resumed = await client.listen(after=last).__aenter__()
+        await resumed.over()
+        assert "done" == resumed.messages[-1]["result"]["content"][0]["text"]
