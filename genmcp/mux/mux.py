@@ -40,7 +40,7 @@ from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.wire.encoder import Encoder
 
-__all__ = ["Answer", "Mux"]
+__all__ = ["EAGER", "Answer", "Mux"]
 
 logger = logging.getLogger("genmcp")
 
@@ -266,6 +266,9 @@ _OWN: Final[Mapping[str, Callable[[Mux, Request], Coroutine[Any, Any, Result]]]]
     "ping": Mux._ping,
     "logging/setLevel": Mux._set_level,
 }
+
+EAGER: Final = sys.version_info >= (3, 12)
+"""Whether a task runs up to its first wait while it is made."""
 
 if sys.version_info >= (3, 12):
 

@@ -87,12 +87,20 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
-        if scope["type"] == "http":
-            await self._serve(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1000, "reason": "not a web socket"})
+        if scope["type"] != "http":
+            await self._serve_other(scope, receive, send)
+            return
+        visit = Visit(self.mux, self._shutdown, self._heartbeat, receive, send)
+        try:
+            self._admit(visit, scope)
+            await _METHODS.get(scope["method"], _not_allowed)(visit)
+        except ClientLeft:
+            pass  # nobody is there to be told
+        except Exception as error:
+            told = error if isinstance(error, McpError) else _unexpected(error)
+            if visit.answered:
+                raise
+            await _refuse(visit, told)
 
     def route(self, path: str) -> Route:
         """Return a Starlette route that answers at *path*, with and without a slash at its end.
@@ -111,7 +119,10 @@ class Endpoint:
         if self._owns_mux:
             await self.mux.aclose()
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await send({"type": "websocket.close", "code": 1000, "reason": "not a web socket"})
+            return
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
@@ -120,19 +131,6 @@ class Endpoint:
                 await self.aclose()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit = Visit(self.mux, self._shutdown, self._heartbeat, receive, send)
-        try:
-            self._admit(visit, scope)
-            await _METHODS.get(scope["method"], _not_allowed)(visit)
-        except ClientLeft:
-            pass  # nobody is there to be told
-        except Exception as error:
-            told = error if isinstance(error, McpError) else _unexpected(error)
-            if visit.answered:
-                raise
-            await _refuse(visit, told)
 
     def _admit(self, visit: Visit, scope: Scope) -> None:
         """Let the request in, and find out what goes with it.
@@ -187,7 +185,7 @@ async def _post(visit: Visit) -> None:
     if isinstance(message, list):
         await legacy.post_batch(visit, head, message)
         return
-    if message.is_request:
+    if message.method is not None:
         visit.id = message.request_id
     era = era_of(head, message)
     if era is Era.MODERN:

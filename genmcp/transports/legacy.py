@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing, suppress
 
 from genmcp.core.exchange import Exchange
@@ -41,8 +41,8 @@ async def initialize(visit: Visit, message: Message) -> None:
     await visit.reply(200, body, [(SESSION_HEADER, id.encode())])
 
 
-async def post(visit: Visit, head: Head, message: Message) -> None:
-    """Answer one message of a session.
+def post(visit: Visit, head: Head, message: Message) -> Awaitable[None]:
+    """Return what answers one message of a session.
 
     Raises:
         SessionGone: the session is not there any more.
@@ -50,14 +50,15 @@ async def post(visit: Visit, head: Head, message: Message) -> None:
     """
     session = _session(visit)
     if message.is_request:
-        await _serve(visit, head, session, [message])
-    else:
-        _take(visit, session, message)
-        await visit.reply(202)
+        return _served(visit, head, session, [message])
+    _take(visit, session, message)
+    return visit.reply(202)
 
 
-async def post_batch(visit: Visit, head: Head, batch: Sequence[Message | InvalidRequest]) -> None:
-    """Answer the messages of a batch: 2025-03-26, basic, "Batching".
+def post_batch(
+    visit: Visit, head: Head, batch: Sequence[Message | InvalidRequest]
+) -> Awaitable[None]:
+    """Return what answers the messages of a batch: 2025-03-26, basic, "Batching".
 
     Raises:
         InvalidRequest: the session's revision has no batches.
@@ -74,10 +75,9 @@ async def post_batch(visit: Visit, head: Head, batch: Sequence[Message | Invalid
             # The others are not refused for one response that comes too late.
             with suppress(InvalidRequest):
                 _take(visit, session, member)
-    if asked:
-        await _serve(visit, head, session, asked, batch=True)
-    else:
-        await visit.reply(202)
+    if not asked:
+        return visit.reply(202)
+    return _served(visit, head, session, asked, batch=True)
 
 
 async def get(visit: Visit) -> None:
@@ -122,15 +122,15 @@ def _session(visit: Visit) -> Session:
     return visit.mux.sessions.open(id.decode("latin-1"), visit.principal)
 
 
-async def _serve(
+def _served(
     visit: Visit,
     head: Head,
     session: Session,
     asked: Sequence[Message | InvalidRequest],
     *,
     batch: bool = False,
-) -> None:
-    """Answer what is *asked*; one that is refused does not keep the others from being served."""
+) -> Awaitable[None]:
+    """Return what answers all that is *asked*; one that is refused does not stop the others."""
     requests: list[Request] = []
     refused: list[bytes] = []
     encoder = visit.mux.encoder
@@ -152,7 +152,7 @@ async def _serve(
         expected=len(asked),
         batch=batch,
     )
-    await visit.serve(requests, exchange, refused)
+    return visit.serve(requests, exchange, refused)
 
 
 def _take(visit: Visit, session: Session, message: Message) -> None:

@@ -1,5 +1,7 @@
 """POSTs of 2026-07-28 and later: every request stands for itself."""
 
+from collections.abc import Awaitable
+
 from genmcp.core.exchange import Exchange
 from genmcp.core.server_dispatch import modern_request
 from genmcp.errors import InvalidRequest
@@ -10,8 +12,8 @@ from genmcp.wire.jsonrpc import Message
 __all__ = ["post"]
 
 
-async def post(visit: Visit, head: Head, message: Message) -> None:
-    """Answer one message.
+def post(visit: Visit, head: Head, message: Message) -> Awaitable[None]:
+    """Return what answers one message.
 
     Raises:
         McpError: it is not accepted.
@@ -21,7 +23,6 @@ async def post(visit: Visit, head: Head, message: Message) -> None:
         raise InvalidRequest("A client must not send responses")
     if not message.is_request:
         # No notification means anything here: to cancel, the client closes its connection.
-        await visit.reply(202)
-        return
+        return visit.reply(202)
     request = modern_request(head, message, visit.mux)
-    await visit.serve([request], Exchange(streams=head.stream))
+    return visit.serve([request], Exchange(streams=head.stream))

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -140,31 +139,23 @@ class Responder:
         self._stopping = True
         self._abandon()
 
-    async def begin(
-        self, calls: Sequence[tuple[Request, Channel]], refused: Sequence[bytes] = ()
-    ) -> bool:
-        """Begin all *calls*; return whether all of them answered at once, and were sent.
+    @property
+    def waits(self) -> bool:
+        """Whether there are hooks that have not ended."""
+        return bool(self._hooks)
 
-        *refused* are the answers of requests that make no call.
-        """
-        for message in refused:
-            self._ready += self._exchange.answer(message)
-        try:
-            for request, channel in calls:
-                self._session = request.session
-                hook = self._mux.start(request, channel)
-                if hook.done():
-                    self._answered(hook, request)
-                else:
-                    self._hooks[hook] = request
-            if self._hooks and not _EAGER:
-                await asyncio.sleep(0)  # a hook that does not wait is done after this
-                self._collect()
-            await self._flush()
-        except BaseException:
-            await self._end()
-            raise
-        return not self._hooks
+    def refuse(self, message: bytes) -> None:
+        """Take in the answer of a request that makes no call."""
+        self._ready += self._exchange.answer(message)
+
+    def start(self, request: Request, channel: Channel) -> None:
+        """Begin to answer *request*; a hook that does not wait may have ended behind this."""
+        self._session = request.session
+        hook = self._mux.start(request, channel)
+        if hook.done():
+            self._answered(hook, request)
+        else:
+            self._hooks[hook] = request
 
     async def wait(self, receive: Receive) -> None:
         """Go on until every hook has ended: send what they say, break silences."""
@@ -178,14 +169,13 @@ class Responder:
                 await self._pause(wake)
                 if watch.done():
                     watch.result()
-                self._collect()
                 await self._flush_in_time()
                 sent.set()
         finally:
             watch.cancel()
-            await self._end(watch)
+            await self.end(watch)
 
-    async def _end(self, *tasks: "asyncio.Task[None]") -> None:
+    async def end(self, *tasks: "asyncio.Task[None]") -> None:
         """Leave nothing behind: no hook that runs, no stream that somebody could wait for."""
         self._over = True
         self._abandon()
@@ -236,7 +226,7 @@ class Responder:
         """Flush, but give the connection up if the client reads nothing of it for too long."""
         try:
             async with asyncio.timeout(self._mux.limits.stall):
-                await self._flush()
+                await self.flush()
         except TimeoutError:
             logger.info("a client reads nothing any more: its connection is given up")
             self._push(self._exchange.leave())
@@ -244,8 +234,13 @@ class Responder:
         for message in newest.values():
             self._take(partial(self._exchange.note, message))
 
-    async def _flush(self) -> None:
-        """Do what the exchange asks for; what is sent can be resumed from at once."""
+    async def flush(self) -> None:
+        """Take the answers that are there, and do what the exchange asks for.
+
+        What is sent can be resumed from at once.
+        """
+        if self._hooks:
+            self._collect()
         actions, self._ready = self._ready, []
         self._unsent = 0
         if not actions:
@@ -273,6 +268,3 @@ class Responder:
     def _abandon(self) -> None:
         for hook in self._hooks:
             hook.cancel()
-
-
-_EAGER = sys.version_info >= (3, 12)

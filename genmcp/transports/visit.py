@@ -1,12 +1,13 @@
 """One HTTP request to an endpoint, admitted, and what it takes to answer it."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from genmcp.channel import Channel
 from genmcp.core.exchange import Exchange, State
 from genmcp.core.request import Request
-from genmcp.mux.mux import Mux
+from genmcp.mux.mux import EAGER, Mux
 from genmcp.protocol.meta import RequestId
 from genmcp.transports.asgi import Headers, Receive, Send, reply
 from genmcp.transports.responder import Responder
@@ -65,12 +66,20 @@ class Visit:
         responder = Responder(
             self.mux, exchange, self.send, headers=self.headers, heartbeat=self.heartbeat
         )
-        calls = [(request, self._channel(request, responder)) for request in requests]
         try:
-            if not await responder.begin(calls, refused):
+            for message in refused:
+                responder.refuse(message)
+            for request in requests:
+                responder.start(request, self._channel(request, responder))
+            if responder.waits and not EAGER:
+                await asyncio.sleep(0)  # a hook that does not wait is done after this
+            await responder.flush()
+            if responder.waits:
                 await self._hold(responder, requests[0].session, exchange.stream)
         finally:
             self.answered = exchange.state is not State.WAITING
+            if responder.waits:
+                await responder.end()
 
     def _channel(self, request: Request, responder: Responder) -> Channel:
         return Channel(
