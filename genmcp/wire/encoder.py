@@ -1,6 +1,5 @@
 """Answers and notifications as bytes, in the words of the revision that will read them."""
 
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,11 +17,6 @@ __all__ = ["Encoder"]
 _json = msgspec.json.Encoder()
 
 
-@cache
-def _head(kind: str) -> bytes:
-    return b'{"resultType":"%b"' % kind.encode()
-
-
 class Encoder:
     """Encodes what one server says.
 
@@ -33,7 +27,9 @@ class Encoder:
 
     def __init__(self, info: Implementation) -> None:
         self._info = msgspec.to_builtins(info)
-        self._named = b',"_meta":' + _json.encode({SERVER_INFO: self._info})
+        named = b'"_meta":' + _json.encode({SERVER_INFO: self._info})
+        self._complete = b'{"resultType":"complete",' + named
+        self._named = named
         self._kept: dict[tuple[str, type], tuple[Value, bytes]] = {}
 
     def result(self, revision: Revision, value: Value) -> bytes:
@@ -52,12 +48,15 @@ class Encoder:
     def _encode(self, revision: Revision, value: Value) -> bytes:
         if not revision.modern:
             return _json.encode(revision.down(value))
-        head = _head(getattr(value, "result_type", "complete"))
+        kind = getattr(value, "result_type", "complete")
         meta = getattr(value, "meta", None)
-        if meta is None:
-            head += self._named
-        else:
+        if meta is not None:
             value = msgspec.structs.replace(value, meta={SERVER_INFO: self._info, **meta})
+            head = b'{"resultType":"%b"' % kind.encode()
+        elif kind == "complete":
+            head = self._complete
+        else:
+            head = b'{"resultType":"%b",%b' % (kind.encode(), self._named)
         body = _json.encode(value)
         return head + (b"}" if body == b"{}" else b"," + body[1:])
 
