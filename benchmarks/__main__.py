@@ -50,7 +50,7 @@ def peer_python(name: str) -> str:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         wanted = [str(PEERS / f"{name}.txt"), "uvicorn", "uvloop", "httptools"]
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", *wanted], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-qq", "-r", *wanted], check=True)
     return str(python)
 
 
@@ -83,7 +83,10 @@ def _line(row: Row, subjects: Sequence[Subject]) -> str:
     floor = row.found["floor"]
     cells = [row.case]
     for subject in subjects:
-        found = row.found[subject.name]
+        found = row.found.get(subject.name)
+        if found is None:
+            cells += ["-"] * (3 if subject.name == "floor" else 5)
+            continue
         cells += [f"{found.cpu:.0f}", f"{found.rate:.0f}", f"{found.p99:.1f}"]
         if subject.name != "floor":
             cells += [f"{floor.cpu / found.cpu:.2f}", f"{found.rate / floor.rate:.2f}"]

@@ -1,6 +1,7 @@
 """What is measured, each for every subject in turn, the floor first."""
 
 import json
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -104,7 +105,11 @@ def run(
         row = Row(case.name)
         for _ in range(rounds):
             for subject in subjects:
-                found = _once(case, subject, seconds)
+                try:
+                    found = _once(case, subject, seconds)
+                except RuntimeError as error:
+                    print(f"{case.name}, {subject.name}: {error}", file=sys.stderr)
+                    continue
                 row.found[subject.name] = _better(row.found.get(subject.name), found)
         yield row
 

@@ -91,6 +91,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     legacy = version is None
     if request.method == "tools/list":
         result = TOOLS
+    elif request.method == "initialize":
+        result = b"{}"
     elif request.params.name == "progress":
         await progress(request, send)
         return
