@@ -12,6 +12,8 @@ from enum import IntEnum
 from itertools import product
 from typing import Final
 
+import msgspec
+
 from genmcp.core.actions import Abandon, Action, Begin, Chunk, End, Record, Whole
 from genmcp.errors import LocalOutOfTurn
 from genmcp.wire import jsonrpc, sse
@@ -105,7 +107,7 @@ _TABLES: Final = {
 }
 
 
-class Exchange:
+class Exchange(msgspec.Struct, kw_only=True, eq=False):
     """One POST and its answers.
 
     stream: the name its events' ids begin with, which makes it resumable; or None.
@@ -114,38 +116,19 @@ class Exchange:
     expected: how many answers end it. batch: whether a JSON body is an array of them.
     """
 
-    __slots__ = (
-        "_batch",
-        "_held",
-        "_index",
-        "_left",
-        "_next",
-        "_primed",
-        "state",
-        "stream",
-    )
-
-    def __init__(
-        self,
-        *,
-        stream: str | None = None,
-        primed: bool = False,
-        streams: bool = True,
-        cancels: bool = True,
-        expected: int = 1,
-        batch: bool = False,
-    ) -> None:
-        self.state = State.WAITING
-        self.stream = stream
-        self._primed = primed
-        self._left = expected
-        self._batch = batch
-        self._held: list[bytes] = []
-        self._index = 0
-        self._next = _TABLES[streams, streams and stream is not None, cancels]
+    stream: str | None = None
+    primed: bool = False
+    streams: bool = True
+    cancels: bool = True
+    expected: int = 1
+    batch: bool = False
+    state: State = State.WAITING
+    _held: list[bytes] = msgspec.field(default_factory=list)
+    _index: int = 0
+    _answered: int = 0
 
     def __repr__(self) -> str:
-        return f"<Exchange {self.state.name}, {self._left} to answer>"
+        return f"<Exchange {self.state.name}, {self.expected - self._answered} to answer>"
 
     @property
     def closed(self) -> bool:
@@ -176,13 +159,13 @@ class Exchange:
         (2025-11-25, cancellation, "Behavior Requirements").
         """
         was = self.state
-        last = self._left == 1
+        last = self._answered + 1 == self.expected
         self._advance(Step.LAST if last else Step.ANSWER)
-        self._left -= 1
+        self._answered += 1
         if was is not State.WAITING:
             return self._say(message, last=last, connected=was is State.STREAMING)
         if message is not None:
-            if not self._batch:
+            if not self.batch:
                 return [Whole(status, message)]
             self._held.append(message)
         if not last:
@@ -195,7 +178,7 @@ class Exchange:
         2025-11-25, transports, point 6. Where nothing can be resumed, nothing happens; nor where
         the client has no id yet to come back with.
         """
-        if not (self._primed or self._index):
+        if not (self.primed or self._index):
             return []
         was = self.state
         self._advance(Step.RELEASE)
@@ -212,9 +195,13 @@ class Exchange:
             self.stream = None  # the client has no id to come back with: nothing is to be kept
         return [Abandon()] if was is not State.DONE and self.state is State.DONE else []
 
+    @property
+    def _table(self) -> Table:
+        return _TABLES[self.streams, self.streams and self.stream is not None, self.cancels]
+
     def _advance(self, step: Step) -> None:
         try:
-            self.state = self._next[self.state, step]
+            self.state = self._table[self.state, step]
         except KeyError:
             raise LocalOutOfTurn(step.name, self.state.name) from None
 
@@ -229,7 +216,7 @@ class Exchange:
         actions: list[Action] = [Begin()]
         if self.stream is not None:
             actions.append(Record(self.stream, 0, b"", last=False))
-            if self._primed:
+            if self.primed:
                 actions.append(Chunk(sse.prime(b"%b/0" % self.stream.encode())))
         held, self._held = self._held, []
         for message in held:

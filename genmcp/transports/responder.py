@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
+
+import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.actions import Abandon, Action, Record
@@ -25,55 +27,32 @@ __all__ = ["Responder"]
 logger = logging.getLogger("genmcp")
 
 
-class Responder:
+class Responder(msgspec.Struct, eq=False):
     """Serves the requests of one POST: the sink of their channels, and the writer of the answer.
 
     It has an asyncio.Task for each hook (the mux made it) and, once a hook waits, one that
     watches for the client to leave. However it ends, none of them is left behind.
     """
 
-    idle = False
+    idle: ClassVar[bool] = False
 
-    __slots__ = (
-        "_exchange",
-        "_headers",
-        "_heartbeat",
-        "_hooks",
-        "_loop",
-        "_mux",
-        "_newest",
-        "_over",
-        "_ready",
-        "_resumable",
-        "_send",
-        "_sent",
-        "_session",
-        "_stopping",
-        "_thread",
-        "_unsent",
-        "_wake",
-    )
-
-    def __init__(
-        self, mux: Mux, exchange: Exchange, send: Send, *, headers: Headers, heartbeat: float
-    ) -> None:
-        self._mux = mux
-        self._exchange = exchange
-        self._send = send
-        self._headers = headers
-        self._heartbeat = heartbeat
-        self._session: str | None = None
-        self._resumable = False
-        self._stopping = False
-        self._over = False
-        self._ready: list[Action] = []
-        self._hooks: dict[asyncio.Task[Answer], Request] = {}
-        self._unsent = 0
-        self._newest: dict[RequestId, bytes] = {}
-        self._sent: asyncio.Event | None = None
-        self._wake: asyncio.Event | None = None
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+    _mux: Mux
+    _exchange: Exchange
+    _send: Send
+    _headers: Headers
+    _heartbeat: float
+    _session: str | None = None
+    _resumable: bool = False
+    _stopping: bool = False
+    _over: bool = False
+    _ready: list[Action] = msgspec.field(default_factory=list)
+    _hooks: dict[asyncio.Task[Answer], Request] = msgspec.field(default_factory=dict)
+    _unsent: int = 0
+    _newest: dict[RequestId, bytes] = msgspec.field(default_factory=dict)
+    _sent: asyncio.Event | None = None
+    _wake: asyncio.Event | None = None
+    _loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
+    _thread: int = msgspec.field(default_factory=threading.get_ident)
 
     @property
     def closed(self) -> bool:

@@ -20,8 +20,9 @@ _DELAY: Final = 0.5
 class Stoppable(Protocol):
     """Something open that can be told to end."""
 
-    idle: bool
-    """Whether nobody waits for an answer: it can end at once."""
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for an answer: it can end at once."""
 
     def stop(self) -> None:
         """End soon, saying so to the client."""

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from genmcp.channel import Channel
 from genmcp.core.exchange import Exchange, State
 from genmcp.core.request import Request
@@ -16,7 +18,7 @@ from genmcp.transports.shutdown import Shutdown
 __all__ = ["Visit"]
 
 
-class Visit:
+class Visit(msgspec.Struct, eq=False):
     """One HTTP request.
 
     table: its headers. headers: what every answer to it carries besides. principal: who it was
@@ -24,34 +26,17 @@ class Visit:
     request it carries, once that is known. answered: whether the response has begun.
     """
 
-    __slots__ = (
-        "answered",
-        "copied",
-        "headers",
-        "heartbeat",
-        "id",
-        "mux",
-        "principal",
-        "receive",
-        "send",
-        "shutdown",
-        "table",
-    )
-
-    def __init__(
-        self, mux: Mux, shutdown: Shutdown, heartbeat: float, receive: Receive, send: Send
-    ) -> None:
-        self.mux = mux
-        self.shutdown = shutdown
-        self.heartbeat = heartbeat
-        self.receive = receive
-        self.send = send
-        self.table: dict[bytes, bytes] = {}
-        self.headers: Headers = ()
-        self.principal: str | None = None
-        self.copied: Mapping[str, Any] | None = None
-        self.id: RequestId | None = None
-        self.answered = False
+    mux: Mux
+    shutdown: Shutdown
+    heartbeat: float
+    receive: Receive
+    send: Send
+    table: dict[bytes, bytes] = msgspec.field(default_factory=dict)
+    headers: Headers = ()
+    principal: str | None = None
+    copied: Mapping[str, Any] | None = None
+    id: RequestId | None = None
+    answered: bool = False
 
     async def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
         """Send a complete answer; a *body* is JSON."""
@@ -63,9 +48,7 @@ class Visit:
     ) -> None:
         """Answer *requests*, which with the *refused* ones' errors make up *exchange*."""
         self.mux.held.check(self.principal)
-        responder = Responder(
-            self.mux, exchange, self.send, headers=self.headers, heartbeat=self.heartbeat
-        )
+        responder = Responder(self.mux, exchange, self.send, self.headers, self.heartbeat)
         try:
             for message in refused:
                 responder.refuse(message)
