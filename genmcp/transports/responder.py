@@ -21,6 +21,7 @@ from genmcp.protocol.notifications import ProgressNotificationParams
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
 from genmcp.transports.asgi import ClientLeft, Headers, Receive, Send, encoded, left, perform
+from genmcp.transports.deadline import Deadline
 
 __all__ = ["Responder"]
 
@@ -51,6 +52,8 @@ class Responder(msgspec.Struct, eq=False):
     _newest: dict[RequestId, bytes] = msgspec.field(default_factory=dict)
     _sent: asyncio.Event | None = None
     _wake: asyncio.Event | None = None
+    _spoke: float = 0.0
+    _timer: asyncio.TimerHandle | None = None
     _loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
     _thread: int = msgspec.field(default_factory=threading.get_ident)
 
@@ -143,14 +146,18 @@ class Responder(msgspec.Struct, eq=False):
         watch = self._loop.create_task(self._watch(receive))
         for task in (watch, *self._hooks):
             task.add_done_callback(lambda _: wake.set())
+        self._spoke = self._loop.time()
+        self._timer = self._loop.call_later(self._heartbeat, self._beat)
         try:
             while self._hooks:
-                await self._pause(wake)
+                await wake.wait()
+                wake.clear()
                 if watch.done():
                     watch.result()
                 await self._flush_in_time()
                 sent.set()
         finally:
+            self._timer.cancel()
             watch.cancel()
             await self.end(watch)
 
@@ -168,13 +175,13 @@ class Responder(msgspec.Struct, eq=False):
         if self._wake is not None:
             self._wake.set()
 
-    async def _pause(self, wake: asyncio.Event) -> None:
-        try:
-            async with asyncio.timeout(self._heartbeat):
-                await wake.wait()
-        except TimeoutError:
+    def _beat(self) -> None:
+        """Break the silence, if there was one since the last time."""
+        silent = self._loop.time() - self._spoke
+        if silent >= self._heartbeat:
             self._push(self._exchange.beat())
-        wake.clear()
+            silent = 0.0
+        self._timer = self._loop.call_later(self._heartbeat - silent, self._beat)
 
     async def _watch(self, receive: Receive) -> None:
         await left(receive)
@@ -203,12 +210,17 @@ class Responder(msgspec.Struct, eq=False):
 
     async def _flush_in_time(self) -> None:
         """Flush, but give the connection up if the client reads nothing of it for too long."""
+        deadline = Deadline(self._mux.limits.stall)
         try:
-            async with asyncio.timeout(self._mux.limits.stall):
-                await self.flush()
-        except TimeoutError:
+            await self.flush()
+        except asyncio.CancelledError:
+            if not deadline.was_the_only_reason():
+                raise
             logger.info("a client reads nothing any more: its connection is given up")
             self._push(self._exchange.leave())
+        finally:
+            deadline.lift()
+        self._spoke = self._loop.time()
         newest, self._newest = self._newest, {}
         for message in newest.values():
             self._take(partial(self._exchange.note, message))
