@@ -165,7 +165,7 @@ class Channel:
         """End the connection but not the call: the client comes back for what follows.
 
         *retry* is how many milliseconds it is asked to wait. 2025-11-25, transports, "Sending
-        Messages to the Server", point 6; on revisions that cannot resume, nothing happens.
+        Messages to the Server", point 6; on other revisions nothing happens.
         """
         if not self.closed:
             self._sink.release(retry)

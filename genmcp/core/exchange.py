@@ -175,11 +175,18 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
     def release(self, retry: int) -> list[Action]:
         """Give up the connection; the client is to come back after *retry* milliseconds.
 
-        2025-11-25, transports, point 6. Where nothing can be resumed, nothing happens; nor where
-        the client has no id yet to come back with.
+        2025-11-25, transports, point 6. Other revisions do not know it: there nothing happens.
         """
-        if not (self.primed or self._index):
-            return []
+        return self._detach(retry) if self.primed else []
+
+    def hand_over(self) -> list[Action]:
+        """Give up the connection, because its client has come back on another.
+
+        2025-11-25, transports, "Multiple Connections": each message goes out on one of them.
+        """
+        return self._detach(0) if self._index or self.primed else []
+
+    def _detach(self, retry: int) -> list[Action]:
         was = self.state
         self._advance(Step.RELEASE)
         if was is self.state:

@@ -105,8 +105,8 @@ class Mux:
             self.store, ttl=self.limits.replay, keep=self.limits.replay_events
         )
         bounds = self.limits
-        self.held = Occupancy("calls", "calls", bounds.calls, bounds.calls_of_principal)
-        self.streams = Occupancy("streams", "streams", bounds.streams, bounds.streams_of_principal)
+        self.held = Occupancy("calls", bounds.calls, bounds.calls_of_principal)
+        self.streams = Occupancy("streams", bounds.streams, bounds.streams_of_principal)
         self._calls: dict[str, dict[asyncio.Task[Answer], RequestId]] = {}
         self._cancelled: set[asyncio.Task[Answer]] = set()
         self._threads = self._pool()
@@ -181,10 +181,14 @@ class Mux:
                     f"with {type(result).__name__}, not a result"
                 )
             answer = Answer(self.encoder.response(request.revision, request.id, result))
-        except (Exception, asyncio.CancelledError, SystemExit) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a hook may raise anything: it costs one call
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                if asyncio.current_task() in self._cancelled:
+                    return _CANCELLED
                 raise
-            answer = self._failure(request, error)
+            answer = self.failure(request, error)
         if self._cancelled and asyncio.current_task() in self._cancelled:
             return _CANCELLED
         return answer
@@ -209,7 +213,7 @@ class Mux:
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
 
-    def _failure(self, request: Request, error: BaseException) -> Answer:
+    def failure(self, request: Request, error: BaseException) -> Answer:
         """Return what answers *request*, whose hook ended with *error*."""
         reference = secrets.token_hex(6)
         if not is_expected(error):

@@ -13,13 +13,12 @@ __all__ = ["Occupancy"]
 class Occupancy:
     """Counts what is open: at most *most* in all, and *most_of_one* of one principal.
 
-    *what* is what errors call them; *setting* is the one of `Limits` they name. Whoever is not
+    *what* is what errors call them, and the setting of `Limits` that bounds them. Whoever is not
     authenticated counts in all only. Any number of threads may use it.
     """
 
-    def __init__(self, what: str, setting: str, most: int, most_of_one: int) -> None:
+    def __init__(self, what: str, most: int, most_of_one: int) -> None:
         self._what = what
-        self._setting = setting
         self._most = most
         self._most_of_one = most_of_one
         self._lock = Lock()
@@ -36,19 +35,17 @@ class Occupancy:
             Overloaded: 503, all places are taken; 429, *principal* has taken all of its own.
         """
         if self._total >= self._most:
-            raise Overloaded(
-                f"Too many {self._what} are open: {self._most} (limit: {self._setting})"
-            )
+            raise Overloaded(f"Too many {self._what} are open: {self._most} (limit: {self._what})")
         if principal is not None and self._of[principal] >= self._most_of_one:
             raise Overloaded(
                 f"Too many {self._what} of one principal are open: {self._most_of_one} "
-                f"(limit: {self._setting}_of_principal)",
+                f"(limit: {self._what}_of_principal)",
                 status=429,
             )
 
     @contextmanager
     def place(self, principal: str | None) -> Iterator[None]:
-        """Take a place for as long as the block lasts."""
+        """Take a place for as long as the block lasts; whoever may not should have been told."""
         self._count(principal, 1)
         try:
             yield

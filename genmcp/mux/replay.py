@@ -32,8 +32,8 @@ _END = Replayed(0, b"", last=True)
 class Writer(Protocol):
     """Whoever sends a stream's messages to its client as they come."""
 
-    def release(self, retry: int) -> None:
-        """End the connection, not the stream; called from any thread."""
+    def hand_over(self) -> None:
+        """End the connection: another one goes on with the stream. Called from any thread."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -112,7 +112,7 @@ class Replay:
         """
         log = _log(session, stream)
         for other in self._writers.get(log, ()):
-            other.release(0)
+            other.hand_over()
         with self.written(session, stream, writer):
             async with aclosing(self._said(log)) as events:
                 async for said in events:

@@ -28,6 +28,11 @@ class Deadline:
         self._over = True
         self._task.cancel()
 
+    def hasten(self, seconds: float) -> None:
+        """Give no more than *seconds* from now on."""
+        self._handle.cancel()
+        self._handle = asyncio.get_running_loop().call_later(seconds, self._end)
+
     def lift(self) -> None:
         """Let the task go on for as long as it likes."""
         self._handle.cancel()

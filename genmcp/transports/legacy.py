@@ -90,7 +90,12 @@ async def get(visit: Visit) -> None:
     judge_get(visit.table)
     visit.mux.streams.check(visit.principal)
     last = visit.table.get(b"last-event-id")
-    stream = EventStream(visit.send, headers=visit.headers, heartbeat=visit.heartbeat)
+    stream = EventStream(
+        visit.send,
+        headers=visit.headers,
+        heartbeat=visit.heartbeat,
+        stall=visit.mux.limits.stall,
+    )
     if last is None:
         source = visit.mux.listeners.listen(session.key)
     else:

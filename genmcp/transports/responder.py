@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -26,6 +26,9 @@ from genmcp.transports.deadline import Deadline
 __all__ = ["Responder"]
 
 logger = logging.getLogger("genmcp")
+
+_LAST_WORDS: Final = 1.0
+"""How long a client may take to read its answer when the server goes away."""
 
 
 class Responder(msgspec.Struct, eq=False):
@@ -54,6 +57,7 @@ class Responder(msgspec.Struct, eq=False):
     _wake: asyncio.Event | None = None
     _spoke: float = 0.0
     _timer: asyncio.TimerHandle | None = None
+    _deadline: Deadline | None = None
     _loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
     _thread: int = msgspec.field(default_factory=threading.get_ident)
 
@@ -89,8 +93,12 @@ class Responder(msgspec.Struct, eq=False):
         self._step(self._exchange.open)
 
     def release(self, retry: int) -> None:
-        """End the connection, not the stream."""
+        """End the connection, not the stream, where the client can come back for it."""
         self._step(partial(self._exchange.release, retry))
+
+    def hand_over(self) -> None:
+        """End the connection: another one goes on with the stream."""
+        self._step(self._exchange.hand_over)
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the mux's pool."""
@@ -119,12 +127,19 @@ class Responder(msgspec.Struct, eq=False):
     def stop(self) -> None:
         """Cancel what still runs, and say so to the client: the server is going away."""
         self._stopping = True
+        if self._deadline is not None:
+            self._deadline.hasten(_LAST_WORDS)
         self._abandon()
 
     @property
     def waits(self) -> bool:
         """Whether there are hooks that have not ended."""
         return bool(self._hooks)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every hook has ended, so that all there is can be sent at once."""
+        return all(hook.done() for hook in self._hooks)
 
     def refuse(self, message: bytes) -> None:
         """Take in the answer of a request that makes no call."""
@@ -149,6 +164,7 @@ class Responder(msgspec.Struct, eq=False):
         self._spoke = self._loop.time()
         self._timer = self._loop.call_later(self._heartbeat, self._beat)
         try:
+            await self._flush_in_time()  # what was said before the first wait
             while self._hooks:
                 await wake.wait()
                 wake.clear()
@@ -165,6 +181,8 @@ class Responder(msgspec.Struct, eq=False):
         """Leave nothing behind: no hook that runs, no stream that somebody could wait for."""
         self._over = True
         self._abandon()
+        if self._sent is not None:
+            self._sent.set()  # a hook in a thread may wait for room that never comes
         await asyncio.gather(*tasks, *self._hooks, return_exceptions=True)
         if self._resumable and self._session is not None:
             with suppress(StoreError):
@@ -206,11 +224,13 @@ class Responder(msgspec.Struct, eq=False):
             return hook.result()
         if self._stopping:
             return self._mux.refusal(request, Overloaded("The server is shutting down"))
-        return Answer(None)
+        # Nobody here asked for it: a hook that cancels its own task has failed.
+        return self._mux.failure(request, RuntimeError("a hook cancelled itself"))
 
     async def _flush_in_time(self) -> None:
         """Flush, but give the connection up if the client reads nothing of it for too long."""
-        deadline = Deadline(self._mux.limits.stall)
+        stall = _LAST_WORDS if self._stopping else self._mux.limits.stall
+        self._deadline = deadline = Deadline(stall)
         try:
             await self.flush()
         except asyncio.CancelledError:
@@ -220,7 +240,6 @@ class Responder(msgspec.Struct, eq=False):
             self._push(self._exchange.leave())
         finally:
             deadline.lift()
-        self._spoke = self._loop.time()
         newest, self._newest = self._newest, {}
         for message in newest.values():
             self._take(partial(self._exchange.note, message))
@@ -241,6 +260,7 @@ class Responder(msgspec.Struct, eq=False):
             await self._keep([action for action in actions if isinstance(action, Record)])
         try:
             await perform(actions, self._send, self._headers)
+            self._spoke = self._loop.time()
         except ClientLeft:
             kinds.update(map(type, self._exchange.leave()))
         if Abandon in kinds:

@@ -47,18 +47,20 @@ class Visit(msgspec.Struct, eq=False):
         self, requests: Sequence[Request], exchange: Exchange, refused: Sequence[bytes] = ()
     ) -> None:
         """Answer *requests*, which with the *refused* ones' errors make up *exchange*."""
-        self.mux.held.check(self.principal)
+        if any(request.route is not None for request in requests):
+            self.mux.held.check(self.principal)
         responder = Responder(self.mux, exchange, self.send, self.headers, self.heartbeat)
         try:
             for message in refused:
                 responder.refuse(message)
             for request in requests:
                 responder.start(request, self._channel(request, responder))
-            if responder.waits and not EAGER:
-                await asyncio.sleep(0)  # a hook that does not wait is done after this
-            await responder.flush()
             if responder.waits:
-                await self._hold(responder, requests[0].session, exchange.stream)
+                # The place is taken before anybody else is asked whether there is one left.
+                with self.mux.held.place(self.principal):
+                    await self._hold(responder, requests[0].session, exchange.stream)
+            else:
+                await responder.flush()
         finally:
             self.answered = exchange.state is not State.WAITING
             if responder.waits:
@@ -75,12 +77,14 @@ class Visit(msgspec.Struct, eq=False):
 
     async def _hold(self, responder: Responder, session: str | None, stream: str | None) -> None:
         """Keep the response open until the last hook has ended."""
+        if not EAGER:
+            await asyncio.sleep(0)  # a hook that does not wait is done after this
+            if responder.ended:
+                await responder.flush()
+                return
         self.shutdown.add(responder)
         try:
-            with (
-                self.mux.held.place(self.principal),
-                self.mux.replay.written(session, stream, responder),
-            ):
+            with self.mux.replay.written(session, stream, responder):
                 await responder.wait(self.receive)
         finally:
             self.shutdown.discard(responder)

@@ -220,22 +220,31 @@ def test_exchange_is_primed_only_where_clients_know_that() -> None:
     assert [Begin(), Record("s", 0, b"", last=False)] == Exchange(stream="s").open()
 
 
-def test_exchange_connection_is_kept_until_the_client_has_an_id() -> None:
-    """A client that has seen no id could not come back: its connection is not given up."""
+def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
+    """Only a client that has seen an id can have come back on another connection."""
     exchange = Exchange(stream="s", cancels=False)
 
-    assert [] == exchange.release(100)
+    assert [] == exchange.hand_over()
     assert exchange.state is WAITING
 
     exchange.open()
 
-    assert [] == exchange.release(100)
+    assert [] == exchange.hand_over()
     assert exchange.state is STREAMING
 
     exchange.note(b"{}")
 
-    assert [RETRY] == exchange.release(100)
+    assert [End(b"retry: 0\n\n")] == exchange.hand_over()
     assert exchange.state is DETACHED
+
+
+def test_exchange_connection_is_released_where_clients_know_that() -> None:
+    """Polling came with 2025-11-25 (SEP-1699); other clients keep their connection."""
+    exchange = Exchange(stream="s", cancels=False)
+    exchange.note(b"{}")
+
+    assert [] == exchange.release(100)
+    assert exchange.state is STREAMING
 
 
 def test_exchange_batch_is_answered_in_one_array() -> None:

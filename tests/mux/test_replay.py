@@ -15,8 +15,8 @@ class Writer:
     def __init__(self) -> None:
         self.released: list[int] = []
 
-    def release(self, retry: int) -> None:
-        self.released.append(retry)
+    def hand_over(self) -> None:
+        self.released.append(0)
 
 
 def record(index: int, *, last: bool = False) -> Record:

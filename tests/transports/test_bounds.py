@@ -1,6 +1,8 @@
 """What is bounded while it is open: calls, streams, and what waits for a client that is slow."""
 
 import asyncio
+import threading
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -166,3 +168,81 @@ async def test_bounds_client_that_reads_nothing_is_given_up(version: str) -> Non
             async with client.listen(after=connection.ids[-1]) as resumed:
                 await resumed.over()
             assert "done" == resumed.messages[-1]["result"]["content"][0]["text"]
+
+
+async def test_bounds_hold_for_calls_that_come_at_once() -> None:
+    """Of a burst, as many as there are places wait; the others are refused at once."""
+    client = Client(served(hold, calls=5))
+    connections = [client.open(client.call("hold")) for _ in range(20)]
+    async with AsyncExitStack() as stack:
+        for connection in connections:
+            await stack.enter_async_context(connection)
+        await until(lambda: sum(each.status == 503 for each in connections) == 15)
+
+        assert 5 == len(client.app.mux.held)
+
+
+async def test_bounds_lists_are_served_when_all_places_are_taken() -> None:
+    """What waits for nothing takes no place."""
+    client = Client(served(hold, calls=1))
+    async with client.open(client.call("hold")):
+        await until(lambda: len(client.app.mux.held) == 1)
+
+        assert 200 == (await client.send(client.request("tools/list"))).status
+
+
+async def test_bounds_stalled_listener_does_not_hold_up_the_end() -> None:
+    """A client that reads nothing is left behind when the endpoint closes."""
+    client = await Client.begin(served(answer), "2025-11-25")
+    listener = client.listen()
+    async with listener:
+        await listener.begun()
+        listener.reading.clear()
+
+        async with asyncio.timeout(PATIENCE):
+            await client.app.aclose()
+        await listener.over()
+
+    assert not listener.complete
+
+
+async def test_bounds_thread_that_waits_for_room_is_let_go() -> None:
+    """A `def` hook whose client is gone does not keep its thread."""
+    ended = threading.Event()
+
+    @tool
+    def log(channel: Channel) -> None:
+        try:
+            for _ in range(100):
+                channel.in_loop(channel.log("info", "x" * 100))
+        finally:
+            ended.set()
+
+    client = Client(served(log, buffer=1000))
+    level: Any = {"io.modelcontextprotocol/logLevel": "info"}
+    connection = client.open(client.call("log", **level))
+    async with connection:
+        await connection.begun()
+        connection.reading.clear()
+        await until(lambda: len(connection.events) > 0)
+        connection.task.cancel()
+        await connection.over()
+
+        assert await asyncio.to_thread(ended.wait, PATIENCE)
+
+
+async def test_bounds_hook_that_cancels_itself_has_failed() -> None:
+    """Its request is answered: nobody else asked for the cancellation."""
+
+    @tool
+    async def give_up() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    client = Client(served(give_up))
+
+    answered = await client.send(client.call("give_up"))
+
+    assert answered.json["result"]["isError"]

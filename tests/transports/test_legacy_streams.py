@@ -86,10 +86,10 @@ async def test_stream_begins_with_an_empty_event_on_2025_11_25_only(version: str
         assert first.message["params"]["data"] == "a"
 
 
-async def test_stream_released_is_polled(version: str) -> None:
+async def test_stream_released_is_polled() -> None:
     """release ends the connection with a retry field; the client comes back for the rest."""
     steps = Steps()
-    client = await Client.begin(serving(steps), version)
+    client = await Client.begin(serving(steps), "2025-11-25")
     async with client.open(client.call("steps")) as connection:
         steps.say("a", "release")
         await connection.message()
@@ -104,6 +104,18 @@ async def test_stream_released_is_polled(version: str) -> None:
 
     assert ["a"] == said(connection)
     assert ["b", "c", "done"] == said(resumed)
+
+
+@pytest.mark.parametrize("version", LEGACIES[1:])
+async def test_stream_is_not_released_where_clients_do_not_poll(version: str) -> None:
+    """Before 2025-11-25 release does nothing: all is said on the one connection."""
+    steps = Steps()
+    client = await Client.begin(serving(steps), version)
+    async with client.open(client.call("steps")) as connection:
+        steps.say("a", "release", "b", None)
+        await connection.over()
+
+    assert ["a", "b", "done"] == said(connection)
 
 
 async def test_stream_released_before_anything_was_said_can_be_resumed() -> None:
