@@ -5,6 +5,9 @@
     │   ├── ParseError           -32700  the body is not JSON
     │   ├── InvalidRequest       -32600  JSON, but not a message this endpoint takes
     │   │   ├── Refused          -32600  turned away by the HTTP head; carries its own status
+    │   │   │   └── NotAllowed   -32600  not with this HTTP method; says which
+    │   │   ├── TooLarge         -32600  the body is larger than it may be
+    │   │   ├── TooSlow          -32600  the body did not arrive in time
     │   │   └── SessionGone      -32600  the session id is unknown, forged, ended or too old
     │   ├── MethodNotFound       -32601
     │   ├── InvalidParams        -32602  the parameters are not what the method takes
@@ -58,6 +61,7 @@ __all__ = [
     "McpError",
     "MethodNotFound",
     "MissingCapability",
+    "NotAllowed",
     "OutOfTurn",
     "Overloaded",
     "ParseError",
@@ -66,6 +70,8 @@ __all__ = [
     "SealError",
     "SessionGone",
     "StoreError",
+    "TooLarge",
+    "TooSlow",
     "ToolError",
     "Unavailable",
     "UnsupportedVersion",
@@ -126,6 +132,30 @@ class InvalidRequest(McpError):
 
 class Refused(InvalidRequest):
     """The HTTP head was refused before the body was looked at."""
+
+
+class NotAllowed(Refused):
+    """The HTTP method is not one that can be used here, or not like this."""
+
+    status = 405
+
+    def __init__(self, message: str, *allowed: str) -> None:
+        super().__init__(message, headers={"allow": ", ".join(allowed)})
+
+
+class TooLarge(InvalidRequest):
+    """The body is larger than it may be."""
+
+    status = 413
+
+
+class TooSlow(InvalidRequest):
+    """The body did not arrive in time; the connection is of no use any more."""
+
+    status = 408
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, headers={"connection": "close"})
 
 
 class SessionGone(InvalidRequest):

@@ -62,7 +62,7 @@ class Server(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> ServerCapabilities:
-        """What the server offers. A method whose capability is missing is not found."""
+        """What the server offers, as it tells its clients. `methods` says what it answers."""
 
     @property
     @abstractmethod

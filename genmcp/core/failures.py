@@ -14,15 +14,24 @@ from genmcp.errors import (
     ToolError,
 )
 from genmcp.protocol.content import TextContent
+from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["is_expected", "outcome_of"]
+__all__ = ["is_expected", "outcome_of", "status_of"]
 
 
 def is_expected(error: BaseException) -> bool:
     """Whether *error* was raised to be shown, so that it needs no place in the log."""
     shown = isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
     return shown or isinstance(error, Overloaded)
+
+
+def status_of(error: McpError, revision: Revision) -> int:
+    """Return the HTTP status of *error* where it answers an accepted request.
+
+    Before 2026-07-28 that is a message like any other, which clients read only if it is 200.
+    """
+    return error.status if revision.modern else 200
 
 
 def outcome_of(error: Exception, request: Request, reference: str) -> CallToolResult | McpError:

@@ -19,10 +19,12 @@ from genmcp.errors import (
     InvalidRequest,
     MalformedParams,
     MethodNotFound,
-    Refused,
+    NotAllowed,
     ResourceNotFound,
     UnsupportedVersion,
 )
+from genmcp.protocol.capabilities import ServerCapabilities
+from genmcp.protocol.discovery import DiscoverResult
 from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, RequestMeta
 from genmcp.protocol.methods import Method
 from genmcp.protocol.params import RequestParams
@@ -39,6 +41,7 @@ __all__ = [
     "Era",
     "check_batch",
     "check_legacy",
+    "discovered",
     "era_of",
     "modern_request",
     "params_of",
@@ -112,7 +115,7 @@ def check_legacy(headers: Mapping[bytes, bytes]) -> None:
     """Check that what only a session has is not asked for in another revision.
 
     Raises:
-        Refused: 405, the version header names 2026-07-28 or later (Streamable HTTP, "Earlier
+        NotAllowed: the version header names 2026-07-28 or later (Streamable HTTP, "Earlier
             Streamable HTTP Revisions").
         UnsupportedVersion: it names no revision (2025-11-25, transports, "Protocol Version
             Header").
@@ -120,7 +123,7 @@ def check_legacy(headers: Mapping[bytes, bytes]) -> None:
     version = headers.get(VERSION_HEADER)
     named = None if version is None else version.decode("latin-1")
     if named in _MODERN:
-        raise Refused("This revision has only POST", status=405, headers={"allow": "POST"})
+        raise NotAllowed("This revision has only POST", "POST")
     if named is not None and named not in _LEGACY:
         raise UnsupportedVersion(named, list(REVISIONS))
 
@@ -213,6 +216,17 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
         client=session.client,
         session=session.key,
         route=route,
+    )
+
+
+def discovered(capabilities: ServerCapabilities, instructions: str | None) -> DiscoverResult:
+    """Return what a server is: 2026-07-28, server/discover; the versions of both eras."""
+    return DiscoverResult(
+        supported_versions=list(REVISIONS),
+        capabilities=capabilities,
+        instructions=instructions,
+        ttl_ms=0,
+        cache_scope="private",
     )
 
 

@@ -10,16 +10,13 @@ import msgspec
 
 from genmcp.core.request import Client
 from genmcp.errors import SessionGone
-from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.capabilities import ClientCapabilities, ServerCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
-from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
+from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams, InitializeResult
 
-__all__ = ["LIFETIME", "Session", "begin"]
-
-LIFETIME: Final = 24 * 3600.0
-"""How long a session lives, in seconds: absolute, so that nothing must be remembered of it."""
+__all__ = ["Session", "begin"]
 
 
 _SPOKEN: Final = [revision.version for revision in LEGACY]
@@ -39,6 +36,17 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     def revision(self) -> Revision:
         """The revision the session speaks."""
         return REVISIONS[self.version]
+
+    def welcome(
+        self, server: Implementation, capabilities: ServerCapabilities, instructions: str | None
+    ) -> InitializeResult:
+        """Return what answers the `initialize` that began the session."""
+        return InitializeResult(
+            protocol_version=self.version,
+            capabilities=capabilities,
+            server_info=server,
+            instructions=instructions,
+        )
 
     @property
     def client(self) -> Client:

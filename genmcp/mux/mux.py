@@ -20,9 +20,10 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.channel import Channel
-from genmcp.core.failures import is_expected, outcome_of
+from genmcp.core.failures import is_expected, outcome_of, status_of
 from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Seal
+from genmcp.core.server_dispatch import discovered
 from genmcp.core.session import Session
 from genmcp.errors import ConfigurationError, ContractError, InternalError, McpError
 from genmcp.mux.limits import Limits
@@ -30,10 +31,8 @@ from genmcp.mux.listeners import Listeners
 from genmcp.mux.occupancy import Occupancy
 from genmcp.mux.replay import Replay
 from genmcp.mux.sessions import Sessions
-from genmcp.protocol.discovery import DiscoverResult
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import Result
-from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
 from genmcp.server import Route, Server
 from genmcp.stores.memory import MemoryStore
@@ -194,15 +193,9 @@ class Mux:
         return answer
 
     def refusal(self, request: Request, error: McpError) -> Answer:
-        """Return the answer that says *error*.
-
-        Before 2026-07-28 an error that answers an accepted request is a message like any other,
-        so that clients read it: its HTTP status is 200.
-        """
+        """Return the answer that says *error*."""
         message = self.encoder.error(request.revision, request.id, error)
-        if not request.revision.modern:
-            return Answer(message)
-        return Answer(message, error.status, error.headers)
+        return Answer(message, status_of(error, request.revision), error.headers)
 
     async def _unrouted(self, request: Request, channel: Channel) -> Result:
         method = request.method
@@ -232,14 +225,7 @@ class Mux:
             return self.refusal(request, InternalError(message, reference=reference))
 
     async def _discover(self, request: Request) -> Result:
-        # 2026-07-28, server/discover: the versions of both eras, newest first.
-        return DiscoverResult(
-            supported_versions=list(REVISIONS),
-            capabilities=self.server.capabilities,
-            instructions=self.server.instructions,
-            ttl_ms=0,
-            cache_scope="private",
-        )
+        return discovered(self.server.capabilities, self.server.instructions)
 
     async def _ping(self, request: Request) -> Result:
         return Result()

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from genmcp.errors import McpError
+from genmcp.errors import TooLarge, TooSlow
 from genmcp.mux.limits import Limits
 from genmcp.transports.asgi import ClientLeft, Message, Receive
 from genmcp.transports.deadline import Deadline
@@ -18,7 +18,8 @@ async def read_body(receive: Receive, length: bytes | None, limits: Limits) -> b
     """Return the request's body; *length* is its Content-Length header, if it has one.
 
     Raises:
-        McpError: 413 past `limits.body`, 408 past `limits.body_time`.
+        TooLarge: it is larger than `limits.body`.
+        TooSlow: it took longer than `limits.body_time`.
         ClientLeft: the connection closed first.
     """
     if (
@@ -63,16 +64,9 @@ async def _read_on(message: Message, receive: Receive, limits: Limits) -> bytes:
         message = await receive()
 
 
-def _too_large(limits: Limits) -> McpError:
-    return McpError(
-        f"The body is larger than {limits.body} bytes (limit: body)", code=-32600, status=413
-    )
+def _too_large(limits: Limits) -> TooLarge:
+    return TooLarge(f"The body is larger than {limits.body} bytes (limit: body)")
 
 
-def _too_slow(limits: Limits) -> McpError:
-    return McpError(
-        f"The body did not arrive within {limits.body_time:g} s (limit: body_time)",
-        code=-32600,
-        status=408,
-        headers={"connection": "close"},
-    )
+def _too_slow(limits: Limits) -> TooSlow:
+    return TooSlow(f"The body did not arrive within {limits.body_time:g} s (limit: body_time)")

@@ -11,7 +11,7 @@ from typing import Final
 from starlette.routing import Route
 
 from genmcp.core.server_dispatch import Era, check_legacy, era_of
-from genmcp.errors import ConfigurationError, InternalError, McpError, Refused
+from genmcp.errors import ConfigurationError, InternalError, McpError, NotAllowed
 from genmcp.mux.mux import Mux
 from genmcp.server import Server
 from genmcp.transports import legacy, modern
@@ -208,16 +208,13 @@ async def _delete(visit: Visit) -> None:
 
 async def _options(visit: Visit) -> None:
     origin = visit.table.get(b"origin")
-    visit.headers = preflight_headers(visit.table, origin) if origin else [_ALLOW]
+    allowed = (b"allow", ", ".join(_METHODS).encode())
+    visit.headers = preflight_headers(visit.table, origin) if origin else [allowed]
     await visit.reply(204)
 
 
 async def _not_allowed(visit: Visit) -> None:
-    raise Refused(
-        "This endpoint takes POST, and GET and DELETE within a session",
-        status=405,
-        headers={"allow": "GET, POST, DELETE, OPTIONS"},
-    )
+    raise NotAllowed("This endpoint takes POST, and GET and DELETE within a session", *_METHODS)
 
 
 async def _refuse(visit: Visit, error: McpError) -> None:
@@ -226,10 +223,9 @@ async def _refuse(visit: Visit, error: McpError) -> None:
         await visit.reply(error.status, body, encoded(error.headers))
 
 
-_ALLOW: Final = (b"allow", b"GET, POST, DELETE, OPTIONS")
 _METHODS: Final[dict[str, Callable[[Visit], Awaitable[None]]]] = {
-    "POST": _post,
     "GET": _get,
+    "POST": _post,
     "DELETE": _delete,
     "OPTIONS": _options,
 }

@@ -9,10 +9,10 @@ from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import SESSION_HEADER, check_batch, params_of, session_request
 from genmcp.core.session import Session
-from genmcp.errors import InvalidRequest, McpError, Refused
+from genmcp.errors import InvalidRequest, McpError, NotAllowed
 from genmcp.mux.listeners import LISTENER
 from genmcp.protocol.notifications import CancelledNotificationParams
-from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeResult
+from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.transports.event_stream import EventStream
 from genmcp.transports.visit import Visit
 from genmcp.wire.http import Head, judge_get
@@ -31,12 +31,7 @@ async def initialize(visit: Visit, message: Message) -> None:
     params = params_of(REVISION.methods["initialize"], message)
     session, id = visit.mux.sessions.begin(params, visit.principal)
     server = visit.mux.server
-    result = InitializeResult(
-        protocol_version=session.version,
-        capabilities=server.capabilities,
-        server_info=server.info,
-        instructions=server.instructions,
-    )
+    result = session.welcome(server.info, server.capabilities, server.instructions)
     body = visit.mux.encoder.response(session.revision, message.id, result)
     await visit.reply(200, body, [(SESSION_HEADER, id.encode())])
 
@@ -119,10 +114,8 @@ async def delete(visit: Visit) -> None:
 def _session(visit: Visit) -> Session:
     id = visit.table.get(SESSION_HEADER)
     if id is None:
-        raise Refused(
-            "This method needs a session (Mcp-Session-Id), which initialize begins",
-            status=405,
-            headers={"allow": "POST"},
+        raise NotAllowed(
+            "This method needs a session (Mcp-Session-Id), which initialize begins", "POST"
         )
     return visit.mux.sessions.open(id.decode("latin-1"), visit.principal)
 

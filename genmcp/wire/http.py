@@ -187,7 +187,8 @@ def judge_post(table: dict[bytes, bytes]) -> Head:
         raise Refused(f"Content-Type must be application/json, not {given}", status=415)
     json, stream = _accepted(table.get(b"accept", b"*/*"))
     if not json:
-        raise Refused("Accept must list both application/json and text/event-stream", status=406)
+        wanted = "application/json, and should list text/event-stream"
+        raise Refused(f"Accept must list {wanted}", status=406)
     return Head(table, json, stream)
 
 
