@@ -1,4 +1,4 @@
-"""An ASGI framework for Model Context Protocol servers whose tools may take long."""
+"""An ASGI framework for Model Context Protocol servers."""
 
 from genmcp.channel import Channel
 from genmcp.content import Audio, Image, embedded, link, result

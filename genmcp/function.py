@@ -190,9 +190,33 @@ def _is_data(hint: Any) -> bool:
     )
 
 
+def _described(owner: str, name: str, hint: Any) -> Any:
+    """Return *hint* with its annotations as msgspec reads them; a text is a description."""
+    if get_origin(hint) is Annotated:
+        kind, *notes = get_args(hint)
+        read = [msgspec.Meta(description=note) if isinstance(note, str) else note for note in notes]
+        if unread := [note for note in read if not isinstance(note, msgspec.Meta)]:
+            raise ConfigurationError(
+                f"{owner}: parameter {name}: {unread[0]!r} would be ignored; constraints and "
+                f"descriptions are given with msgspec.Meta, or a description as a text"
+            )
+        hint = Annotated[(kind, *read)]
+    try:
+        msgspec.json.schema(hint)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{owner}: parameter {name}: {hint} is not read from JSON here; use a struct, a "
+            f"dataclass or a TypedDict ({error})"
+        ) from error
+    return hint
+
+
 def _field(owner: str, parameter: inspect.Parameter, hint: Any) -> Any:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise ConfigurationError(f"{owner}: parameter {parameter} cannot be passed by name")
+        raise ConfigurationError(
+            f"{owner}: parameter {parameter}: each argument needs a name it can be passed by"
+        )
+    hint = _described(owner, parameter.name, hint)
     if parameter.name == "channel" and hint is Any:
         raise ConfigurationError(f"{owner}: annotate channel as Channel, or call it something else")
     default = parameter.default

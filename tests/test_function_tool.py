@@ -10,6 +10,7 @@ from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
 import pytest
+from pydantic import BaseModel, Field
 
 from genmcp import Channel, ConfigurationError, Image, Suite, tool
 from genmcp.function import tool_of
@@ -257,9 +258,18 @@ async def yields() -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (takes_rest, "takes_rest: parameter *rest: int cannot be passed by name"),
-        (takes_any, "takes_any: parameter **rest: int cannot be passed by name"),
-        (takes_position, "takes_position: parameter a: int cannot be passed by name"),
+        (
+            takes_rest,
+            "takes_rest: parameter *rest: int: each argument needs a name it can be passed by",
+        ),
+        (
+            takes_any,
+            "takes_any: parameter **rest: int: each argument needs a name it can be passed by",
+        ),
+        (
+            takes_position,
+            "takes_position: parameter a: int: each argument needs a name it can be passed by",
+        ),
         (takes_unknown, "takes_unknown: its type hints cannot be read: name 'Nowhere'"),
         (takes_object, "takes_object: "),
         (yields, "yields yields; return one result"),
@@ -389,3 +399,31 @@ def test_function_tool_channel_must_be_annotated() -> None:
 
         @tool
         def count(channel) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def test_function_tool_parameter_may_be_described_by_a_text() -> None:
+    """`Annotated[int, "a text"]` lists the text as the parameter's description."""
+
+    @tool
+    def add(a: Annotated[int, "What to add."]) -> int:
+        return a
+
+    assert "What to add." == definition(add).input_schema["properties"]["a"]["description"]
+
+
+def test_function_tool_refuses_what_it_would_ignore() -> None:
+    """A constraint that is not msgspec's is not checked, a type that is not JSON not read."""
+    with pytest.raises(ConfigurationError, match=r"add: parameter a: .* would be ignored"):
+
+        @tool
+        def add(a: Annotated[int, Field(ge=3)]) -> int:
+            return a
+
+    with pytest.raises(ConfigurationError, match=r"keep: parameter item: .* use a struct"):
+
+        @tool
+        def keep(item: Item) -> None: ...
+
+
+class Item(BaseModel):
+    name: str

@@ -89,7 +89,9 @@ class Mux:
         audience: str | None = None,
     ) -> None:
         if not isinstance(server, Server):
-            raise ConfigurationError(f"server must be a Server (a Suite), not {server!r}")
+            raise ConfigurationError(
+                f"server must be an instance of a Server (a Suite), not {server!r}"
+            )
         self.server = server
         self.limits = limits or Limits()
         self.store = MemoryStore() if store is None else store
@@ -210,7 +212,8 @@ class Mux:
         """Return what answers *request*, whose hook ended with *error*."""
         reference = secrets.token_hex(6)
         if not is_expected(error):
-            logger.error("%s %s failed [%s]", request.method, request.id, reference, exc_info=error)
+            asked = getattr(request.params, "name", None) or getattr(request.params, "uri", "")
+            logger.error("%s %s failed [%s]", request.method, asked, reference, exc_info=error)
         if not isinstance(error, Exception):
             error = RuntimeError("a hook ended itself")
         try:

@@ -85,8 +85,8 @@ class Sessions:
         if not self._warned:  # anybody can send any number of them
             self._warned = True
             logger.warning(
-                "a session id was sealed with another secret: several processes behind one URL "
-                "need one secret (secret= or GENMCP_SECRET)"
+                "a session id was sealed with another secret: several processes behind one URL, "
+                "and one that is started again, need one secret (secret= or GENMCP_SECRET)"
             )
 
     def end(self, session: Session) -> None:

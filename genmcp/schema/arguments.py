@@ -50,7 +50,7 @@ def arguments_of(
     document = source if is_schema else schema_of(source)
     if document.get("type") != "object":
         raise ConfigurationError(
-            'input_schema: arguments are an object; add "type": "object" at the root of the schema'
+            'input_schema: arguments are an object; the root of the schema needs "type": "object"'
             if is_schema
             else f"input_schema: {source!r} is not read from a JSON object"
         )

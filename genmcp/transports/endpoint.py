@@ -107,6 +107,8 @@ class Endpoint:
 
         It takes every method and redirects nowhere.
         """
+        if not path.startswith("/"):
+            raise ConfigurationError(f"route: a path begins with a slash, unlike {path!r}")
         return _Route(path, self)
 
     async def aclose(self) -> None:
@@ -161,7 +163,7 @@ class Endpoint:
         logger.warning(
             "%s is reached from %s, and serves anybody: give allowed_hosts "
             "(Security), authenticate in the host application, or pass principal=",
-            self,
+            self.mux.server.info.name,
             peer,
         )
 

@@ -136,7 +136,7 @@ def test_limits_are_positive(field: str, value: int) -> None:
 @pytest.mark.parametrize("server", [None, Suite, "suite", [suite]])
 def test_mux_serves_servers(server: Any) -> None:
     """What is no server is refused when the mux is made."""
-    with pytest.raises(ConfigurationError, match="must be a Server"):
+    with pytest.raises(ConfigurationError, match="must be an instance of a Server"):
         Mux(server)
 
 

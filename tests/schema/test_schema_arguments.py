@@ -175,7 +175,7 @@ def test_formats_and_limits_are_options() -> None:
 @pytest.mark.parametrize("source", [{}, {"type": "array"}, {"type": ["object", "null"]}])
 def test_a_schema_whose_root_is_no_object_is_refused(source: Any) -> None:
     """2026-07-28, schema, Tool: `inputSchema` has the type object; the message says what to add."""
-    with pytest.raises(ConfigurationError, match='add "type": "object" at the root'):
+    with pytest.raises(ConfigurationError, match='the root of the schema needs "type": "object"'):
         arguments_of(source)
 
 
