@@ -95,23 +95,12 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
 class Head(msgspec.Struct, frozen=True):
     """An accepted HTTP head.
 
-    `json` and `stream` say which media types the client takes; `origin` is the page that
-    asks, if one does.
+    `json` and `stream` say which media types the client takes.
     """
 
     headers: dict[bytes, bytes]
     json: bool = True
     stream: bool = True
-
-    @property
-    def origin(self) -> bytes | None:
-        """The origin of the web page that makes the request."""
-        return self.headers.get(b"origin")
-
-    def text(self, name: bytes) -> str | None:
-        """Return header *name* as text, or None if it is absent."""
-        value = self.headers.get(name)
-        return None if value is None else value.decode("latin-1")
 
 
 class Gate:

@@ -77,10 +77,7 @@ def test_revisions_are_listed_newest_first() -> None:
         ("modern", [True, False, False, False, False]),
         ("argument_faults_are_results", [True, True, False, False, False]),
         ("priming_event", [False, True, False, False, False]),
-        ("structured_content", ["any", "object", "object", None, None]),
-        ("version_header", [True, True, True, False, False]),
         ("batches", [False, False, False, True, False]),
-        ("streamable_http", [True, True, True, True, False]),
     ],
 )
 def test_revisions_differ_in_these_facts(fact: str, values: list[object]) -> None:

@@ -69,7 +69,7 @@ def test_encoder_result_of_a_call_satisfies_the_schema(revision: Revision) -> No
 
     valid(revision, "CallToolResult", result)
     assert {"type": "text", "text": "five"} == result["content"][0]
-    assert ("structuredContent" in result) == (revision.structured_content is not None)
+    assert ("structuredContent" in result) == (revision.version >= "2025-06-18")
 
 
 @every_revision

@@ -240,16 +240,6 @@ def test_http_blanks_around_a_value_do_not_count() -> None:
     assert b"http://localhost" == table[b"origin"]
 
 
-def test_http_head_tells_its_values() -> None:
-    """A head gives headers as text, and the origin as it came."""
-    head = judge_get({b"origin": b"http://a", b"mcp-session-id": b"\xe9"})
-
-    assert b"http://a" == head.origin
-    assert "é" == head.text(b"mcp-session-id")
-    assert head.text(b"last-event-id") is None
-    assert judge_get({}).origin is None
-
-
 @pytest.mark.parametrize(
     ("accept", "json", "stream"),
     [

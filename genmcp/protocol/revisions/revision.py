@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from genmcp.protocol.methods import Method
 from genmcp.protocol.revisions.translation import Change, Composed, Step, Translation
@@ -20,10 +20,6 @@ class Revision:
     modern: bool
     #: Several messages may come in one JSON array.
     batches: bool
-    #: The header `MCP-Protocol-Version` goes with each request after the first.
-    version_header: bool
-    #: The Streamable HTTP transport is there; before, HTTP with SSE.
-    streamable_http: bool
     #: A tool's arguments that do not satisfy its schema give an `isError` result (SEP-1303).
     argument_faults_are_results: bool
     #: An event stream begins with an event that has an id and no data (SEP-1699), after which
@@ -31,8 +27,6 @@ class Revision:
     priming_event: bool
     #: The code of the error that says there is no such resource.
     resource_not_found: int
-    #: What the structured content of a tool's result may be.
-    structured_content: Literal["any", "object"] | None
     #: What may be sent, by either side.
     methods: Mapping[str, Method] = field(repr=False)
     downward: Translation = field(repr=False)

@@ -26,7 +26,6 @@ _DOWN: Final[dict[type, Change]] = {
 REVISION: Final = v2025_03_26.REVISION.older(
     "2024-11-05",
     batches=False,
-    streamable_http=False,
     down=_DOWN,
     up={},
 )

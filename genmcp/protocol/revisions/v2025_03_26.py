@@ -73,8 +73,6 @@ _NEWER: Final = v2025_06_18.REVISION
 REVISION: Final = _NEWER.older(
     "2025-03-26",
     batches=True,
-    version_header=False,
-    structured_content=None,
     methods=table(
         method for method in _NEWER.methods.values() if method.name != "elicitation/create"
     ),

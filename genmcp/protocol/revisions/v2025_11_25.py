@@ -218,7 +218,6 @@ REVISION: Final = v2026_07_28.REVISION.older(
     modern=False,
     priming_event=True,
     resource_not_found=-32002,
-    structured_content="object",
     methods=_METHODS,
     down=_DOWN,
     up=_UP,
