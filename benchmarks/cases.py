@@ -108,7 +108,8 @@ def run(
                 try:
                     found = _once(case, subject, seconds)
                 except RuntimeError as error:
-                    print(f"{case.name}, {subject.name}: {error}", file=sys.stderr)
+                    why = str(error).partition("\n")[0]
+                    print(f"{case.name}, {subject.name}: {why}", file=sys.stderr)
                     continue
                 row.found[subject.name] = _better(row.found.get(subject.name), found)
         yield row

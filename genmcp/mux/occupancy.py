@@ -1,8 +1,6 @@
 """How many calls or streams are open at once, held against their bounds."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Lock
 
 from genmcp.errors import Overloaded
@@ -43,19 +41,18 @@ class Occupancy:
                 status=429,
             )
 
-    @contextmanager
-    def place(self, principal: str | None) -> Iterator[None]:
-        """Take a place for as long as the block lasts; whoever may not should have been told."""
-        self._count(principal, 1)
-        try:
-            yield
-        finally:
-            self._count(principal, -1)
-
-    def _count(self, principal: str | None, change: int) -> None:
+    def take(self, principal: str | None) -> None:
+        """Take a place; whoever may not should have been told."""
         with self._lock:
-            self._total += change
+            self._total += 1
             if principal is not None:
-                self._of[principal] += change
+                self._of[principal] += 1
+
+    def leave(self, principal: str | None) -> None:
+        """Give a place back that was taken."""
+        with self._lock:
+            self._total -= 1
+            if principal is not None:
+                self._of[principal] -= 1
                 if not self._of[principal]:
                     del self._of[principal]

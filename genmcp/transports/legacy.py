@@ -99,8 +99,11 @@ async def get(visit: Visit) -> None:
     visit.shutdown.add(stream)
     try:
         async with aclosing(source):
-            with visit.mux.streams.place(visit.principal):
+            visit.mux.streams.take(visit.principal)
+            try:
                 await stream.serve(source, visit.receive)
+            finally:
+                visit.mux.streams.leave(visit.principal)
     finally:
         visit.shutdown.discard(stream)
 

@@ -47,18 +47,22 @@ class Visit(msgspec.Struct, eq=False):
         self, requests: Sequence[Request], exchange: Exchange, refused: Sequence[bytes] = ()
     ) -> None:
         """Answer *requests*, which with the *refused* ones' errors make up *exchange*."""
-        if any(request.route is not None for request in requests):
-            self.mux.held.check(self.principal)
+        held = self.mux.held
         responder = Responder(self.mux, exchange, self.send, self.headers, self.heartbeat)
         try:
             for message in refused:
                 responder.refuse(message)
             for request in requests:
+                if request.route is not None:  # what the mux answers itself waits for nothing
+                    held.check(self.principal)
                 responder.start(request, self._channel(request, responder))
             if responder.waits:
                 # The place is taken before anybody else is asked whether there is one left.
-                with self.mux.held.place(self.principal):
+                held.take(self.principal)
+                try:
                     await self._hold(responder, requests[0].session, exchange.stream)
+                finally:
+                    held.leave(self.principal)
             else:
                 await responder.flush()
         finally:
