@@ -5,12 +5,13 @@ Compatibility with Initialization-Based Versions"): a header or `_meta` naming a
 an `initialize`, or the id of a session that one began.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from genmcp.core.exchange import Exchange
 from genmcp.core.request import Client, Request
 from genmcp.core.session import Session
 from genmcp.errors import (
@@ -45,6 +46,7 @@ __all__ = [
     "era_of",
     "modern_request",
     "params_of",
+    "session_exchange",
     "session_request",
 ]
 
@@ -216,6 +218,26 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
         client=session.client,
         session=session.key,
         route=route,
+    )
+
+
+def session_exchange(
+    session: Session, requests: Sequence[Request], *, stream: str | None, expected: int, batch: bool
+) -> Exchange:
+    """Return the exchange that answers *requests* of a legacy *session*.
+
+    *stream* is a fresh name for its event stream, None if the client takes none; *expected* is how
+    many answers there will be, those of refused requests among them. A disconnect cancels only
+    what a tool wants cancelled (2025-11-25, transports, point 6); in a batch, one such tool
+    decides for all.
+    """
+    return Exchange(
+        stream=stream,
+        primed=session.revision.priming_event,
+        streams=stream is not None,
+        cancels=any(each.route and each.route.on_disconnect == "cancel" for each in requests),
+        expected=expected,
+        batch=batch,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from genmcp.core.request import Client
-from genmcp.errors import SessionGone
+from genmcp.errors import InvalidRequest, SessionGone
 from genmcp.protocol.capabilities import ClientCapabilities, ServerCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
@@ -36,6 +36,15 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     def revision(self) -> Revision:
         """The revision the session speaks."""
         return REVISIONS[self.version]
+
+    def check_batch(self) -> None:
+        """Check that several messages may come at once: 2025-03-26, basic, "Batching".
+
+        Raises:
+            InvalidRequest: the session's revision has no batches.
+        """
+        if not self.revision.batches:
+            raise InvalidRequest(f"The body must be one message: {self.version} has no batches")
 
     def welcome(
         self, server: Implementation, capabilities: ServerCapabilities, instructions: str | None

@@ -5,9 +5,14 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing, suppress
 
-from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
-from genmcp.core.server_dispatch import SESSION_HEADER, check_batch, params_of, session_request
+from genmcp.core.server_dispatch import (
+    SESSION_HEADER,
+    check_batch,
+    params_of,
+    session_exchange,
+    session_request,
+)
 from genmcp.core.session import Session
 from genmcp.errors import InvalidRequest, McpError, NotAllowed
 from genmcp.mux.listeners import LISTENER
@@ -60,8 +65,7 @@ def post_batch(
     """
     check_batch(visit.table)
     session = _session(visit)
-    if not session.revision.batches:
-        raise InvalidRequest(f"The body must be one message: {session.version} has no batches")
+    session.check_batch()
     asked: list[Message | InvalidRequest] = []
     for member in batch:
         if isinstance(member, InvalidRequest) or member.is_request:
@@ -83,7 +87,16 @@ async def get(visit: Visit) -> None:
     """
     session = _session(visit)
     judge_get(visit.table)
-    visit.mux.streams.check(visit.principal)
+    streams = visit.mux.streams
+    streams.check(visit.principal)
+    streams.take(visit.principal)
+    try:
+        await _stream(visit, session)
+    finally:
+        streams.leave(visit.principal)
+
+
+async def _stream(visit: Visit, session: Session) -> None:
     last = visit.table.get(b"last-event-id")
     stream = EventStream(
         visit.send,
@@ -99,11 +112,7 @@ async def get(visit: Visit) -> None:
     visit.shutdown.add(stream)
     try:
         async with aclosing(source):
-            visit.mux.streams.take(visit.principal)
-            try:
-                await stream.serve(source, visit.receive)
-            finally:
-                visit.mux.streams.leave(visit.principal)
+            await stream.serve(source, visit.receive)
     finally:
         visit.shutdown.discard(stream)
 
@@ -143,13 +152,10 @@ def _served(
             requests.append(session_request(session, message, visit.mux))
         except McpError as error:
             refused.append(encoder.error(session.revision, message.request_id, error))
-    exchange = Exchange(
+    exchange = session_exchange(
+        session,
+        requests,
         stream=secrets.token_urlsafe(9) if head.stream else None,
-        primed=session.revision.priming_event,
-        streams=head.stream,
-        cancels=any(
-            request.route and request.route.on_disconnect == "cancel" for request in requests
-        ),
         expected=len(asked),
         batch=batch,
     )

@@ -208,23 +208,29 @@ async def test_bounds_stalled_listener_does_not_hold_up_the_end() -> None:
 
 async def test_bounds_thread_that_waits_for_room_is_let_go() -> None:
     """A `def` hook whose client is gone does not keep its thread."""
+    asked: list[int] = []
     ended = threading.Event()
 
     @tool
     def log(channel: Channel) -> None:
         try:
-            for _ in range(100):
-                channel.in_loop(channel.log("info", "x" * 100))
+            for number in range(100):
+                asked.append(number)
+                channel.in_loop(channel.log("info", "x"))
         finally:
             ended.set()
 
-    client = Client(served(log, buffer=1000))
+    def is_stuck() -> bool:
+        saying = [task.get_coro().__name__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
+        return len(asked) == 3 and "log" in saying
+
+    client = Client(served(log, buffer=1))
     level: Any = {"io.modelcontextprotocol/logLevel": "info"}
     connection = client.open(client.call("log", **level))
+    connection.reading.clear()
     async with connection:
-        await connection.begun()
-        connection.reading.clear()
-        await until(lambda: len(connection.events) > 0)
+        # The first is being written, the second waits for its turn, the third for room.
+        await until(is_stuck)
         connection.task.cancel()
         await connection.over()
 
