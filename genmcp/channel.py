@@ -7,6 +7,8 @@ from concurrent.futures import wait
 from math import inf
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from genmcp.core.request import Client, Request
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
@@ -46,7 +48,7 @@ class Sink(Protocol):
         """Run a blocking *function* in the bounded pool of threads."""
 
 
-class Channel:
+class Channel(msgspec.Struct, eq=False):
     """What a hook has of its request.
 
     request: the request itself. client: who asks, by its own account. principal: who the
@@ -56,34 +58,14 @@ class Channel:
     `channel.in_loop(channel.progress(1, 3))`.
     """
 
-    __slots__ = (
-        "_assigns",
-        "_copied",
-        "_loop",
-        "_progress",
-        "_sink",
-        "_static",
-        "principal",
-        "request",
-    )
-
-    def __init__(
-        self,
-        request: Request,
-        sink: Sink,
-        *,
-        principal: str | None = None,
-        static: Mapping[str, Any] | None = None,
-        copied: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.request = request
-        self.principal = principal
-        self._sink = sink
-        self._static = static
-        self._copied = copied
-        self._assigns: ChainMap[str, Any] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._progress = -inf
+    request: Request
+    _sink: Sink
+    principal: str | None = None
+    _static: Mapping[str, Any] | None = None
+    _copied: Mapping[str, Any] | None = None
+    _assigns: ChainMap[str, Any] | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    _progress: float = -inf
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

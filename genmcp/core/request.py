@@ -11,6 +11,7 @@ from genmcp.protocol.meta import ProgressToken, RequestId, RequestMeta, all_meta
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
+from genmcp.wire.jsonrpc import params_of
 
 __all__ = ["Client", "Request"]
 
@@ -25,27 +26,28 @@ class Client(msgspec.Struct, frozen=True):
     capabilities: ClientCapabilities = _NO_CAPABILITIES
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One request: its method, its decoded *params*, and who asks.
 
-    `raw` are the params as JSON, as they came. `session` is the key of the legacy session the
-    request belongs to, or None. `route` is what the server found for it (tools/call and the
-    like), or None.
+    `session` is the key of the legacy session the request belongs to, or None. `route` is what
+    the server found for it (tools/call and the like), or None. `raw` is the JSON they came in:
+    its params (msgspec.Raw), or the whole message (bytes).
     """
 
     id: RequestId
     method: str
     params: Value
-    raw: msgspec.Raw
     revision: Revision
     client: Client
     session: str | None = None
     route: Any = None
+    raw: bytes | msgspec.Raw = b""
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """Every member of the request's `_meta`, those of others among them."""
-        return all_meta(self.raw) if self.raw else {}
+        params = params_of(self.raw) if isinstance(self.raw, bytes) else self.raw
+        return all_meta(params) if params else {}
 
     @property
     def known_meta(self) -> RequestMeta:

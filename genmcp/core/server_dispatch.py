@@ -7,6 +7,7 @@ an `initialize`, or the id of a session that one began.
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,6 +20,7 @@ from genmcp.errors import (
     InvalidParams,
     InvalidRequest,
     MalformedParams,
+    McpError,
     MethodNotFound,
     NotAllowed,
     ResourceNotFound,
@@ -33,8 +35,7 @@ from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import NO_ARGUMENTS
 from genmcp.protocol.value import decoder_for
-from genmcp.wire.http import Head
-from genmcp.wire.jsonrpc import Message
+from genmcp.wire.jsonrpc import Message, RequestOf
 from genmcp.wire.mirror import check_method, check_name, check_params
 
 __all__ = [
@@ -44,9 +45,10 @@ __all__ = [
     "check_legacy",
     "discovered",
     "era_of",
+    "exchange_of",
     "modern_request",
     "params_of",
-    "session_exchange",
+    "request_at_once",
     "session_request",
 ]
 
@@ -61,7 +63,11 @@ class Catalog(Protocol):
         """Return the route of a tool, resource or prompt, or None; it has `headers`."""
 
 
+Headers = Mapping[bytes, bytes]
+"""Headers by their names in lower case."""
+
 VERSION_HEADER: Final = b"mcp-protocol-version"
+METHOD_HEADER: Final = b"mcp-method"
 SESSION_HEADER: Final = b"mcp-session-id"
 
 _any_params = decoder_for(RequestParams)
@@ -75,6 +81,15 @@ _MODERN_METHODS: Final = {
 }
 
 
+_MODERN_BY_HEADER: Final = {revision.version.encode(): revision for revision in MODERN}
+_METHOD_BY_HEADER: Final = {name.encode(): method for name, method in _MODERN_METHODS.items()}
+
+
+@cache
+def _reader_of(method: Method) -> Callable[[bytes], RequestOf[Any]]:
+    return msgspec.json.Decoder(RequestOf[method.params]).decode  # type: ignore[name-defined]
+
+
 class Era(Enum):
     """How a message is to be served."""
 
@@ -83,7 +98,7 @@ class Era(Enum):
     SESSION = "session"
 
 
-def era_of(head: Head, message: Message) -> Era:
+def era_of(headers: Headers, message: Message) -> Era:
     """Return how *message* is to be served.
 
     Raises:
@@ -91,9 +106,7 @@ def era_of(head: Head, message: Message) -> Era:
         InvalidRequest: nothing tells which revision is spoken.
         UnsupportedVersion: a version that is not served here.
     """
-    headers = head.headers
-    version = headers.get(VERSION_HEADER)
-    named = None if version is None else version.decode("latin-1")
+    named = _named_version(headers)
     if named in _MODERN:
         return Era.MODERN
     if named is None or named in _LEGACY:
@@ -113,7 +126,7 @@ def era_of(head: Head, message: Message) -> Era:
     raise UnsupportedVersion(named, list(REVISIONS))
 
 
-def check_legacy(headers: Mapping[bytes, bytes]) -> None:
+def check_legacy(headers: Headers) -> None:
     """Check that what only a session has is not asked for in another revision.
 
     Raises:
@@ -122,31 +135,54 @@ def check_legacy(headers: Mapping[bytes, bytes]) -> None:
         UnsupportedVersion: it names no revision (2025-11-25, transports, "Protocol Version
             Header").
     """
-    version = headers.get(VERSION_HEADER)
-    named = None if version is None else version.decode("latin-1")
+    named = _named_version(headers)
     if named in _MODERN:
         raise NotAllowed("This revision has only POST", "POST")
     if named is not None and named not in _LEGACY:
         raise UnsupportedVersion(named, list(REVISIONS))
 
 
-def check_batch(headers: Mapping[bytes, bytes]) -> None:
+def check_batch(headers: Headers) -> None:
     """Check that the revision the version header names, if any, may have batches.
 
     Raises:
         InvalidRequest: a POST is one message there, or belongs to no session.
         UnsupportedVersion: there is no such revision.
     """
-    version = headers.get(VERSION_HEADER, b"").decode("latin-1")
-    if version in _MODERN or SESSION_HEADER not in headers:
+    if _named_version(headers) in _MODERN or SESSION_HEADER not in headers:
         raise InvalidRequest("The body must be one message, not a batch")
     check_legacy(headers)
 
 
-def modern_request(head: Head | None, message: Message, catalog: Catalog) -> Request:
+def request_at_once(headers: Headers, body: bytes, catalog: Catalog) -> Request | None:
+    """Return the request that *body* makes on 2026-07-28 or later, read in one go.
+
+    The headers tell as what to read it. None: another revision is spoken, or something is out of
+    order, and `modern_request` says what.
+    """
+    revision = _MODERN_BY_HEADER.get(headers.get(VERSION_HEADER, b""))
+    method = _METHOD_BY_HEADER.get(headers.get(METHOD_HEADER, b""))
+    if revision is None or method is None:
+        return None
+    try:
+        message = _reader_of(method)(body)
+        meta = message.params.meta
+        if (
+            message.method != method.name
+            or meta.protocol_version != revision.version
+            or meta.client_capabilities is None
+            or (method.name_member is None and not catalog.offers(method.name))
+        ):
+            return None
+        return _request(headers, revision, method, message.id, message.params, catalog, body)
+    except (McpError, msgspec.DecodeError):
+        return None
+
+
+def modern_request(headers: Headers | None, message: Message, catalog: Catalog) -> Request:
     """Return the request *message* makes on 2026-07-28 or later.
 
-    *head* is None on a transport without headers. The checks are in the order that gives the
+    *headers* is None on a transport without any. The checks are in the order that gives the
     most telling error: `_meta`, version, routing headers, method, params, mirrored arguments.
 
     Raises:
@@ -157,7 +193,6 @@ def modern_request(head: Head | None, message: Message, catalog: Catalog) -> Req
         InvalidParams: no tool, resource or prompt has this name.
     """
     name = _name_of(message)
-    headers = None if head is None else head.headers
     method = _MODERN_METHODS.get(name)
     fault: MalformedParams | None = None
     try:
@@ -165,31 +200,12 @@ def modern_request(head: Head | None, message: Message, catalog: Catalog) -> Req
     except MalformedParams as error:
         # Whatever is wrong with what only this method takes, what every request has comes first.
         params, fault = _decode(_any_params, message.params), error
-    meta = params.meta
-    revision = _modern_revision(headers, meta)
-    if headers is not None:
-        check_method(headers, name)
+    revision = _revision_of(headers, name, params.meta)
     if method is None or not catalog.offers(name):
         raise MethodNotFound(name)
     if fault is not None:
         raise fault
-    route = None
-    if method.name_member is not None:
-        key = getattr(params, method.name_member)
-        if headers is not None:
-            check_name(headers, key)
-        route = _found(catalog, name, key)
-        if route.headers and headers is not None:
-            check_params(headers, route.headers, _arguments(params))
-    return Request(
-        id=message.id,  # type: ignore[arg-type]  # a request: it has one
-        method=name,
-        params=params,
-        raw=message.params,
-        revision=revision,
-        client=Client(revision.version, meta.client_info, meta.client_capabilities),
-        route=route,
-    )
+    return _request(headers, revision, method, message.id, params, catalog, message.params)
 
 
 def session_request(session: Session, message: Message, catalog: Catalog) -> Request:
@@ -221,20 +237,29 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
     )
 
 
-def session_exchange(
-    session: Session, requests: Sequence[Request], *, stream: str | None, expected: int, batch: bool
+def exchange_of(
+    requests: Sequence[Request],
+    revision: Revision,
+    *,
+    streams: bool,
+    stream: str | None = None,
+    expected: int = 1,
+    batch: bool = False,
 ) -> Exchange:
-    """Return the exchange that answers *requests* of a legacy *session*.
+    """Return the exchange that answers *requests*, the accepted ones of one POST.
 
-    *stream* is a fresh name for its event stream, None if the client takes none; *expected* is how
-    many answers there will be, those of refused requests among them. A disconnect cancels only
-    what a tool wants cancelled (2025-11-25, transports, point 6); in a batch, one such tool
-    decides for all.
+    streams: whether the client takes event streams. stream: a fresh name for this one, if its
+    client may come back for it. expected: how many answers there will be, those of refused
+    requests among them. From 2026-07-28 on a disconnect cancels; before, it cancels only what a
+    tool wants cancelled (2025-11-25, transports, point 6); in a batch, one such tool decides for
+    all.
     """
+    if revision.modern:
+        return Exchange(streams=streams)
     return Exchange(
         stream=stream,
-        primed=session.revision.priming_event,
-        streams=stream is not None,
+        primed=revision.priming_event,
+        streams=streams,
         cancels=any(each.route and each.route.on_disconnect == "cancel" for each in requests),
         expected=expected,
         batch=batch,
@@ -274,20 +299,57 @@ def _decode(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
         raise MalformedParams(f"Invalid params: {error}") from None
 
 
-def _modern_revision(headers: Mapping[bytes, bytes] | None, meta: RequestMeta) -> Revision:
+def _revision_of(headers: Headers | None, method: str, meta: RequestMeta) -> Revision:
+    """Return the revision *meta* names, which the headers must name as well, like the method."""
     claimed = meta.protocol_version
     if claimed is None or meta.client_capabilities is None:
         lacking = PROTOCOL_VERSION if claimed is None else CLIENT_CAPABILITIES
         raise MalformedParams(f"Invalid params: _meta lacks {lacking}, which every request carries")
     if headers is not None:
-        version = headers.get(VERSION_HEADER)
-        named = None if version is None else version.decode("latin-1")
+        named = _named_version(headers)
         if named != claimed:
             raise _version_mismatch(named, claimed)
     revision = _MODERN.get(claimed)
     if revision is None:
         raise UnsupportedVersion(claimed, list(REVISIONS))
+    if headers is not None:
+        check_method(headers, method)
     return revision
+
+
+def _request(
+    headers: Headers | None,
+    revision: Revision,
+    method: Method,
+    id: Any,
+    params: Any,
+    catalog: Catalog,
+    raw: bytes | msgspec.Raw,
+) -> Request:
+    """Return the request, once what it names is found and mirrored in the headers."""
+    route = None
+    if method.name_member is not None:
+        key = getattr(params, method.name_member)
+        if headers is not None:
+            check_name(headers, key)
+        route = _found(catalog, method.name, key)
+        if route.headers and headers is not None:
+            check_params(headers, route.headers, _arguments(params))
+    meta = params.meta
+    return Request(
+        id=id,
+        method=method.name,
+        params=params,
+        raw=raw,
+        revision=revision,
+        client=Client(revision.version, meta.client_info, meta.client_capabilities),
+        route=route,
+    )
+
+
+def _named_version(headers: Headers) -> str | None:
+    version = headers.get(VERSION_HEADER)
+    return None if version is None else version.strip().decode("latin-1")
 
 
 def _found(catalog: Catalog, method: str, key: str) -> Any:

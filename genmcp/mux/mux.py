@@ -11,7 +11,6 @@ import secrets
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import pairwise
@@ -26,20 +25,20 @@ from genmcp.core.seal import Keyring, Seal
 from genmcp.core.server_dispatch import discovered
 from genmcp.core.session import Session
 from genmcp.errors import ConfigurationError, ContractError, InternalError, McpError
+from genmcp.mux.calls import Calls
 from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
 from genmcp.mux.occupancy import Occupancy
 from genmcp.mux.replay import Replay
 from genmcp.mux.sessions import Sessions
-from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
-from genmcp.server import Route, Server
+from genmcp.server import Server
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.wire.encoder import Encoder
 
-__all__ = ["EAGER", "Answer", "Mux"]
+__all__ = ["Answer", "Mux"]
 
 logger = logging.getLogger("genmcp")
 
@@ -59,9 +58,6 @@ class Answer(msgspec.Struct, frozen=True):
     message: bytes | None
     status: int = 200
     headers: Mapping[str, str] = {}
-
-
-_CANCELLED: Final = Answer(None)
 
 
 class Mux:
@@ -93,6 +89,7 @@ class Mux:
                 f"server must be an instance of a Server (a Suite), not {server!r}"
             )
         self.server = server
+        self.find = server.find
         self.limits = limits or Limits()
         self.store = MemoryStore() if store is None else store
         self.assigns = dict(assigns or {})
@@ -108,13 +105,12 @@ class Mux:
         bounds = self.limits
         self.held = Occupancy("calls", bounds.calls, bounds.calls_of_principal)
         self.streams = Occupancy("streams", bounds.streams, bounds.streams_of_principal)
-        self._calls: dict[str, dict[asyncio.Task[Answer], RequestId]] = {}
-        self._cancelled: set[asyncio.Task[Answer]] = set()
+        self.calls = Calls()
         self._threads = self._pool()
         self._closes_store = store is not None
 
     def __repr__(self) -> str:
-        return f"<Mux of {self.server.info.name}, {len(self._calls)} sessions with open calls>"
+        return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"
 
     def offers(self, method: str) -> bool:
         """Return whether *method* is answered, by the mux itself or by its server."""
@@ -122,46 +118,10 @@ class Mux:
             return self.server.capabilities.logging is not None
         return method in _OWN or method in self.server.methods
 
-    def find(self, method: str, key: str) -> Route | None:
-        """Return the server's route of a tool, prompt or resource, or None."""
-        return self.server.find(method, key)
-
-    def start(self, request: Request, channel: Channel) -> "asyncio.Task[Answer]":
-        """Begin to answer *request* in an asyncio.Task of its own.
-
-        On Python 3.12 and later it has run up to its first wait when this returns. Whoever
-        starts it waits for it, or cancels it.
-        """
-        hook = start_task(self._answer(request, channel))
-        if request.session is not None and not hook.done():
-            self._calls.setdefault(request.session, {})[hook] = request.id
-            hook.add_done_callback(partial(self._forget, request.session))
-        return hook
-
-    def _forget(self, session: str, hook: "asyncio.Task[Answer]") -> None:
-        self._cancelled.discard(hook)
-        calls = self._calls.get(session, {})
-        calls.pop(hook, None)
-        if not calls:
-            self._calls.pop(session, None)
-
-    def cancel(self, session: str, id: RequestId | None = None) -> None:
-        """Cancel what is open here of a *session*: the call *id*, or all calls.
-
-        A call that is cancelled is not answered, whatever its hook makes of it. An unknown one
-        is ignored (2025-11-25, cancellation, "Behavior Requirements"). Of two with one id, which
-        no client may send, both are meant.
-        """
-        for hook, its_id in list(self._calls.get(session, {}).items()):
-            if id is None or id == its_id:
-                self._cancelled.add(hook)
-                with suppress(RuntimeError):  # its loop was closed, and it went with it
-                    hook.get_loop().call_soon_threadsafe(hook.cancel)
-
     async def end_session(self, session: Session) -> None:
         """End *session*: its calls are cancelled, its streams end, its id is worth nothing."""
         self.sessions.end(session)
-        self.cancel(session.key)
+        self.calls.cancel(session.key)
         await self.listeners.end(session.key)
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -170,7 +130,12 @@ class Mux:
         work = partial(copy_context().run, _run, function, *arguments)
         return await loop.run_in_executor(self._threads, work)
 
-    async def _answer(self, request: Request, channel: Channel) -> Answer:
+    async def answer(self, request: Request, channel: Channel) -> Answer:
+        """Run what answers *request*, and return its answer, whatever becomes of it.
+
+        Raises:
+            asyncio.CancelledError: the asyncio.Task it runs in is cancelled.
+        """
         try:
             if request.route is not None:
                 result = await self.server.handle(request, channel)
@@ -181,18 +146,13 @@ class Mux:
                     f"{type(self.server).__name__} answered {request.method} "
                     f"with {type(result).__name__}, not a result"
                 )
-            answer = Answer(self.encoder.response(request.revision, request.id, result))
+            return Answer(self.encoder.response(request.revision, request.id, result))
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a hook may raise anything: it costs one call
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                if asyncio.current_task() in self._cancelled:
-                    return _CANCELLED
                 raise
-            answer = self.failure(request, error)
-        if self._cancelled and asyncio.current_task() in self._cancelled:
-            return _CANCELLED
-        return answer
+            return self.failure(request, error)
 
     def refusal(self, request: Request, error: McpError) -> Answer:
         """Return the answer that says *error*."""
@@ -259,21 +219,6 @@ _OWN: Final[Mapping[str, Callable[[Mux, Request], Coroutine[Any, Any, Result]]]]
     "ping": Mux._ping,
     "logging/setLevel": Mux._set_level,
 }
-
-EAGER: Final = sys.version_info >= (3, 12)
-"""Whether a task runs up to its first wait while it is made."""
-
-if sys.version_info >= (3, 12):
-
-    def start_task(work: Coroutine[Any, Any, Answer]) -> "asyncio.Task[Answer]":
-        """Return a task that has run *work* up to its first wait already."""
-        return asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
-
-else:
-
-    def start_task(work: Coroutine[Any, Any, Answer]) -> "asyncio.Task[Answer]":
-        """Return a task that runs *work* as soon as the loop is free."""
-        return asyncio.get_running_loop().create_task(work)
 
 
 def _is_cancelled() -> bool:

@@ -12,7 +12,8 @@ class Occupancy:
     """Counts what is open: at most *most* in all, and *most_of_one* of one principal.
 
     *what* is what errors call them, and the setting of `Limits` that bounds them. Whoever is not
-    authenticated counts in all only. Any number of threads may use it.
+    authenticated counts in all only. full: whether there may be no place for somebody. Any number
+    of threads may use it.
     """
 
     def __init__(self, what: str, most: int, most_of_one: int) -> None:
@@ -22,6 +23,8 @@ class Occupancy:
         self._lock = Lock()
         self._total = 0
         self._of: Counter[str] = Counter()
+        self._full_ones = 0
+        self.full = False
 
     def __len__(self) -> int:
         return self._total
@@ -47,12 +50,16 @@ class Occupancy:
             self._total += 1
             if principal is not None:
                 self._of[principal] += 1
+                self._full_ones += self._of[principal] == self._most_of_one
+            self.full = self._total >= self._most or self._full_ones > 0
 
     def leave(self, principal: str | None) -> None:
         """Give a place back that was taken."""
         with self._lock:
             self._total -= 1
             if principal is not None:
+                self._full_ones -= self._of[principal] == self._most_of_one
                 self._of[principal] -= 1
                 if not self._of[principal]:
                     del self._of[principal]
+            self.full = self._total >= self._most or self._full_ones > 0

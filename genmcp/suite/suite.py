@@ -1,6 +1,6 @@
 """The ready-made server: tools (resources, prompts) under one name."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -102,10 +102,10 @@ class Suite(Server):
         """Return the tool called *key*."""
         return self._tools.get(key) if method == "tools/call" else None
 
-    async def handle(self, request: Request, channel: Channel) -> Result:
+    def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result]:
         """Call the tool that was found."""
         route: ToolRoute = request.route
-        return await route.handle(request, channel)
+        return route.handle(request, channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return the tools, in the order they were given."""

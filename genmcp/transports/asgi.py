@@ -1,7 +1,7 @@
 """ASGI, as the transports use it: what it is made of, and the actions that go out through it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from genmcp.core.actions import Action, Begin, Chunk, End, Whole
@@ -29,7 +29,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 START = "http.response.start"
 BODY = "http.response.body"
 
-_JSON_HEADERS: Headers = ((b"content-type", b"application/json"),)
+_JSON = (b"content-type", b"application/json")
 # 2026-07-28, Streamable HTTP, "Receiving Messages": a proxy should not hold events back.
 _STREAM_HEADERS: Headers = (
     (b"content-type", MEDIA_TYPE),
@@ -59,19 +59,17 @@ async def left(receive: Receive) -> None:
         message = await receive()
 
 
-async def reply(
-    send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
+async def reply(send: Send, status: int, body: bytes = b"", headers: Headers = ()) -> None:
     """Send a complete response; a *body* is JSON.
 
     Raises:
         ClientLeft: the connection is closed.
     """
-    length = (b"content-length", b"%d" % len(body))
-    media = _JSON_HEADERS if body else ()
-    head = {"type": START, "status": status, "headers": [*media, length, *headers]}
+    head = [(b"content-length", b"%d" % len(body)), *headers]
+    if body:
+        head.append(_JSON)
     try:
-        await send(head)
+        await send({"type": START, "status": status, "headers": head})
         await send({"type": BODY, "body": body})
     except OSError:  # what an ASGI server raises then (specification 2.4)
         raise ClientLeft from None

@@ -1,12 +1,14 @@
 """Reading a request's body, within its limits."""
 
-import asyncio
-from typing import Final
+from collections.abc import Awaitable, Generator
+from types import CoroutineType, coroutine
+from typing import Any, Final
 
 from genmcp.errors import TooLarge, TooSlow
 from genmcp.mux.limits import Limits
 from genmcp.transports.asgi import ClientLeft, Message, Receive
 from genmcp.transports.deadline import Deadline
+from genmcp.transports.steps import resume
 
 __all__ = ["read_body"]
 
@@ -14,7 +16,8 @@ _LONGEST_LENGTH: Final = 18
 """Digits of a Content-Length that is still worth reading as a number."""
 
 
-async def read_body(receive: Receive, length: bytes | None, limits: Limits) -> bytes:
+@coroutine
+def read_body(receive: Receive, length: bytes | None, limits: Limits) -> Generator[Any, Any, bytes]:
     """Return the request's body; *length* is its Content-Length header, if it has one.
 
     Raises:
@@ -28,36 +31,50 @@ async def read_body(receive: Receive, length: bytes | None, limits: Limits) -> b
         and (len(length) > _LONGEST_LENGTH or int(length) > limits.body)
     ):
         raise _too_large(limits)
-    deadline = Deadline(limits.body_time)
+    work = receive()
+    if not isinstance(work, CoroutineType):
+        work = _awaited(work)
     try:
-        message = await receive()
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            return _whole(message.get("body", b""), limits)
-        return await _read_on(message, receive, limits)
-    except asyncio.CancelledError:
-        if deadline.was_the_only_reason():
-            raise _too_slow(limits) from None
-        raise
-    finally:
-        deadline.lift()
-
-
-def _whole(body: bytes, limits: Limits) -> bytes:
-    if len(body) > limits.body:
-        raise _too_large(limits)
+        waited = work.send(None)
+    except StopIteration as done:  # it is there, and as a rule all of it
+        message: Message = done.value
+        body: bytes = message.get("body", b"")
+        if (
+            message["type"] == "http.request"
+            and not message.get("more_body", False)
+            and len(body) <= limits.body
+        ):
+            return body
+        rest = _read(message, receive, limits)
+    else:
+        rest = _read_from(resume(work, waited), receive, limits)
+    try:
+        body = yield from Deadline(limits.body_time).bound(rest)
+    except TimeoutError:
+        raise TooSlow(
+            f"The body did not arrive within {limits.body_time:g} s (limit: body_time)"
+        ) from None
     return body
 
 
-async def _read_on(message: Message, receive: Receive, limits: Limits) -> bytes:
+async def _awaited(work: Awaitable[Message]) -> Message:
+    return await work
+
+
+async def _read_from(first: Awaitable[Message], receive: Receive, limits: Limits) -> bytes:
+    return await _read(await first, receive, limits)
+
+
+async def _read(message: Message, receive: Receive, limits: Limits) -> bytes:
     """Return the body that begins with *message*."""
     parts: list[bytes] = []
-    size = 0
+    left = limits.body
     while True:
         if message["type"] == "http.disconnect":
             raise ClientLeft
         parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limits.body:
+        left -= len(parts[-1])
+        if left < 0:
             raise _too_large(limits)
         if not message.get("more_body", False):
             return b"".join(parts)
@@ -66,7 +83,3 @@ async def _read_on(message: Message, receive: Receive, limits: Limits) -> bytes:
 
 def _too_large(limits: Limits) -> TooLarge:
     return TooLarge(f"The body is larger than {limits.body} bytes (limit: body)")
-
-
-def _too_slow(limits: Limits) -> TooSlow:
-    return TooSlow(f"The body did not arrive within {limits.body_time:g} s (limit: body_time)")

@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.routing import Route
 
-from genmcp.core.server_dispatch import Era, check_legacy, era_of
+from genmcp.core.server_dispatch import Era, check_legacy, era_of, request_at_once
 from genmcp.errors import ConfigurationError, InternalError, McpError, NotAllowed
 from genmcp.mux.mux import Mux
 from genmcp.server import Server
@@ -18,6 +18,7 @@ from genmcp.transports import legacy, modern
 from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded
 from genmcp.transports.body import read_body
 from genmcp.transports.principal import Principal, authenticated, principal_of
+from genmcp.transports.responder import Responder
 from genmcp.transports.shutdown import Shutdown
 from genmcp.transports.visit import Visit
 from genmcp.wire import jsonrpc
@@ -145,19 +146,19 @@ class Endpoint:
         visit.table = self._gate.admit(scope["headers"], peer[0] if peer else None)
         origin = visit.table.get(b"origin")
         if origin is not None:
-            visit.headers = cors_headers(origin)
+            visit.headers = cors_headers(origin.strip())
         if scope["method"] == "OPTIONS":
             return  # a preflight comes without credentials
         visit.principal = principal_of(scope, self._principal)
-        if self._open and visit.principal is None:
-            self._warn_of(peer[0] if peer else None)
+        if self._open and visit.principal is None and peer and peer[0] != "127.0.0.1":
+            self._warn_of(peer[0])
         if self._copied:
             state = scope.get("state", {})
             visit.copied = {key: state[key] for key in self._copied if key in state}
 
-    def _warn_of(self, peer: str | None) -> None:
+    def _warn_of(self, peer: str) -> None:
         """Say once that strangers reach an endpoint that nobody told whom to serve."""
-        if peer is None or is_loopback(peer):
+        if is_loopback(peer):
             return
         self._open = False
         logger.warning(
@@ -176,26 +177,37 @@ def _unexpected(error: Exception) -> InternalError:
 
 
 async def _post(visit: Visit) -> None:
-    head = judge_post(visit.table)
-    limits = visit.mux.limits
-    body = await read_body(visit.receive, visit.table.get(b"content-length"), limits)
+    table = visit.table
+    visit.streams = judge_post(table)
+    mux = visit.mux
+    body = await read_body(visit.receive, table.get(b"content-length"), mux.limits)
     try:
-        message = jsonrpc.decode(body, max_depth=limits.depth)
+        jsonrpc.check(body, mux.limits.depth)
+        request = request_at_once(table, body, mux)
+        if request is None:
+            message = jsonrpc.parse(body)
     except McpError as error:
         visit.id = jsonrpc.id_of(body)
         raise error from None
-    if isinstance(message, list):
-        await legacy.post_batch(visit, head, message)
-        return
+    if request is not None:
+        visit.id = request.id
+        await Responder(visit).serve(request)
+    elif isinstance(message, list):
+        await legacy.post_batch(visit, message)
+    else:
+        await _post_one(visit, message)
+
+
+async def _post_one(visit: Visit, message: jsonrpc.Message) -> None:
     if message.method is not None:
         visit.id = message.request_id
-    era = era_of(head, message)
+    era = era_of(visit.table, message)
     if era is Era.MODERN:
-        await modern.post(visit, head, message)
+        await modern.post(visit, message)
     elif era is Era.HANDSHAKE:
         await legacy.initialize(visit, message)
     else:
-        await legacy.post(visit, head, message)
+        await legacy.post(visit, message)
 
 
 async def _get(visit: Visit) -> None:

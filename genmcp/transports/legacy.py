@@ -9,8 +9,8 @@ from genmcp.core.request import Request
 from genmcp.core.server_dispatch import (
     SESSION_HEADER,
     check_batch,
+    exchange_of,
     params_of,
-    session_exchange,
     session_request,
 )
 from genmcp.core.session import Session
@@ -19,8 +19,9 @@ from genmcp.mux.listeners import LISTENER
 from genmcp.protocol.notifications import CancelledNotificationParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.transports.event_stream import EventStream
+from genmcp.transports.responder import Responder
 from genmcp.transports.visit import Visit
-from genmcp.wire.http import Head, judge_get
+from genmcp.wire.http import judge_get
 from genmcp.wire.jsonrpc import Message
 
 __all__ = ["delete", "get", "initialize", "post", "post_batch"]
@@ -41,7 +42,7 @@ async def initialize(visit: Visit, message: Message) -> None:
     await visit.reply(200, body, [(SESSION_HEADER, id.encode())])
 
 
-def post(visit: Visit, head: Head, message: Message) -> Awaitable[None]:
+def post(visit: Visit, message: Message) -> Awaitable[None]:
     """Return what answers one message of a session.
 
     Raises:
@@ -50,14 +51,17 @@ def post(visit: Visit, head: Head, message: Message) -> Awaitable[None]:
     """
     session = _session(visit)
     if message.is_request:
-        return _served(visit, head, session, [message])
+        try:
+            request = session_request(session, message, visit.mux)
+        except McpError as error:
+            answer = visit.mux.encoder.error(session.revision, message.request_id, error)
+            return visit.reply(200, answer)
+        return Responder(visit).serve(request)
     _take(visit, session, message)
     return visit.reply(202)
 
 
-def post_batch(
-    visit: Visit, head: Head, batch: Sequence[Message | InvalidRequest]
-) -> Awaitable[None]:
+def post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -> Awaitable[None]:
     """Return what answers the messages of a batch: 2025-03-26, basic, "Batching".
 
     Raises:
@@ -76,7 +80,7 @@ def post_batch(
                 _take(visit, session, member)
     if not asked:
         return visit.reply(202)
-    return _served(visit, head, session, asked, batch=True)
+    return _served(visit, session, asked)
 
 
 async def get(visit: Visit) -> None:
@@ -107,7 +111,7 @@ async def _stream(visit: Visit, session: Session) -> None:
     if last is None:
         source = visit.mux.listeners.listen(session.key)
     else:
-        source = await _resumed(visit, session, last.decode("latin-1"), stream)
+        source = await _resumed(visit, session, last.strip().decode("latin-1"), stream)
     visit.answered = True
     visit.shutdown.add(stream)
     try:
@@ -129,16 +133,13 @@ def _session(visit: Visit) -> Session:
         raise NotAllowed(
             "This method needs a session (Mcp-Session-Id), which initialize begins", "POST"
         )
-    return visit.mux.sessions.open(id.decode("latin-1"), visit.principal)
+    return visit.mux.sessions.open(id.strip().decode("latin-1"), visit.principal)
 
 
 def _served(
     visit: Visit,
-    head: Head,
     session: Session,
     asked: Sequence[Message | InvalidRequest],
-    *,
-    batch: bool = False,
 ) -> Awaitable[None]:
     """Return what answers all that is *asked*; one that is refused does not stop the others."""
     requests: list[Request] = []
@@ -152,14 +153,15 @@ def _served(
             requests.append(session_request(session, message, visit.mux))
         except McpError as error:
             refused.append(encoder.error(session.revision, message.request_id, error))
-    exchange = session_exchange(
-        session,
+    exchange = exchange_of(
         requests,
-        stream=secrets.token_urlsafe(9) if head.stream else None,
+        session.revision,
+        stream=secrets.token_urlsafe(9) if visit.streams else None,
+        streams=visit.streams,
         expected=len(asked),
-        batch=batch,
+        batch=True,
     )
-    return visit.serve(requests, exchange, refused)
+    return Responder(visit).serve_batch(exchange, requests, refused)
 
 
 def _take(visit: Visit, session: Session, message: Message) -> None:
@@ -176,7 +178,7 @@ def _take(visit: Visit, session: Session, message: Message) -> None:
         # 2025-11-25, cancellation, "Error Handling": a malformed one is ignored.
         with suppress(McpError):
             params: CancelledNotificationParams = params_of(_CANCELLED, message)
-            visit.mux.cancel(session.key, params.request_id)
+            visit.mux.calls.cancel(session.key, params.request_id)
 
 
 _CANCELLED = REVISION.methods["notifications/cancelled"]

@@ -2,17 +2,16 @@
 
 from collections.abc import Awaitable
 
-from genmcp.core.exchange import Exchange
 from genmcp.core.server_dispatch import modern_request
 from genmcp.errors import InvalidRequest
+from genmcp.transports.responder import Responder
 from genmcp.transports.visit import Visit
-from genmcp.wire.http import Head
 from genmcp.wire.jsonrpc import Message
 
 __all__ = ["post"]
 
 
-def post(visit: Visit, head: Head, message: Message) -> Awaitable[None]:
+def post(visit: Visit, message: Message) -> Awaitable[None]:
     """Return what answers one message.
 
     Raises:
@@ -24,5 +23,4 @@ def post(visit: Visit, head: Head, message: Message) -> Awaitable[None]:
     if not message.is_request:
         # No notification means anything here: to cancel, the client closes its connection.
         return visit.reply(202)
-    request = modern_request(head, message, visit.mux)
-    return visit.serve([request], Exchange(streams=head.stream))
+    return Responder(visit).serve(modern_request(visit.table, message, visit.mux))

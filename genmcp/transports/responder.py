@@ -1,281 +1,173 @@
-"""A response in the making: what hooks say goes through the exchange and out to the client."""
+"""What answers a POST: its hooks run here, in the asyncio.Task of the request."""
 
 import asyncio
-import logging
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, ClassVar, Final
+from threading import Lock
+from types import coroutine
+from typing import Any, Final
 
 import msgspec
 
 from genmcp.channel import Channel
-from genmcp.core.actions import Abandon, Action, Record
-from genmcp.core.exchange import Exchange, State
+from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
-from genmcp.errors import Overloaded, StoreError
-from genmcp.mux.mux import Answer, Mux
-from genmcp.protocol.meta import RequestId
-from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.errors import Overloaded
+from genmcp.mux.calls import Reason
+from genmcp.mux.mux import Answer
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
-from genmcp.transports.asgi import ClientLeft, Headers, Receive, Send, encoded, left, perform
-from genmcp.transports.deadline import Deadline
+from genmcp.transports.asgi import ClientLeft, encoded
+from genmcp.transports.held import Held
+from genmcp.transports.steps import resume
+from genmcp.transports.visit import Visit
 
 __all__ = ["Responder"]
 
-logger = logging.getLogger("genmcp")
-
-_LAST_WORDS: Final = 1.0
-"""How long a client may take to read its answer when the server goes away."""
+_NO_ANSWER: Final = Answer(None)
+_making: Final = Lock()
 
 
 class Responder(msgspec.Struct, eq=False):
-    """Serves the requests of one POST: the sink of their channels, and the writer of the answer.
+    """Answers the requests of one POST; it is the sink of their channels.
 
-    It has an asyncio.Task for each hook (the mux made it) and, once a hook waits, one that
-    watches for the client to leave. However it ends, none of them is left behind.
+    Hooks run in the asyncio.Task of the POST. What only a response that takes its time needs is
+    made when one of them first speaks or waits.
     """
 
-    idle: ClassVar[bool] = False
-
-    _mux: Mux
-    _exchange: Exchange
-    _send: Send
-    _headers: Headers
-    _heartbeat: float
-    _session: str | None = None
-    _resumable: bool = False
-    _stopping: bool = False
+    visit: Visit
+    _request: Request | None = None
+    _held: Held | None = None
     _over: bool = False
-    _ready: list[Action] = msgspec.field(default_factory=list)
-    _hooks: dict[asyncio.Task[Answer], Request] = msgspec.field(default_factory=dict)
-    _unsent: int = 0
-    _newest: dict[RequestId, bytes] = msgspec.field(default_factory=dict)
-    _sent: asyncio.Event | None = None
-    _wake: asyncio.Event | None = None
-    _spoke: float = 0.0
-    _timer: asyncio.TimerHandle | None = None
-    _deadline: Deadline | None = None
-    _loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
-    _thread: int = msgspec.field(default_factory=threading.get_ident)
+
+    async def serve(self, request: Request) -> None:
+        """Answer the one *request* of a POST."""
+        self._request = request
+        try:
+            answer = await self._answer(request)
+            if self._held is None:  # it came at once, and is all there is to say
+                self._over = True
+                headers = encoded(answer.headers) if answer.headers else ()
+                await self.visit.reply(answer.status, answer.message or b"", headers)
+            else:
+                self._held.take(request, answer)
+                await self._held.finish()
+        except asyncio.CancelledError:
+            await self._tell_cancelled(request)
+            raise
+        finally:
+            self._over = True
+            if self._held is not None:
+                await self._held.end()
+
+    async def _tell_cancelled(self, request: Request) -> None:
+        """Tell whoever waits that the host, or the hook itself, has ended the call."""
+        if self._held is not None:
+            answer = self.visit.mux.refusal(request, Overloaded("The call was cancelled"))
+            self._held.take(request, answer)
+            self._held.hasten()
+            with suppress(ClientLeft, asyncio.CancelledError):
+                await self._held.finish()
+
+    async def serve_batch(
+        self, exchange: Exchange, requests: Sequence[Request], refused: Sequence[bytes]
+    ) -> None:
+        """Answer *requests*, each hook in an asyncio.Task of its own; *refused* are answered."""
+        session = requests[0].session if requests else None
+        self._held = held = Held(self.visit, exchange, session)
+        hooks = [asyncio.create_task(self._answer_member(request)) for request in requests]
+        try:
+            for message in refused:
+                held.refuse(message)
+            await asyncio.gather(*hooks)
+            await held.finish()
+        finally:
+            self._over = True
+            for hook in hooks:
+                hook.cancel()
+            await asyncio.gather(*hooks, return_exceptions=True)
+            await held.end()
+
+    async def _answer_member(self, request: Request) -> None:
+        answer = await self._answer(request)
+        assert self._held is not None
+        self._held.take(request, answer)
+
+    @coroutine
+    def _answer(self, request: Request) -> Generator[Any, Any, Answer]:
+        """Run the hook of *request* here; one that waits for nothing costs nothing more.
+
+        Raises:
+            asyncio.CancelledError: the host, or the hook itself, has cancelled this asyncio.Task.
+        """
+        visit = self.visit
+        mux = visit.mux
+        if mux.held.full and request.route is not None:  # what the mux answers itself never waits
+            try:
+                mux.held.check(visit.principal)
+            except Overloaded as error:
+                return mux.refusal(request, error)
+        channel = Channel(request, self, visit.principal, mux.assigns, visit.copied)
+        work = mux.answer(request, channel)
+        answer: Answer
+        try:
+            waited = work.send(None)
+        except StopIteration as done:
+            answer = done.value
+            return answer
+        held = self._holding()
+        held.hold(request)
+        answer = yield from self._waited(request, held, resume(work, waited))
+        return answer
+
+    async def _waited(
+        self, request: Request, held: Held, work: Coroutine[Any, Any, Answer]
+    ) -> Answer:
+        """Go on with *work*, which waits; return what is said of it in the end."""
+        answer = _NO_ANSWER
+        with suppress(asyncio.CancelledError):
+            answer = await work
+        reason = held.release(request)
+        if reason is Reason.ASKED:
+            return _NO_ANSWER
+        if reason is Reason.STOPPING and answer is _NO_ANSWER:
+            return self.visit.mux.refusal(request, Overloaded("The server is shutting down"))
+        return answer
+
+    def _holding(self) -> Held:
+        with _making:  # a thread of the hook may speak before the hook itself waits
+            if self._held is None:
+                assert self._request is not None
+                self._held = Held.of(self.visit, self._request, streams=self.visit.streams)
+            return self._held
+
+    # What channels say.
 
     @property
     def closed(self) -> bool:
-        """Whether the exchange is over."""
-        return self._over or self._exchange.closed
+        """Whether the response is over."""
+        return self._over or (self._held is not None and self._held.closed)
 
-    # What channels say. `def` hooks say it from threads.
-
-    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+    def note(
+        self, request: Request, method: str, params: Value | None
+    ) -> Coroutine[Any, Any, bool]:
         """Send a notification, in the words of the request's revision."""
-        message = self._mux.encoder.notification(request.revision, method, params)
-        if self._unsent > self._mux.limits.buffer and self._exchange.state is State.STREAMING:
-            if isinstance(params, ProgressNotificationParams):
-                self._newest[request.id] = message
-                await asyncio.sleep(0)
-                return True
-            await self._room()
-        self._unsent += len(message)
-        self._step(partial(self._exchange.note, message))
-        await asyncio.sleep(0)
-        return self._exchange.state is not State.WAITING
+        return self._holding().note(request, method, params)
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the request's own level, or its session's."""
         if request.session is None:
             return request.log_level
-        return await self._mux.sessions.level(request.session)
+        return await self.visit.mux.sessions.level(request.session)
 
     def open(self) -> None:
         """Make the response an event stream."""
-        self._step(self._exchange.open)
+        self._holding().open()
 
     def release(self, retry: int) -> None:
         """End the connection, not the stream, where the client can come back for it."""
-        self._step(partial(self._exchange.release, retry))
-
-    def hand_over(self) -> None:
-        """End the connection: another one goes on with the stream."""
-        self._step(self._exchange.hand_over)
+        self._holding().give_up(retry)
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the mux's pool."""
-        return await self._mux.in_thread(function, *arguments)
-
-    async def _room(self) -> None:
-        """Wait until the client has read what is there for it, or is given up."""
-        while self._sent and self._unsent > self._mux.limits.buffer and not self.closed:
-            self._sent.clear()
-            await self._sent.wait()
-
-    def _step(self, step: Callable[[], list[Action]]) -> None:
-        """Take a *step* of the exchange, in its own thread: now, or as soon as it is free."""
-        if threading.get_ident() == self._thread:
-            self._take(step)
-        else:
-            with suppress(RuntimeError):  # the loop was closed, and the exchange with it
-                self._loop.call_soon_threadsafe(self._take, step)
-
-    def _take(self, step: Callable[[], list[Action]]) -> None:
-        if not self.closed:
-            self._push(step())
-
-    # The life of the response.
-
-    def stop(self) -> None:
-        """Cancel what still runs, and say so to the client: the server is going away."""
-        self._stopping = True
-        if self._deadline is not None:
-            self._deadline.hasten(_LAST_WORDS)
-        self._abandon()
-
-    @property
-    def waits(self) -> bool:
-        """Whether there are hooks that have not ended."""
-        return bool(self._hooks)
-
-    @property
-    def ended(self) -> bool:
-        """Whether every hook has ended, so that all there is can be sent at once."""
-        return all(hook.done() for hook in self._hooks)
-
-    def refuse(self, message: bytes) -> None:
-        """Take in the answer of a request that makes no call."""
-        self._ready += self._exchange.answer(message)
-
-    def start(self, request: Request, channel: Channel) -> None:
-        """Begin to answer *request*; a hook that does not wait may have ended behind this."""
-        self._session = request.session
-        hook = self._mux.start(request, channel)
-        if hook.done():
-            self._answered(hook, request)
-        else:
-            self._hooks[hook] = request
-
-    async def wait(self, receive: Receive) -> None:
-        """Go on until every hook has ended: send what they say, break silences."""
-        self._wake = wake = asyncio.Event()
-        self._sent = sent = asyncio.Event()
-        watch = self._loop.create_task(self._watch(receive))
-        for task in (watch, *self._hooks):
-            task.add_done_callback(lambda _: wake.set())
-        self._spoke = self._loop.time()
-        self._timer = self._loop.call_later(self._heartbeat, self._beat)
-        try:
-            await self._flush_in_time()  # what was said before the first wait
-            while self._hooks:
-                await wake.wait()
-                wake.clear()
-                if watch.done():
-                    watch.result()
-                await self._flush_in_time()
-                sent.set()
-        finally:
-            self._timer.cancel()
-            watch.cancel()
-            await self.end(watch)
-
-    async def end(self, *tasks: "asyncio.Task[None]") -> None:
-        """Leave nothing behind: no hook that runs, no stream that somebody could wait for."""
-        self._over = True
-        self._abandon()
-        if self._sent is not None:
-            self._sent.set()  # a hook in a thread may wait for room that never comes
-        await asyncio.gather(*tasks, *self._hooks, return_exceptions=True)
-        if self._resumable and self._session is not None:
-            with suppress(StoreError):
-                await self._mux.replay.end(self._session, self._exchange.stream or "")
-
-    def _push(self, actions: list[Action]) -> None:
-        self._ready += actions
-        if self._wake is not None:
-            self._wake.set()
-
-    def _beat(self) -> None:
-        """Break the silence, if there was one since the last time."""
-        silent = self._loop.time() - self._spoke
-        if silent >= self._heartbeat:
-            self._push(self._exchange.beat())
-            silent = 0.0
-        self._timer = self._loop.call_later(self._heartbeat - silent, self._beat)
-
-    async def _watch(self, receive: Receive) -> None:
-        await left(receive)
-        self._push(self._exchange.leave())
-
-    def _collect(self) -> None:
-        """Take the answers of the hooks that have ended."""
-        for hook in [hook for hook in self._hooks if hook.done()]:
-            self._answered(hook, self._hooks.pop(hook))
-
-    def _answered(self, hook: asyncio.Task[Answer], request: Request) -> None:
-        if not self._exchange.closed:
-            if request.id in self._newest:
-                self._ready += self._exchange.note(self._newest.pop(request.id))
-            answer = self._answer_of(hook, request)
-            if answer.headers:
-                self._headers = [*self._headers, *encoded(answer.headers)]
-            self._ready += self._exchange.answer(answer.message, answer.status)
-
-    def _answer_of(self, hook: asyncio.Task[Answer], request: Request) -> Answer:
-        if not hook.cancelled():
-            return hook.result()
-        if self._stopping:
-            return self._mux.refusal(request, Overloaded("The server is shutting down"))
-        # Nobody here asked for it: a hook that cancels its own task has failed.
-        return self._mux.failure(request, RuntimeError("a hook cancelled itself"))
-
-    async def _flush_in_time(self) -> None:
-        """Flush, but give the connection up if the client reads nothing of it for too long."""
-        stall = _LAST_WORDS if self._stopping else self._mux.limits.stall
-        self._deadline = deadline = Deadline(stall)
-        try:
-            await self.flush()
-        except asyncio.CancelledError:
-            if not deadline.was_the_only_reason():
-                raise
-            logger.info("a client reads nothing any more: its connection is given up")
-            self._push(self._exchange.leave())
-        finally:
-            deadline.lift()
-        newest, self._newest = self._newest, {}
-        for message in newest.values():
-            self._take(partial(self._exchange.note, message))
-
-    async def flush(self) -> None:
-        """Take the answers that are there, and do what the exchange asks for.
-
-        What is sent can be resumed from at once.
-        """
-        if self._hooks:
-            self._collect()
-        actions, self._ready = self._ready, []
-        self._unsent = 0
-        if not actions:
-            return
-        kinds = set(map(type, actions))
-        if Record in kinds:
-            await self._keep([action for action in actions if isinstance(action, Record)])
-        try:
-            await perform(actions, self._send, self._headers)
-            self._spoke = self._loop.time()
-        except ClientLeft:
-            kinds.update(map(type, self._exchange.leave()))
-        if Abandon in kinds:
-            self._abandon()
-
-    async def _keep(self, records: Sequence[Record]) -> None:
-        if self._session is None:
-            return
-        self._resumable = not records[-1].last
-        try:
-            await self._mux.replay.keep(self._session, records)
-        except StoreError as error:
-            # Its client is still told; only one that lost its connection cannot come back.
-            logger.warning("what a stream says cannot be kept for resuming it: %s", error)
-
-    def _abandon(self) -> None:
-        for hook in self._hooks:
-            hook.cancel()
+        return await self.visit.mux.in_thread(function, *arguments)

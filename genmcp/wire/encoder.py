@@ -7,7 +7,6 @@ import msgspec
 from genmcp.errors import McpError, ResourceNotFound
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.meta import SERVER_INFO
-from genmcp.protocol.result import CacheableResult
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value
 from genmcp.wire import jsonrpc
@@ -27,9 +26,8 @@ class Encoder:
 
     def __init__(self, info: Implementation) -> None:
         self._info = msgspec.to_builtins(info)
-        named = b'"_meta":' + _json.encode({SERVER_INFO: self._info})
-        self._complete = b'{"resultType":"complete",' + named
-        self._named = named
+        self._named = b'"_meta":' + _json.encode({SERVER_INFO: self._info})
+        self._complete = b'{"resultType":"complete",' + self._named
         self._kept: dict[tuple[str, type], tuple[Value, bytes]] = {}
 
     def result(self, revision: Revision, value: Value) -> bytes:
@@ -37,18 +35,19 @@ class Encoder:
 
         A result that anybody may keep is encoded once, as long as it is the same object.
         """
-        if not isinstance(value, CacheableResult) or value.cache_scope != "public":
-            return self._encode(revision, value)
-        place = (revision.version, type(value))
-        kept = self._kept.get(place)
-        if kept is None or kept[0] is not value:
-            kept = self._kept[place] = (value, self._encode(revision, value))
-        return kept[1]
+        if getattr(value, "cache_scope", "") == "public":
+            kept = self._kept.get((revision.version, type(value)))
+            if kept is not None and kept[0] is value:
+                return kept[1]
+            encoded = self._encode(revision, value)
+            self._kept[revision.version, type(value)] = (value, encoded)
+            return encoded
+        return self._encode(revision, value)
 
     def _encode(self, revision: Revision, value: Value) -> bytes:
         if not revision.modern:
             return _json.encode(revision.down(value))
-        kind = getattr(value, "result_type", "complete")
+        kind: str = getattr(value, "result_type", "complete")
         meta = getattr(value, "meta", None)
         if meta is not None:
             value = msgspec.structs.replace(value, meta={SERVER_INFO: self._info, **meta})
@@ -58,7 +57,7 @@ class Encoder:
         else:
             head = b'{"resultType":"%b",%b' % (kind.encode(), self._named)
         body = _json.encode(value)
-        return head + (b"}" if body == b"{}" else b"," + body[1:])
+        return b"%b}" % head if body == b"{}" else b"%b,%b" % (head, body[1:])
 
     def response(self, revision: Revision, id: jsonrpc.RequestId, value: Value) -> bytes:
         """Return the whole response to request *id*."""

@@ -15,7 +15,6 @@ from genmcp.errors import ConfigurationError, Refused
 
 __all__ = [
     "Gate",
-    "Head",
     "Security",
     "cors_headers",
     "is_loopback",
@@ -92,17 +91,6 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
-class Head(msgspec.Struct, frozen=True):
-    """An accepted HTTP head.
-
-    `json` and `stream` say which media types the client takes.
-    """
-
-    headers: dict[bytes, bytes]
-    json: bool = True
-    stream: bool = True
-
-
 class Gate:
     """Judges heads by one `Security`."""
 
@@ -110,48 +98,53 @@ class Gate:
         self._origins = frozenset(origin.lower() for origin in security.allowed_origins)
         hosts = security.allowed_hosts
         self._hosts = None if hosts is None else tuple(host.lower() for host in hosts)
-        self._origin_verdict = lru_cache(maxsize=256)(self._judge_origin)
-        self._host_verdict = lru_cache(maxsize=256)(self._judge_host)
+        self._check = lru_cache(maxsize=1024)(self._judge)
 
     def admit(self, headers: Headers, peer: str | None) -> dict[bytes, bytes]:
         """Return *headers* as a table, once origin and host are found good.
 
-        Names are in lower case, as ASGI has them; blanks around values do not count. *peer* is
-        the address the connection comes from, None if that is not known.
+        Names are in lower case, as ASGI has them; whoever reads a value takes off the blanks
+        around it, which not every server does. *peer* is the address the connection comes from,
+        None if that is not known.
 
         Raises:
             Refused: 400 for a header sent twice, 403 for the origin, 421 for the host.
         """
-        pairs = list(headers)
-        table = {name: value.strip() for name, value in pairs}
+        pairs = headers if isinstance(headers, list) else list(headers)
+        table = dict(pairs)
         if len(table) != len(pairs):
             table = _joined(pairs)
+        self._check(table.get(b"origin"), table.get(b"host", b""), peer)
+        return table
+
+    def _judge(self, origin: bytes | None, host: bytes, peer: str | None) -> None:
+        """Check who asks; who was found good is remembered.
+
+        Raises:
+            Refused: 403 for the origin, 421 for the host.
+        """
         loopback = is_loopback(peer)
-        origin = table.get(b"origin")
-        if origin is not None and not self._origin_verdict(origin, loopback):
+        if origin is not None and not self._judge_origin(origin, loopback):
             raise Refused(
                 f"Origin not allowed: {origin.decode('latin-1')}. "
                 f"Add it to allowed_origins to let this page call the server.",
                 status=403,
             )
-        if (loopback or self._hosts is not None) and not self._host_verdict(
-            table.get(b"host", b""), loopback
-        ):
+        if (loopback or self._hosts is not None) and not self._judge_host(host, loopback):
             raise Refused(
-                f"Host not allowed: {table.get(b'host', b'').decode('latin-1')}. "
+                f"Host not allowed: {host.decode('latin-1')}. "
                 f"Add it to allowed_hosts if this server is meant to answer to that name.",
                 status=421,
             )
-        return table
 
     def _judge_origin(self, origin: bytes, loopback: bool) -> bool:
-        text = origin.decode("latin-1").lower()
+        text = origin.strip().decode("latin-1").lower()
         if "*" in self._origins or text in self._origins:
             return True
         return loopback and _is_local_name(_host_name(text.partition("://")[2]))
 
     def _judge_host(self, host: bytes, loopback: bool) -> bool:
-        text = host.decode("latin-1").lower()
+        text = host.strip().decode("latin-1").lower()
         name = _host_name(text)
         if loopback and _is_local_name(name):
             return True
@@ -165,32 +158,36 @@ class Gate:
         return False
 
 
-def judge_post(table: dict[bytes, bytes]) -> Head:
-    """Return the head of a POST that carries a message.
+def judge_post(table: dict[bytes, bytes]) -> bool:
+    """Judge the head of a POST that carries a message; return whether event streams are taken.
 
     Raises:
         Refused: 415 unless the body is JSON, 406 unless the client takes JSON.
     """
-    if not _is_json(table.get(b"content-type", b"")):
-        given = table.get(b"content-type", b"(none)").decode("latin-1")
+    return _takes_stream(table.get(b"content-type", b""), table.get(b"accept", b"*/*"))
+
+
+@lru_cache(maxsize=256)
+def _takes_stream(content_type: bytes, accept: bytes) -> bool:
+    if content_type.partition(b";")[0].strip().lower() != b"application/json":
+        given = content_type.decode("latin-1") or "(none)"
         raise Refused(f"Content-Type must be application/json, not {given}", status=415)
-    json, stream = _accepted(table.get(b"accept", b"*/*"))
+    json, stream = _accepted(accept)
     if not json:
         wanted = "application/json, and should list text/event-stream"
         raise Refused(f"Accept must list {wanted}", status=406)
-    return Head(table, json, stream)
+    return stream
 
 
-def judge_get(table: dict[bytes, bytes]) -> Head:
-    """Return the head of a GET that opens a stream (revisions before 2026-07-28).
+def judge_get(table: dict[bytes, bytes]) -> None:
+    """Judge the head of a GET that opens a stream (revisions before 2026-07-28).
 
     Raises:
         Refused: 406 unless the client takes event streams.
     """
-    json, stream = _accepted(table.get(b"accept", b"*/*"))
+    _, stream = _accepted(table.get(b"accept", b"*/*"))
     if not stream:
         raise Refused("Accept must list text/event-stream", status=406)
-    return Head(table, json, stream)
 
 
 def cors_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
@@ -213,11 +210,6 @@ def preflight_headers(table: dict[bytes, bytes], origin: bytes) -> list[tuple[by
         (b"access-control-allow-headers", b", ".join([_ALLOWED, *mirrored])),
         (b"access-control-max-age", b"600"),
     ]
-
-
-@lru_cache(maxsize=256)
-def _is_json(content_type: bytes) -> bool:
-    return content_type.partition(b";")[0].strip().lower() == b"application/json"
 
 
 @lru_cache(maxsize=256)

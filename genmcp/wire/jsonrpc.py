@@ -6,7 +6,7 @@ the method decodes them with its own type. 2026-07-28, basic, "Messages".
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -16,6 +16,8 @@ __all__ = [
     "ErrorBody",
     "Message",
     "RequestId",
+    "RequestOf",
+    "check",
     "decode",
     "encode_batch",
     "encode_error",
@@ -23,10 +25,13 @@ __all__ = [
     "encode_notification",
     "encode_response",
     "id_of",
+    "params_of",
+    "parse",
 ]
 
 RequestId = int | str
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 _BRACKETS = b"[{]}"
@@ -40,6 +45,15 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
     code: int
     message: str
     data: Any = None
+
+
+class RequestOf(msgspec.Struct, Generic[P], frozen=True):
+    """A request whose params are a P."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: RequestId
+    params: P
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -89,9 +103,29 @@ def decode(body: bytes, *, max_depth: int = 64) -> Message | list[Message | Inva
         ParseError: *body* is not JSON text in UTF-8.
         InvalidRequest: it is JSON, but not a JSON-RPC message, or nests deeper than *max_depth*.
     """
+    check(body, max_depth)
+    return parse(body)
+
+
+def check(body: bytes, max_depth: int) -> None:
+    """Check what has to be known of *body* before any decoder sees it.
+
+    Raises:
+        ParseError: it is no text in UTF-8; a decoder skips raw members without looking into them.
+        InvalidRequest: it nests deeper than *max_depth*.
+    """
     if not body.isascii():
-        _check_utf8(body)
-    _check_depth(body, max_depth)
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise ParseError(f"The body is not JSON: {error}") from None
+    # Counting brackets costs next to nothing and bounds the depth of every ordinary body.
+    if body.count(b"[") + body.count(b"{") > max_depth:
+        _check_depth(body, max_depth)
+
+
+def parse(body: bytes) -> Message | list[Message | InvalidRequest]:
+    """Return what `decode` does, for a *body* that is checked."""
     if body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"[":
         return _decode_batch(body)
     return _decode_one(body)
@@ -140,14 +174,6 @@ def _parse(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
         raise InvalidRequest("The body nests deeper than can be followed here") from None
 
 
-def _check_utf8(body: bytes) -> None:
-    """Refuse what is no text: the decoder skips raw members without looking into them."""
-    try:
-        body.decode()
-    except UnicodeDecodeError as error:
-        raise ParseError(f"The body is not JSON: {error}") from None
-
-
 def id_of(body: bytes | msgspec.Raw) -> RequestId | None:
     """Return the id a faulty *body* carries, so that its error can be matched; None if none."""
     try:
@@ -157,14 +183,16 @@ def id_of(body: bytes | msgspec.Raw) -> RequestId | None:
     return found if isinstance(found, int | str) and not isinstance(found, bool) else None
 
 
+def params_of(request: bytes) -> msgspec.Raw:
+    """Return the params of a *request*, which was found good, as they came."""
+    return _decoder.decode(request).params
+
+
 def _check_depth(body: bytes, limit: int) -> None:
     """Refuse nesting past *limit* before a recursive decoder meets it.
 
-    Counting brackets costs next to nothing and bounds the depth of every ordinary body. Only
-    past that is the true depth found. All of it is linear, whatever the body holds.
+    Linear, whatever the body holds.
     """
-    if body.count(b"[") + body.count(b"{") <= limit:
-        return
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
     outside_strings = b"".join(unescaped.split(b'"')[::2])
     steps = memoryview(outside_strings.translate(_AS_STEPS, _NOT_BRACKETS)).cast("b")
@@ -179,7 +207,9 @@ def encode_id(id: RequestId) -> bytes:
 
 def encode_response(id: RequestId, result: bytes) -> bytes:
     """Return the response to request *id* around a *result* that is JSON already."""
-    return b"".join((b'{"jsonrpc":"2.0","id":', encode_id(id), b',"result":', result, b"}"))
+    if type(id) is int:
+        return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result)
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encoder.encode(id), result)
 
 
 def encode_error(id: RequestId | None, error: McpError, code: int | None = None) -> bytes:

@@ -78,7 +78,8 @@ def check_method(headers: Mapping[bytes, bytes], method: str) -> None:
     Raises:
         HeaderMismatch: it is missing or says something else; the message names both values.
     """
-    _compare("Mcp-Method", _plain("Mcp-Method", headers.get(b"mcp-method")), method)
+    if (found := _plain("Mcp-Method", headers.get(b"mcp-method"))) != method:
+        raise _mismatch("Mcp-Method", found, method)
 
 
 def check_name(headers: Mapping[bytes, bytes], name: str) -> None:
@@ -87,7 +88,8 @@ def check_name(headers: Mapping[bytes, bytes], name: str) -> None:
     Raises:
         HeaderMismatch: it is missing or says something else; the message names both values.
     """
-    _compare("Mcp-Name", decode_value("Mcp-Name", headers.get(b"mcp-name")), name)
+    if (found := decode_value("Mcp-Name", headers.get(b"mcp-name"))) != name:
+        raise _mismatch("Mcp-Name", found, name)
 
 
 def check_params(
@@ -133,12 +135,10 @@ def _is_wrapped(text: str) -> bool:
     return whole and text.startswith(_PREFIX) and text.endswith(_SUFFIX)
 
 
-def _compare(label: str, found: str, expected: str) -> None:
-    if found != expected:
-        raise HeaderMismatch(
-            f"Header mismatch: {label} header value {found!r} does not match "
-            f"body value {expected!r}"
-        )
+def _mismatch(label: str, found: str, expected: str) -> HeaderMismatch:
+    return HeaderMismatch(
+        f"Header mismatch: {label} header value {found!r} does not match body value {expected!r}"
+    )
 
 
 def _at(arguments: Any, path: tuple[str, ...]) -> Any:

@@ -14,6 +14,7 @@ from genmcp.core.server_dispatch import (
     era_of,
     modern_request,
     params_of,
+    request_at_once,
     session_request,
 )
 from genmcp.core.session import Session
@@ -28,7 +29,6 @@ from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
 from genmcp.wire import jsonrpc
-from genmcp.wire.http import Head
 from genmcp.wire.jsonrpc import Message
 from genmcp.wire.mirror import HeaderRule
 
@@ -73,15 +73,13 @@ def message(method: str | None, params: Any = None, id: int | str | None = 1) ->
     return decoded
 
 
-def head(**headers: str | None) -> Head:
-    """Return a head: `mcp_name="add"` is the header `mcp-name`; None leaves one out."""
-    return Head(
-        {
-            name.replace("_", "-").encode(): value.encode()
-            for name, value in headers.items()
-            if value is not None
-        }
-    )
+def head(**headers: str | None) -> dict[bytes, bytes]:
+    """Return headers: `mcp_name="add"` is the header `mcp-name`; None leaves one out."""
+    return {
+        name.replace("_", "-").encode(): value.encode()
+        for name, value in headers.items()
+        if value is not None
+    }
 
 
 def refused(error: McpError) -> tuple[int, int]:
@@ -205,11 +203,46 @@ def test_dispatch_batch_belongs_to_a_session_of_its_revision(version: bytes) -> 
 def modern(
     method: str = "tools/call", params: Any = None, catalog: Offer | None = None, **headers: Any
 ) -> Any:
-    """Make a request that is right but for what is given."""
+    """Make a request that is right but for what is given.
+
+    Read at once it is the same request; and it is never read at once if it is refused.
+    """
     if params is None:
         params = {"name": "add", "_meta": META}
     standard = {"mcp_protocol_version": MODERN_VERSION, "mcp_method": method, "mcp_name": "add"}
-    return modern_request(head(**standard | headers), message(method, params), catalog or Offer())
+    given, catalog = head(**standard | headers), catalog or Offer()
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    at_once = request_at_once(given, body, catalog)
+    try:
+        request = modern_request(given, message(method, params), catalog)
+    except McpError:
+        assert at_once is None
+        raise
+    if at_once is not None:
+        for name in ("id", "method", "params", "revision", "client", "session", "route", "meta"):
+            assert getattr(request, name) == getattr(at_once, name)
+    return request
+
+
+def test_dispatch_plain_request_is_read_at_once() -> None:
+    """One that is in order is decoded once, as what its headers say."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    body |= {"params": {"name": "add", "_meta": META}}
+    given = head(mcp_protocol_version=MODERN_VERSION, mcp_method="tools/call", mcp_name="add")
+
+    request = request_at_once(given, json.dumps(body).encode(), Offer())
+
+    assert request is not None
+    assert Offer.routes["tools/call", "add"] is request.route
+
+
+@pytest.mark.parametrize("name", ["mcp_protocol_version", "mcp_method", "mcp_name"])
+def test_dispatch_blanks_around_a_header_do_not_count(name: str) -> None:
+    """RFC 9110, 5.5: they are no part of the value, though not every server takes them off."""
+    standard = {"mcp_protocol_version": MODERN_VERSION, "mcp_method": "tools/call"}
+    standard |= {"mcp_name": "add"}
+
+    assert "add" == modern(**{name: f" {standard[name]}\t"}).params.name
 
 
 def test_dispatch_modern_request_is_all_a_server_needs() -> None:

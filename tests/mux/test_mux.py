@@ -1,6 +1,5 @@
 """The mux: what it is made of, and how it routes."""
 
-import asyncio
 import logging
 from typing import Any
 
@@ -213,24 +212,6 @@ async def test_mux_closes_the_store_it_was_given() -> None:
 async def test_mux_tells_how_much_is_open() -> None:
     """Its repr names the server."""
     assert "test" in repr(Mux(suite()))
-
-
-async def test_mux_cancels_what_is_on_a_loop_that_died() -> None:
-    """Nothing happens: what was there went with its loop."""
-    mux = Mux(suite())
-
-    class Gone:
-        def get_loop(self) -> asyncio.AbstractEventLoop:
-            loop = asyncio.new_event_loop()
-            loop.close()
-            return loop
-
-        def cancel(self) -> None: ...
-
-    mux._calls["key"] = {Gone(): 1}  # type: ignore[dict-item]
-    mux.cancel("key", 1)
-    mux.cancel("key", 2)
-    mux.cancel("unknown")
 
 
 async def test_mux_that_is_closed_fails_what_it_can_not_do(

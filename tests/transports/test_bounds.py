@@ -237,8 +237,8 @@ async def test_bounds_thread_that_waits_for_room_is_let_go() -> None:
         assert await asyncio.to_thread(ended.wait, PATIENCE)
 
 
-async def test_bounds_hook_that_cancels_itself_has_failed() -> None:
-    """Its request is answered: nobody else asked for the cancellation."""
+async def test_bounds_hook_that_cancels_itself_cancels_its_request() -> None:
+    """The host sees it, as it would for its own code, and the client is told."""
 
     @tool
     async def give_up() -> None:
@@ -248,7 +248,9 @@ async def test_bounds_hook_that_cancels_itself_has_failed() -> None:
         await asyncio.sleep(0)
 
     client = Client(served(give_up))
+    async with client.open(client.call("give_up")) as connection:
+        await connection.over()
 
-    answered = await client.send(client.call("give_up"))
-
-    assert answered.json["result"]["isError"]
+    assert connection.task.cancelled()
+    assert 503 == connection.status
+    assert "cancelled" in connection.json["error"]["message"]

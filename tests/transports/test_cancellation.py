@@ -149,12 +149,11 @@ async def test_cancel_by_the_host_leaves_no_hook(swallows: bool) -> None:
     waits, over = asyncio.Event(), asyncio.Event()
 
     @tool
-    async def slow(channel: Channel) -> str:
+    async def slow() -> str:
         waits.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            assert channel.closed
             over.set()
             if not swallows:
                 raise
@@ -214,7 +213,7 @@ async def test_cancel_notification_cancels_and_nothing_is_answered(version: str,
 
     assert held.saw[0] == "cancelled"
     assert (202, b"") == (connection.status, connection.body)
-    assert (set(), {}) == (client.app.mux._cancelled, client.app.mux._calls)
+    assert 0 == len(client.app.mux.calls)
 
 
 async def test_cancel_notification_ends_a_stream_without_an_answer() -> None:
@@ -322,7 +321,7 @@ async def test_cancel_means_all_calls_of_one_id() -> None:
     go.set()
     one, two = await both()
     assert ["a", "b"] == [c.json["result"]["content"][0]["text"] for c in (one, two)]
-    assert not client.app.mux._calls
+    assert 0 == len(client.app.mux.calls)
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])

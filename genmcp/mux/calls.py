@@ -1,0 +1,94 @@
+"""Hooks that wait, and how they are cancelled."""
+
+import asyncio
+from contextlib import suppress
+from enum import Enum
+
+from genmcp.core.request import Request
+from genmcp.protocol.meta import RequestId
+
+__all__ = ["Calls", "Hook", "Reason"]
+
+
+class Reason(Enum):
+    """Why a hook is cancelled."""
+
+    ASKED = "asked"
+    """Its client asked for it, and gets no answer."""
+    LEFT = "left"
+    """Its client has left, and nobody would read the answer."""
+    STOPPING = "stopping"
+    """The server is going away."""
+
+
+class Hook:
+    """The hook of *request*, waiting for something in the running asyncio.Task."""
+
+    __slots__ = ("_cancels", "_loop", "_reason", "_task", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._reason: Reason | None = None
+        self._cancels = 0
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task(self._loop)
+
+    def cancel(self, reason: Reason) -> None:
+        """Cancel it, from any thread, if it has not ended by then."""
+        with suppress(RuntimeError):  # its loop was closed, and it went with it
+            self._loop.call_soon_threadsafe(self.cancel_now, reason)
+
+    def cancel_now(self, reason: Reason) -> None:
+        """Cancel it, from its own loop, if it has not ended."""
+        if self._task is not None:
+            if self._reason is not Reason.ASKED:
+                self._reason = reason
+            self._cancels += 1
+            self._task.cancel()
+
+    def end(self) -> Reason | None:
+        """Take in that it has ended; return why it was cancelled, None if it was not.
+
+        Its asyncio.Task goes on, and is not cancelled any more.
+
+        Raises:
+            asyncio.CancelledError: somebody else has cancelled the asyncio.Task.
+        """
+        task, self._task = self._task, None
+        assert task is not None
+        for _ in range(self._cancels):
+            task.uncancel()
+        if task.cancelling():
+            raise asyncio.CancelledError
+        return self._reason
+
+
+class Calls:
+    """The waiting hooks of sessions, so that their clients can cancel them."""
+
+    def __init__(self) -> None:
+        self._hooks: dict[str, list[Hook]] = {}
+
+    def __len__(self) -> int:
+        return len(self._hooks)
+
+    def add(self, session: str, hook: Hook) -> None:
+        """Know of a *hook* of *session* that waits."""
+        self._hooks.setdefault(session, []).append(hook)
+
+    def discard(self, session: str, hook: Hook) -> None:
+        """Forget a *hook* that has ended."""
+        self._hooks[session].remove(hook)
+        if not self._hooks[session]:
+            del self._hooks[session]
+
+    def cancel(self, session: str, id: RequestId | None = None) -> None:
+        """Cancel what is open here of a *session*: the call *id*, or all calls.
+
+        A call that is cancelled is not answered, whatever its hook makes of it. An unknown one
+        is ignored (2025-11-25, cancellation, "Behavior Requirements"). Of two with one id, which
+        no client may send, both are meant.
+        """
+        for hook in list(self._hooks.get(session, ())):
+            if id is None or id == hook.request.id:
+                hook.cancel(Reason.ASKED)

@@ -1,0 +1,251 @@
+"""A response that takes its time: its hooks wait, or have something to say on the way."""
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Final
+
+from genmcp.core.actions import Action, Record
+from genmcp.core.exchange import Exchange, State
+from genmcp.core.request import Request
+from genmcp.core.server_dispatch import exchange_of
+from genmcp.errors import StoreError
+from genmcp.mux.calls import Hook, Reason
+from genmcp.mux.mux import Answer
+from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.value import Value
+from genmcp.transports.asgi import encoded, left
+from genmcp.transports.outgoing import Outgoing
+from genmcp.transports.visit import Visit
+
+__all__ = ["Held"]
+
+logger = logging.getLogger("genmcp")
+
+_TURN: Final = 0.001
+"""For how many seconds a hook may go on speaking before others run."""
+
+
+class Held:
+    """The response to the requests of *exchange*.
+
+    Once one of their hooks waits it has a watch for the client to leave and a heartbeat, and
+    counts as open; however it ends, none of that is left behind.
+    """
+
+    idle = False
+
+    def __init__(self, visit: Visit, exchange: Exchange, session: str | None) -> None:
+        self._visit = visit
+        self._exchange = exchange
+        self._session = session
+        self._outgoing = Outgoing(
+            visit.send,
+            visit.headers,
+            visit.mux.limits,
+            keep=self._keep,
+            left=self._leave,
+            said=self._say_newest,
+        )
+        self._hooks: dict[Request, Hook] = {}
+        self._newest: dict[Request, bytes] = {}
+        self._open = ExitStack()
+        self._watch: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = visit.loop
+        self._turn = 0.0
+        self._resumable = False
+        self._over = False
+
+    @classmethod
+    def of(cls, visit: Visit, request: Request, *, streams: bool) -> "Held":
+        """Return the response to the one *request* of a POST."""
+        resumable = streams and request.session is not None
+        stream = secrets.token_urlsafe(9) if resumable else None
+        exchange = exchange_of([request], request.revision, stream=stream, streams=streams)
+        return cls(visit, exchange, request.session)
+
+    # What hooks say. `def` hooks say it from threads.
+
+    @property
+    def closed(self) -> bool:
+        """Whether the exchange is over."""
+        return self._over or self._exchange.closed
+
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+        """Send a notification; return whether the client takes any."""
+        message = self._visit.mux.encoder.notification(request.revision, method, params)
+        if self._outgoing.full and self._exchange.state is State.STREAMING:
+            if isinstance(params, ProgressNotificationParams):
+                self._newest[request] = message
+                await asyncio.sleep(0)
+                return True
+            await self._outgoing.room()
+        self._step(partial(self._exchange.note, message), len(message))
+        await self._let_others_run()
+        return self._exchange.state is not State.WAITING
+
+    async def _let_others_run(self) -> None:
+        """Take turns, but not after each of many words: those said in one turn go out together."""
+        now = time.monotonic()
+        if now - self._turn > _TURN:
+            await asyncio.sleep(0)
+            self._turn = time.monotonic()
+
+    def open(self) -> None:
+        """Make the response an event stream."""
+        self._step(self._exchange.open)
+
+    def give_up(self, retry: int) -> None:
+        """End the connection, not the stream, where the client can come back for it."""
+        self._step(partial(self._exchange.release, retry))
+
+    def hand_over(self) -> None:
+        """End the connection: another one goes on with the stream."""
+        self._step(self._exchange.hand_over)
+
+    def _step(self, step: Callable[[], list[Action]], size: int = 0) -> None:
+        """Take a *step* of the exchange, in its own thread: now, or as soon as it is free."""
+        if threading.get_ident() == self._visit.thread:
+            self._take_step(step, size)
+        else:
+            with suppress(RuntimeError):  # the loop was closed, and the exchange with it
+                self._loop.call_soon_threadsafe(self._take_step, step, size)
+
+    def _take_step(self, step: Callable[[], list[Action]], size: int = 0) -> None:
+        if not self.closed:
+            self._outgoing.push(step(), size)
+
+    # Its hooks.
+
+    def hold(self, request: Request) -> None:
+        """Take in that the hook of *request* waits for something, in the running asyncio.Task."""
+        self._hooks[request] = hook = Hook(request)
+        if request.session is not None:
+            self._visit.mux.calls.add(request.session, hook)
+        if self._watch is None:
+            self._begin()
+
+    def release(self, request: Request) -> Reason | None:
+        """Take in that a hook has ended; return why it was cancelled, if it was.
+
+        Raises:
+            asyncio.CancelledError: somebody else has cancelled the asyncio.Task it ran in.
+        """
+        hook = self._hooks.pop(request, None)
+        if hook is None:
+            return None
+        if request.session is not None:
+            self._visit.mux.calls.discard(request.session, hook)
+        return hook.end()
+
+    def take(self, request: Request, answer: Answer) -> None:
+        """Take in what answers *request*."""
+        if self._exchange.closed:
+            return
+        if request in self._newest:
+            self._outgoing.push(self._exchange.note(self._newest.pop(request)))
+        if answer.headers:
+            self._outgoing.headers = [*self._outgoing.headers, *encoded(answer.headers)]
+        self._outgoing.push(self._exchange.answer(answer.message, answer.status))
+
+    def refuse(self, message: bytes) -> None:
+        """Take in the answer of a request that makes no call."""
+        self._outgoing.push(self._exchange.answer(message))
+
+    # Its life.
+
+    def _begin(self) -> None:
+        """Count as open, watch for the client to leave, break silences: until `end`."""
+        visit = self._visit
+        stream = self._exchange.stream
+        visit.mux.held.take(visit.principal)
+        self._open.callback(visit.mux.held.leave, visit.principal)
+        visit.shutdown.add(self)
+        self._open.callback(visit.shutdown.discard, self)
+        self._open.enter_context(visit.mux.replay.written(self._session, stream, self))
+        self._watch = self._loop.create_task(self._watch_client())
+        self._timer = self._loop.call_later(visit.heartbeat, self._beat)
+        self._outgoing.write()
+
+    async def finish(self) -> None:
+        """Send what is left.
+
+        Raises:
+            Exception: what the host's `receive` or `send` has raised.
+        """
+        if self._watch is not None and self._watch.done():
+            self._watch.result()
+        await self._outgoing.finish()
+
+    async def end(self) -> None:
+        """Leave nothing behind: no asyncio.Task, no stream that somebody could wait for."""
+        self._over = True
+        for request in list(self._hooks):
+            with suppress(asyncio.CancelledError):
+                self.release(request)
+        self._visit.answered = self._outgoing.begun
+        self._open.close()
+        tasks = self._outgoing.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+            tasks.append(self._watch)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._resumable and self._session is not None:
+            with suppress(StoreError):
+                await self._visit.mux.replay.end(self._session, self._exchange.stream or "")
+
+    def stop(self) -> None:
+        """Cancel what still runs, and say so to the client: the server is going away."""
+        self.hasten()
+        self._cancel(Reason.STOPPING)
+
+    def hasten(self) -> None:
+        """Give the client no more than a moment to read what is left."""
+        self._outgoing.hasten()
+
+    def _leave(self) -> None:
+        if self._exchange.leave():
+            self._cancel(Reason.LEFT)
+
+    def _cancel(self, reason: Reason) -> None:
+        for hook in self._hooks.values():
+            hook.cancel_now(reason)
+
+    async def _watch_client(self) -> None:
+        try:
+            await left(self._visit.receive)
+        except Exception:
+            self._cancel(Reason.LEFT)
+            raise
+        self._leave()
+
+    def _beat(self) -> None:
+        """Break the silence, if there was one since the last time."""
+        silent = self._loop.time() - self._outgoing.spoke
+        if silent >= self._visit.heartbeat:
+            self._outgoing.push(self._exchange.beat())
+            silent = 0.0
+        self._timer = self._loop.call_later(self._visit.heartbeat - silent, self._beat)
+
+    def _say_newest(self) -> None:
+        newest, self._newest = self._newest, {}
+        for message in newest.values():
+            self._take_step(partial(self._exchange.note, message), len(message))
+
+    async def _keep(self, records: Sequence[Record]) -> None:
+        if self._session is None:
+            return
+        self._resumable = not records[-1].last
+        try:
+            await self._visit.mux.replay.keep(self._session, records)
+        except StoreError as error:
+            # Its client is still told; only one that lost its connection cannot come back.
+            logger.warning("what a stream says cannot be kept for resuming it: %s", error)

@@ -1,0 +1,137 @@
+"""What a response has still to say, sent as fast as its client reads."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from genmcp.core.actions import Action, Record
+from genmcp.mux.limits import Limits
+from genmcp.transports.asgi import ClientLeft, Headers, Send, perform
+from genmcp.transports.deadline import Deadline
+
+__all__ = ["Outgoing"]
+
+logger = logging.getLogger("genmcp")
+
+_LAST_WORDS: Final = 1.0
+"""How long a client may take to read its answer when the server goes away."""
+
+
+class Outgoing(msgspec.Struct, eq=False):
+    """The actions of one response that are still to be performed.
+
+    headers: go out with the response. keep: keeps records, before what they say is sent. left:
+    is told when the client has closed the connection, or reads nothing for `limits.stall`
+    seconds. said: is told when all there was has been sent. spoke: when that was last, by the
+    loop's clock. begun: whether anything was.
+    """
+
+    send: Send
+    headers: Headers
+    limits: Limits
+    keep: Callable[[Sequence[Record]], Awaitable[None]]
+    left: Callable[[], None]
+    said: Callable[[], None]
+    spoke: float = 0.0
+    begun: bool = False
+    _ready: list[Action] = msgspec.field(default_factory=list)
+    _size: int = 0
+    _writes: bool = False
+    _writer: "asyncio.Task[None] | None" = None
+    _wake: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    _sent: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    _finishing: bool = False
+    _stopping: bool = False
+    _deadline: Deadline | None = None
+
+    def push(self, actions: Sequence[Action], size: int = 0) -> None:
+        """Take in *actions*, which are about *size* bytes, to be sent with what is there."""
+        self._ready += actions
+        self._size += size
+        if self._writes:
+            self._wake_writer()
+
+    def write(self) -> None:
+        """From now on, send what is there and whatever comes as soon as the loop is free."""
+        self._writes = True
+        self.spoke = asyncio.get_running_loop().time()
+        if self._ready:
+            self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        self._wake.set()
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write())
+
+    @property
+    def full(self) -> bool:
+        """Whether some of it should be read before more is said."""
+        return self._size > self.limits.buffer
+
+    async def room(self) -> None:
+        """Wait until the client has read what is there for it, or is given up."""
+        while self.full and not self._finishing:
+            self._sent.clear()
+            await self._sent.wait()
+
+    async def finish(self) -> None:
+        """Send what is left."""
+        self._writes = False
+        self._finishing = True
+        if self._writer is None:
+            await self._flush()
+        else:
+            self._wake.set()
+            await self._writer
+
+    def hasten(self) -> None:
+        """Give the client no more than a moment to read what is left."""
+        self._stopping = True
+        if self._deadline is not None:
+            self._deadline.hasten(_LAST_WORDS)
+
+    def close(self) -> list["asyncio.Task[None]"]:
+        """Write no more, and return what is to be waited for; nobody has to wait for room."""
+        self._finishing = True
+        self._sent.set()
+        if self._writer is None:
+            return []
+        self._writer.cancel()
+        return [self._writer]
+
+    async def _write(self) -> None:
+        while self._ready or not self._finishing:
+            self._wake.clear()
+            await self._flush()
+            self._sent.set()
+            if not self._ready and not self._finishing:
+                await self._wake.wait()
+
+    async def _flush(self) -> None:
+        """Send all there is, but give the connection up if too little of it is read."""
+        self._deadline = Deadline(_LAST_WORDS if self._stopping else self.limits.stall)
+        try:
+            await self._deadline.bound(self._perform())
+        except TimeoutError:
+            logger.info("a client reads nothing any more: its connection is given up")
+            self.left()
+        except ClientLeft:
+            self.left()
+        except Exception:
+            self.left()  # a defect of the host, which gets it back
+            raise
+        self.said()
+
+    async def _perform(self) -> None:
+        actions, self._ready = self._ready, []
+        self._size = 0
+        if actions:
+            records = [action for action in actions if type(action) is Record]
+            if records:
+                await self.keep(records)  # what is sent can be resumed from at once
+            self.begun = True
+            await perform(actions, self.send, self.headers)
+            self.spoke = asyncio.get_running_loop().time()
