@@ -1,96 +1,86 @@
 """Run the comparison and write the table: `scripts/benchmark`."""
 
 import argparse
-import os
-import platform
-import subprocess
-import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import nan
 
-from benchmarks.cases import CASES, Row, Subject, run
-from benchmarks.processes import ROOT
+from benchmarks.cases import CASES, Subject, run
+from benchmarks.environments import PEERS, Python, chosen, environment, versions
+from benchmarks.figures import Figure, calls, cold_process, importing, sessions
+from benchmarks.processes import FAILURES, ROOT
+from benchmarks.report import Part, figure_line, page
+from benchmarks.slow_reader import slow_reader
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
-PEERS = ROOT / "benchmarks" / "peers"
+
+Weigh = Callable[[Subject, Subject], Sequence[Figure]]
+"""Takes the floor and genmcp."""
 
 
 def main() -> None:
-    """Measure what the options choose, print the table, and write it if it is whole."""
+    """Measure what the options choose, print it as it comes, and write it if it is whole."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds of which the best counts")
     parser.add_argument("--seconds", type=float, default=3, help="how long each load lasts")
-    parser.add_argument("--case", default="", help="only cases whose name has this in it")
-    parser.add_argument("--server", default="uvicorn", choices=["uvicorn", "granian", "hypercorn"])
+    parser.add_argument("--slow-reader", type=int, default=60, help="how long one reads slowly, s")
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="an interpreter to measure on; repeatable (this one, and 3.13 and 3.11 where found)",
+    )
+    parser.add_argument("--case", default="", help="only what has this in its name; see --list")
+    parser.add_argument("--list", action="store_true", help="print the names, measure nothing")
     parser.add_argument("--peers", action="store_true", help="measure mcp and FastMCP too")
     options = parser.parse_args()
-    subjects = [
-        Subject("floor", "benchmarks.floor:app", sys.executable, options.server),
-        Subject("genmcp", "benchmarks.subject:app", sys.executable, options.server),
-    ]
-    if options.peers:
-        subjects += [
-            Subject(name, f"benchmarks.peers.{name}_app:app", peer_python(name))
-            for name in ("mcp", "fastmcp")
-        ]
+    figures: Mapping[str, Weigh] = {
+        "a cold process": cold_process,
+        "importing": importing,
+        "memory over sessions": sessions,
+        "memory over calls": calls,
+        "a slow reader": partial(slow_reader, seconds=options.slow_reader),
+    }
     cases = [case for case in CASES if options.case in case.name]
-    rows = []
-    for row in run(cases, subjects, rounds=options.rounds, seconds=options.seconds):
-        rows.append(row)
-        print(_line(row, subjects), flush=True)
-    if len(cases) == len(CASES):
-        RESULTS.write_text(report(rows, subjects), encoding="utf-8")
+    others = [name for name in figures if options.case in name]
+    if options.list:
+        print("\n".join([*(case.name for case in cases), *others]))
+        return
+    parts = [_part(python, peers=options.peers) for python in chosen(options.python)]
+    for part in parts:
+        print(f"\nPython {part.python.version}", *part.head(), sep="\n", flush=True)
+        for row in run(cases, part.subjects, rounds=options.rounds, seconds=options.seconds):
+            part.rows.append(row)
+            print(part.line(row), flush=True)
+        for name in others:
+            for figure in _figures(name, figures[name], part):
+                part.figures.append(figure)
+                print(figure_line(figure), flush=True)
+    if not options.case:
+        text = page(parts, rounds=options.rounds, seconds=options.seconds)
+        RESULTS.write_text(text, encoding="utf-8")
         print(f"written to {RESULTS.relative_to(ROOT)}")
 
 
-def peer_python(name: str) -> str:
-    """Return the Python of a peer's own virtual environment, made if it is not there."""
-    folder = ROOT / "benchmarks" / ".venvs" / name
-    python = folder / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        wanted = [str(PEERS / f"{name}.txt"), "uvicorn", "uvloop", "httptools"]
-        subprocess.run([str(python), "-m", "pip", "install", "-qq", "-r", *wanted], check=True)
-    return str(python)
-
-
-def report(rows: Sequence[Row], subjects: Sequence[Subject]) -> str:
-    """Return the table as a page."""
-    head = ["case"]
-    for subject in subjects:
-        head += [f"{subject.name}: us CPU", "per second", "p99 ms"]
-        if subject.name != "floor":
-            head += ["of the floor: CPU", "rate"]
-    setting = (
-        f"{datetime.now(UTC).date()}, Python {platform.python_version()}, {subjects[0].server}, "
-        f"{platform.machine()}, {os.cpu_count()} cores: one for the server, one for wrk. CPU is "
-        "that of the server process for one request; a ratio of 1 means as fast as the floor."
-    )
-    lines = [
-        "# Results",
-        "",
-        setting,
-        "",
-        "| " + " | ".join(head) + " |",
-        "|---" + "|--:" * (len(head) - 1) + "|",
-        *(_line(row, subjects) for row in rows),
-        "",
+def _part(python: Python, *, peers: bool) -> Part:
+    """Return what is to be measured on *python*, with all that it needs installed."""
+    inside = environment(python, "genmcp")
+    subjects = [
+        Subject("floor", "benchmarks.floor:app", inside),
+        Subject("genmcp", "benchmarks.subject:app", inside),
     ]
-    return "\n".join(lines)
+    for name in PEERS if peers else ():
+        app = f"benchmarks.peers.{name}_app:app"
+        subjects.append(Subject(name, app, environment(python, name)))
+    return Part(python, subjects, versions(inside))
 
 
-def _line(row: Row, subjects: Sequence[Subject]) -> str:
-    floor = row.found["floor"]
-    cells = [row.case]
-    for subject in subjects:
-        found = row.found.get(subject.name)
-        if found is None:
-            cells += ["-"] * (3 if subject.name == "floor" else 5)
-            continue
-        cells += [f"{found.cpu:.0f}", f"{found.rate:.0f}", f"{found.p99:.1f}"]
-        if subject.name != "floor":
-            cells += [f"{floor.cpu / found.cpu:.2f}", f"{found.rate / floor.rate:.2f}"]
-    return "| " + " | ".join(cells) + " |"
+def _figures(name: str, weigh: Weigh, part: Part) -> Sequence[Figure]:
+    try:
+        return weigh(*part.subjects[:2])
+    except FAILURES as error:
+        return [Figure(name, nan, nan, f"not measured: {error}".partition("\n")[0])]
 
 
 if __name__ == "__main__":

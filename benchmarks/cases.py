@@ -1,46 +1,104 @@
-"""What is measured, each for every subject in turn, the floor first."""
+"""The loads, each put on every subject in turn, and what genmcp is to reach with them."""
 
-import json
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.load import Load, Measured, legacy, measure, modern
-from benchmarks.processes import Served, served
+from benchmarks.client import begin, check, connected
+from benchmarks.environments import Python
+from benchmarks.load import Load, legacy, modern
+from benchmarks.processes import FAILURES, Served, served
+from benchmarks.wrk import Measured, measure
 
-__all__ = ["CASES", "Case", "Row", "Subject", "run"]
+__all__ = ["CASES", "Bar", "Case", "Row", "Subject", "run"]
 
 MESSAGE = {"message": "hello"}
 NUMBERS = {"numbers": list(range(100_000))}
+NOTES = 200
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Something that is measured: its name, where its application is, how it is run."""
+    """Something that is measured: its name, where its application is, and its Python."""
 
     name: str
     app: str
     python: str
-    server: str = "uvicorn"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What is to be reached, in ratios to the floor; None where nothing is asked.
+
+    rate, cpu: at least, 1 being as fast as the floor. p99: at most, 2 being twice the floor's.
+    """
+
+    rate: float | None = None
+    cpu: float | None = None
+    p99: float | None = None
+
+    def __str__(self) -> str:
+        least = [("CPU", self.cpu), ("rate", self.rate)]
+        parts = [f"{name} {value:.2f}" for name, value in least if value is not None]
+        return ", ".join(parts + ([] if self.p99 is None else [f"p99 {self.p99:.1f}"]))
+
+
+def _no_bar(python: Python) -> Bar | None:
+    return None
+
+
+def _small(python: Python) -> Bar:
+    """Ask less of a Python that has no eager tasks: there a hook's task alone costs 6 us."""
+    least = 0.80 if python.minor >= (3, 13) else 0.70
+    return Bar(rate=least, cpu=least, p99=2.0)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table: how many tools are registered, and what is asked of the server."""
+    """One row of the table.
+
+    tools: how many tools there are beside those only a load calls; None: one, and these too.
+    notifications: how many come in an answer; they are what is counted then, not answers.
+    """
 
     name: str
     load: Callable[[Served], Load]
-    tools: int = 1
-    legacy: bool = False
+    bar: Callable[[Python], Bar | None] = _no_bar
+    tools: int | None = None
+    notifications: int = 0
+    server: str = "uvicorn"
 
 
 @dataclass
 class Row:
     """A case and what came of it, by the subject's name."""
 
-    case: str
+    case: Case
     found: dict[str, Measured] = field(default_factory=dict)
+
+    def ratios(self, name: str) -> Measured | None:
+        """Return what a subject reached beside the floor, if both were measured."""
+        floor, found = self.found.get("floor"), self.found.get(name)
+        if floor is None or found is None:
+            return None
+        return Measured(found.rate / floor.rate, floor.cpu / found.cpu, found.p99 / floor.p99)
+
+    def faults(self, bar: Bar) -> list[str]:
+        """Return what genmcp did not reach of *bar*."""
+        ratios = self.ratios("genmcp")
+        if ratios is None:
+            return ["not measured"]
+        faults = [
+            f"{name} {ratio:.3f} of the floor, not {least:.2f}"
+            for name, ratio, least in (
+                ("CPU", ratios.cpu, bar.cpu),
+                ("rate", ratios.rate, bar.rate),
+            )
+            if least is not None and ratio < least
+        ]
+        if bar.p99 is not None and ratios.p99 > bar.p99:
+            faults.append(f"p99 {ratios.p99:.2f} times the floor's, not {bar.p99:.1f}")
+        return faults
 
 
 def _echo(connections: int) -> Callable[[Served], Load]:
@@ -48,51 +106,45 @@ def _echo(connections: int) -> Callable[[Served], Load]:
 
 
 def _legacy_echo(server: Served) -> Load:
-    return legacy(_session(server), "tools/call", name="echo", arguments=MESSAGE)
+    with connected(server) as connection:
+        session = begin(connection) or "x" * 200  # the floor has none, nor have the peers
+    return legacy(session, "tools/call", name="echo", arguments=MESSAGE)
 
 
-def _session(server: Served) -> str:
-    """Begin a legacy session and return its id; the floor has none, and gets one as long."""
-    body = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "load", "version": "1"},
-        },
-    }
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{server.port}/mcp",
-        data=json.dumps(body).encode(),
-        headers={
-            "content-type": "application/json",
-            "accept": "application/json, text/event-stream",
-        },
-    )
-    with urllib.request.urlopen(request) as response:
-        return response.headers.get("mcp-session-id") or "x" * 200
+def _list(_: Served) -> Load:
+    return modern("tools/list")
+
+
+def _progress(_: Served) -> Load:
+    return modern("tools/call", 4, token="t", name="progress", arguments={"times": NOTES})
 
 
 CASES: Sequence[Case] = (
-    *(Case(f"echo, {count} at once", _echo(count)) for count in (1, 16, 64)),
-    Case("echo, 1000 tools registered, 16 at once", _echo(16), tools=1000),
-    Case("echo in a legacy session, 16 at once", _legacy_echo, legacy=True),
-    *(Case(f"tools/list of {n}", lambda _: modern("tools/list"), tools=n) for n in (1, 100, 1000)),
+    Case("echo, 1 at once", _echo(1)),
+    Case("echo, 16 at once", _echo(16), _small),
+    Case("echo, 64 at once", _echo(64), _small),
+    Case("echo, 1000 tools registered, 16 at once", _echo(16), _small, tools=1000),
+    Case("echo, 1000 tools registered, 64 at once", _echo(64), _small, tools=1000),
+    Case("echo, 16 at once, under granian", _echo(16), server="granian"),
+    Case("echo, 16 at once, under hypercorn", _echo(16), server="hypercorn"),
+    Case("echo in a legacy session, 16 at once", _legacy_echo, lambda _: Bar(0.60, 0.60)),
+    Case("tools/list of 1", _list, tools=1),
+    Case("tools/list of 100", _list, tools=100),
+    Case("tools/list of 1000", _list, lambda _: Bar(0.70, 0.70), tools=1000),
     Case(
-        "100,000 numbers in an argument",
-        lambda _: modern(
-            "tools/call", 4, name="count", arguments={"numbers": list(range(100_000))}
-        ),
+        "100,000 numbers in an argument, 4 at once",
+        lambda _: modern("tools/call", 4, name="count", arguments=NUMBERS),
+        lambda _: Bar(1 / 1.4, 1 / 1.4),
     ),
     Case(
         "a tool that sleeps 100 ms, 500 at once",
         lambda _: modern("tools/call", 500, name="sleep", arguments={}),
     ),
     Case(
-        "200 progress notifications, 4 at once",
-        lambda _: modern("tools/call", 4, token="t", name="progress", arguments={"times": 200}),
+        f"progress notifications, {NOTES} a call, 4 calls at once",
+        _progress,
+        lambda _: Bar(rate=0.50),
+        notifications=NOTES,
     ),
 )
 
@@ -100,25 +152,32 @@ CASES: Sequence[Case] = (
 def run(
     cases: Sequence[Case], subjects: Sequence[Subject], *, rounds: int, seconds: float
 ) -> Iterator[Row]:
-    """Yield a row a case: for each subject the best of *rounds*, taken in turn."""
+    """Yield a row a case: for each subject the best of *rounds*, in which they take turns."""
     for case in cases:
-        row = Row(case.name)
+        row = Row(case)
         for _ in range(rounds):
+            sizes = {}
             for subject in subjects:
                 try:
-                    found = _once(case, subject, seconds)
-                except RuntimeError as error:
-                    why = str(error).partition("\n")[0]
-                    print(f"{case.name}, {subject.name}: {why}", file=sys.stderr)
+                    found, sizes[subject.name] = _once(case, subject, seconds)
+                except FAILURES as error:
+                    _say(case, f"{subject.name}: {error}".partition("\n")[0])
                     continue
                 row.found[subject.name] = _better(row.found.get(subject.name), found)
+            if len({sizes[name] for name in ("floor", "genmcp") if name in sizes}) > 1:
+                _say(case, f"the floor does not send the same bytes: {sizes}")
         yield row
 
 
-def _once(case: Case, subject: Subject, seconds: float) -> Measured:
-    env = {"TOOLS": str(case.tools)}
-    with served(subject.app, python=subject.python, server=subject.server, env=env) as server:
-        return measure(server, case.load(server), seconds=seconds)
+def _once(case: Case, subject: Subject, seconds: float) -> tuple[Measured, int]:
+    """Return what came of a load, and the size of an answer to it."""
+    env = {} if case.tools is None else {"TOOLS": str(case.tools)}
+    with served(subject.app, python=subject.python, server=case.server, env=env) as server:
+        load = case.load(server)
+        size = len(check(server, load, case.notifications))
+        found = measure(server, load, seconds=seconds, size=size)
+    each = case.notifications or 1
+    return Measured(found.rate * each, found.cpu / each, found.p99), size
 
 
 def _better(old: Measured | None, new: Measured) -> Measured:
@@ -126,3 +185,7 @@ def _better(old: Measured | None, new: Measured) -> Measured:
     if old is None:
         return new
     return Measured(max(old.rate, new.rate), min(old.cpu, new.cpu), min(old.p99, new.p99))
+
+
+def _say(case: Case, what: str) -> None:
+    print(f"{case.name}: {what}", file=sys.stderr, flush=True)

@@ -11,7 +11,11 @@ from typing import Any
 import msgspec
 
 JSON = [(b"content-type", b"application/json")]
-EVENTS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+EVENTS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 INFO = b'"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"benchmark","version":"1"}}'
 HEAD = b'{"resultType":"complete",' + INFO
 
@@ -59,7 +63,7 @@ def tools(count: int) -> bytes:
         {"name": name, "inputSchema": schema, "description": "Returns its message."}
         for name in ["echo", *(f"echo_{number}" for number in range(1, count))]
     ]
-    return HEAD + b',"ttlMs":0,"cacheScope":"public","tools":' + encode(listed) + b"}"
+    return HEAD + b',"tools":' + encode(listed) + b',"ttlMs":0,"cacheScope":"public"}'
 
 
 TOOLS = tools(int(os.environ.get("TOOLS", "1")))
@@ -132,4 +136,5 @@ async def progress(request: Request, send: Any) -> None:
         await asyncio.sleep(0)
     result = HEAD + b"," + encode(Result([Text("done")]))[1:]
     body = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (request.id, result)
-    await send({"type": "http.response.body", "body": b"data: " + body + b"\n\n"})
+    event = b"event: message\ndata: " + body + b"\n\n"
+    await send({"type": "http.response.body", "body": event})

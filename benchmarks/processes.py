@@ -1,6 +1,7 @@
 """Servers as processes of their own, pinned to a core, and what they cost."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -8,32 +9,52 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TICKS = os.sysconf("SC_CLK_TCK")
 SERVER_CORE, LOAD_CORE = 0, 1
 
+FAILURES = (RuntimeError, OSError, HTTPException, subprocess.SubprocessError)
+"""What a server that does not do what it should ends in: one figure is missing then."""
+
 
 @dataclass
 class Served:
-    """A server that listens, and its process."""
+    """A server that listens, its process, and when (`time.perf_counter`) that was started."""
 
     port: int
     pid: int
-    started_in: float
+    began: float
 
     def cpu(self) -> float:
-        """Return the CPU time the process has used, in seconds."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        """Return the CPU time the server has used, in seconds."""
+        return sum(map(_cpu, _family(self.pid)))
 
     def memory(self) -> float:
         """Return the resident memory, in MiB."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) / 1024
-        raise RuntimeError("the server has ended")
+        return sum(map(_memory, _family(self.pid)))
+
+
+def _family(pid: int) -> Iterator[int]:
+    """Yield a process and its descendants: granian and hypercorn serve in a child."""
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield from _family(int(child))
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def _memory(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("the server has ended")
 
 
 def free_port() -> int:
@@ -44,6 +65,16 @@ def free_port() -> int:
         return port
 
 
+def pinned(core: int, *command: str) -> list[str]:
+    """Return *command* as one that runs on *core* alone."""
+    return ["taskset", "-c", str(core), *command]
+
+
+def surroundings(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables of a process that imports genmcp from this checkout."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **env}
+
+
 @contextmanager
 def served(
     app: str, *, python: str = sys.executable, server: str = "uvicorn", env: Mapping[str, str] = {}
@@ -52,21 +83,22 @@ def served(
     port = free_port()
     began = time.perf_counter()
     process = subprocess.Popen(
-        ["taskset", "-c", str(SERVER_CORE), python, "-m", *_COMMANDS[server](app, port)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        pinned(SERVER_CORE, python, "-m", *_COMMANDS[server](app, port)),
+        env=surroundings(env),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.STDOUT,
         cwd=ROOT,
+        start_new_session=True,
     )
     try:
         _wait(port, process)
-        yield Served(port, process.pid, time.perf_counter() - began)
+        yield Served(port, process.pid, began)
     finally:
         process.terminate()
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
@@ -76,7 +108,8 @@ def _uvicorn(app: str, port: int) -> list[str]:
 
 
 def _granian(app: str, port: int) -> list[str]:
-    return ["granian", "--interface", "asgi", "--port", str(port), "--no-log", app]
+    quiet = ["--no-log", "--no-ws"]
+    return ["granian", "--interface", "asgi", "--loop", "uvloop", "--port", str(port), *quiet, app]
 
 
 def _hypercorn(app: str, port: int) -> list[str]:

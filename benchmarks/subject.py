@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from typing import Any
 
 from genmcp import Call, Channel, Endpoint, Suite, Tool
@@ -60,7 +61,31 @@ class Progress(Tool):
         return "done"
 
 
-names = [f"echo_{number}" for number in range(1, int(os.environ.get("TOOLS", "1")))]
-others = [Count, Sleep, Progress] if not names else []
-suite = Suite(name="benchmark", version="1", tools=[Echo(), *map(Echo, names), *others])
-app = Endpoint(suite)
+class Tick(Tool):
+    """Reports progress 1,000 times a second."""
+
+    name = "tick"
+    message = "x" * 500  # in a minute far more than what the kernel holds for a slow reader
+    reported = 0
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        began = time.monotonic()
+        for number in range(1000 * request.arguments["seconds"]):
+            await channel.progress(number, message=self.message)
+            Tick.reported += 1
+            await asyncio.sleep(max(0.0, began + number / 1000 - time.monotonic()))
+        return "done"
+
+
+class Ticks(Tool):
+    """Says how often `tick` has reported."""
+
+    name = "ticks"
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        return str(Tick.reported)
+
+
+echoes = [Echo(), *(Echo(f"echo_{number}") for number in range(1, int(os.environ.get("TOOLS", 1))))]
+others = [] if "TOOLS" in os.environ else [Count, Sleep, Progress, Tick, Ticks]
+app = Endpoint(Suite(name="benchmark", version="1", tools=[*echoes, *others]))

@@ -18,25 +18,25 @@ for name in ["echo", *(f"echo_{number}" for number in range(1, int(os.environ.ge
     server.add_tool(Tool.from_function(echo, name=name))
 
 
-@server.tool
 def count(numbers: list[float]) -> str:
     """Counts numbers."""
     return str(len(numbers))
 
 
-@server.tool
 async def sleep() -> str:
     """Sleeps for 100 ms."""
     await asyncio.sleep(0.1)
     return "slept"
 
 
-@server.tool
 async def progress(times: int, context: Context) -> str:
     """Reports progress as often as asked for."""
     for number in range(times):
         await context.report_progress(number)
     return "done"
 
+
+for tool in [] if "TOOLS" in os.environ else [count, sleep, progress]:
+    server.add_tool(Tool.from_function(tool))
 
 app = server.http_app(stateless_http=True, json_response=True)
