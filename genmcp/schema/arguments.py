@@ -63,9 +63,8 @@ def _dict_decoder(schema: Schema) -> Callable[[Raw | bytes], Any]:
     check, fill = schema.check, schema.fill
 
     def decode(raw: Raw | bytes) -> Any:
-        text = bytes(raw) or b"{}"
-        arguments = _object(text)
-        if faults := check(arguments, text):
+        arguments = _object(raw) if len(raw) else {}
+        if faults := check(arguments, raw):
             raise ArgumentFaults(faults)
         return fill(arguments)
 
@@ -76,7 +75,7 @@ def _typed_decoder(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
     typed = decoder_of(source, schema)
 
     def decode(raw: Raw | bytes) -> Any:
-        text = bytes(raw) or b"{}"
+        text = raw if len(raw) else b"{}"
         try:
             return typed(text)
         except (ArgumentFaults, ValueError, RecursionError, msgspec.DecodeError):
@@ -86,7 +85,7 @@ def _typed_decoder(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
     return decode
 
 
-def _object(text: bytes) -> Any:
+def _object(text: Raw | bytes) -> Any:
     """The JSON object in *text*."""
     try:
         arguments = _read(text)

@@ -4,6 +4,7 @@ Everything that can be wrong with a schema before it is compiled is found here.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
@@ -41,11 +42,9 @@ _MAPPINGS: Final = frozenset(
     {"dependentSchemas", "dependencies", "properties", "patternProperties", "$defs", "definitions"}
 )
 _HOLDERS: Final = _APPLIED_TO_SAME | _APPLIED_TO_PARTS | _MAPPINGS
+_NOT_APPLIED: Final = frozenset({"$defs", "definitions", "contentSchema"})
 
 REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-
-# A longer value does not fit *better*, except below these.
-_NOT_MONOTONE = frozenset({"not", "if", "oneOf", "maxContains"})
 
 
 def joined(pointer: str, *steps: str | int) -> str:
@@ -59,7 +58,8 @@ class Document:
     """A schema whose dialect is known and whose references all stay within it.
 
     `plain` is a copy in plain dicts and lists. `schemas` has every subschema by its JSON
-    Pointer; an object or a boolean.
+    Pointer; an object or a boolean. `order` has the pointers too, each after all that `applied`
+    gives for it.
 
     Raises ConfigurationError, naming *origin* and the pointer within the schema.
     """
@@ -73,6 +73,7 @@ class Document:
         self._resources: dict[str, str] = {}
         self._anchors: dict[str, str] = {}
         self._targets: dict[tuple[str, str], str] = {}
+        self._dynamic: list[str] = []
         self._collect("", "", limits)
         self._resolve(limits)
         self._bound_application(limits)
@@ -99,9 +100,49 @@ class Document:
             if schema.__class__ is dict
         )
 
-    def is_monotone(self) -> bool:
-        """Whether a part that does not fit can never make the whole fit."""
-        return not self.uses(*_NOT_MONOTONE)
+    def under(self, *keywords: str) -> set[str]:
+        """The pointers of all that is applied from below *keywords*, through references too."""
+        pending = [
+            joined(pointer, *steps)
+            for pointer, schema in self.schemas.items()
+            if schema.__class__ is dict
+            for steps, _ in _children(schema)
+            if steps[0] in keywords
+        ]
+        found: set[str] = set()
+        while pending:
+            pointer = pending.pop()
+            if pointer not in found:
+                found.add(pointer)
+                pending += self._graph[pointer]
+        return found
+
+    def is_recursive(self) -> bool:
+        """Whether a subschema is applied, in the end, to a part of what it is applied to."""
+        try:
+            TopologicalSorter(self._graph).prepare()
+        except CycleError:
+            return True
+        return False
+
+    @cached_property
+    def _graph(self) -> dict[str, list[str]]:
+        return {pointer: self._leads_to(pointer) for pointer in self.schemas}
+
+    def _leads_to(self, pointer: str) -> list[str]:
+        """The pointers of what the schema at *pointer* applies, to its value or to parts of it."""
+        schema = self.schemas[pointer]
+        if schema.__class__ is not dict:
+            return []
+        below = [
+            joined(pointer, *steps)
+            for steps, _ in _children(schema)
+            if steps[0] not in _NOT_APPLIED
+        ]
+        if "$dynamicRef" in schema or "$recursiveRef" in schema:
+            # Which of them it leads to depends on where the value has come from.
+            below += self._dynamic
+        return below + self._referred(pointer)
 
     def _dialect_of(self, schema: dict[str, Any], pointer: str) -> str:
         named = schema.get("$schema", DEFAULT_DIALECT)
@@ -148,6 +189,8 @@ class Document:
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(schema.get(keyword), str):
                 self._anchors[f"{base}#{schema[keyword]}"] = pointer
+        if "$dynamicAnchor" in schema or "$recursiveAnchor" in schema:
+            self._dynamic.append(pointer)
         self._bases[pointer] = base
         return base
 
@@ -191,14 +234,14 @@ class Document:
         """Refuse a schema that applies itself, or too many others, to one and the same value."""
         same = {pointer: self.applied(pointer) for pointer in self.schemas}
         try:
-            order = tuple(TopologicalSorter(same).static_order())
+            self.order = tuple(TopologicalSorter(same).static_order())
         except CycleError as error:
             loop = " -> ".join(pointer or "(root)" for pointer in error.args[1])
             raise self.refuse(
                 error.args[1][0], f"applies itself to the same value: {loop}"
             ) from None
         applied: dict[str, int] = {}
-        for pointer in order:
+        for pointer in self.order:
             applied[pointer] = 1 + sum(applied[below] for below in same[pointer])
             if applied[pointer] > limits.applied:
                 raise self.refuse(
@@ -210,17 +253,20 @@ class Document:
         schema = self.schemas[pointer]
         if schema.__class__ is not dict:
             return []
-        references = [
-            self._targets[pointer, keyword]
-            for keyword in REFERENCES
-            if (pointer, keyword) in self._targets
-        ]
+        references = self._referred(pointer)
         if references and not self.follows_siblings:
             return references
         return references + [
             joined(pointer, *steps)
             for steps, _ in _children(schema)
             if steps[0] in _APPLIED_TO_SAME
+        ]
+
+    def _referred(self, pointer: str) -> list[str]:
+        return [
+            self._targets[pointer, keyword]
+            for keyword in REFERENCES
+            if (pointer, keyword) in self._targets
         ]
 
 

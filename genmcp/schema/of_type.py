@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from genmcp.errors import ArgumentFaults, ConfigurationError
 from genmcp.schema.of_pydantic import decoder_of_pydantic, schema_of_pydantic
@@ -55,7 +56,7 @@ def _schema_of(source: Any) -> dict[str, Any]:
     return _with_root(dict(schema))
 
 
-def decoder_of(source: Any, schema: Schema) -> Callable[[bytes], Any]:
+def decoder_of(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
     """What reads JSON text as *source*; *schema*, made from the same type, explains faults.
 
     It raises ArgumentFaults, and whatever else the type's own code raises.
@@ -64,7 +65,7 @@ def decoder_of(source: Any, schema: Schema) -> Callable[[bytes], Any]:
         return decoder_of_pydantic(source)
     typed = msgspec.json.Decoder(source).decode
 
-    def decode(raw: bytes) -> Any:
+    def decode(raw: Raw | bytes) -> Any:
         try:
             return typed(raw)
         except msgspec.ValidationError as error:
@@ -74,7 +75,7 @@ def decoder_of(source: Any, schema: Schema) -> Callable[[bytes], Any]:
     if not schema.parts.uses("pattern"):
         return decode
 
-    def decode_matched(raw: bytes) -> Any:
+    def decode_matched(raw: Raw | bytes) -> Any:
         # msgspec matches with `re`, which may take exponential time: only what the linear engine
         # has accepted gets there.
         if faults := schema.check(msgspec.json.decode(raw), raw):

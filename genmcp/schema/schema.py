@@ -11,13 +11,15 @@ from typing import Any, Final
 import jsonschema_rs
 from jsonschema_rs import RegexOptions, Registry, ValidationError, Validator
 from jsonschema_rs import ValidationErrorKind as Kind
-from msgspec import structs
+from msgspec import Raw
 
 from genmcp.errors import ConfigurationError
+from genmcp.schema.bounds import bound_parts
 from genmcp.schema.defaults import filler_of
 from genmcp.schema.document import DIALECTS, Document, joined
 from genmcp.schema.explanation import Explainer
 from genmcp.schema.limits import DEFAULT_LIMITS, SchemaLimits, excess
+from genmcp.schema.matching import Matching
 from genmcp.schema.words import expected, fault, listed, shown, wanted
 
 __all__ = ["Formats", "Schema"]
@@ -50,7 +52,8 @@ class Schema:
 
     Raises ConfigurationError where the schema is not valid for its dialect, has a dialect that is
     not supported, refers to anything outside itself, holds a `pattern` that cannot be run in
-    linear time, or is past its limits (2026-07-28, basic, "JSON Schema Usage").
+    linear time or is too large to be run fast, or is past its limits (2026-07-28, basic, "JSON
+    Schema Usage").
     """
 
     def __init__(
@@ -65,7 +68,9 @@ class Schema:
         self.limits = limits
         self._formats = formats
         self.parts = Document(document, origin, limits)
-        self._limits = _bounded(self.parts, limits)
+        bounds = bound_parts(self.parts, limits, formats=formats is not False)
+        self._limits = bounds.limits
+        self._matching = Matching(bounds.patterns, limits.matched)
         self._within = min(_SMALL, 2 * limits.depth, limits.values, limits.text)
         try:
             self._is_valid = self._compiled(self.parts.plain).is_valid
@@ -73,16 +78,16 @@ class Schema:
             raise self._refusal(error) from None
         self.fill = filler_of(self.parts)
 
-    def check(self, instance: Any, raw: bytes | None = None) -> Sequence[str]:
+    def check(self, instance: Any, raw: Raw | bytes | None = None) -> Sequence[str]:
         """What of *instance* does not fit: nothing, or up to 20 lines and one that counts the rest.
 
         Each begins with a JSON Pointer, `(root)` for the whole. *raw* is the JSON text that
         *instance* came from; with it the limits are judged without looking at every value.
         """
-        if (raw is None or len(raw) > self._within) and (
-            words := excess(instance, raw, self._limits)
-        ):
-            return (fault((), words),)
+        if raw is None or len(raw) > self._within:
+            words = excess(instance, raw, self._limits) or self._matching.excess(instance, raw)
+            if words:
+                return (fault((), words),)
         if self._is_valid(instance):
             return ()
         return self._explainer.explain(instance)
@@ -110,50 +115,19 @@ class Schema:
             case Kind.Format("regex"):
                 words = (
                     f"the pattern {error.instance!r} is not one that can be run in linear time; "
-                    f"look-around and back-references are not supported"
+                    f"look-around and back-references are not supported, nor are huge repetitions"
                 )
             case Kind.AnyOf(branches):
+                kinds = (found.kind for branch in branches for found in branch)
                 wants = dict.fromkeys(
-                    each for branch in branches for found in branch for each in wanted(found.kind)
+                    each for kind in kinds for each in wanted(kind.name, kind.value)
                 )
                 words = f"expected {listed([*wants], 'or')}; got {shown(error.instance)}"
             case Kind.Referencing():
                 words = error.message
             case kind:
-                words = expected(kind, error.instance)
+                words = expected(kind.name, kind.value, error.instance)
         return self.parts.refuse(joined("", *error.instance_path), words)
-
-
-def _bounded(parts: Document, limits: SchemaLimits) -> SchemaLimits:
-    """Bound what `pattern` and `uniqueItems` are applied to; the limits for whole values.
-
-    The bound is written into the schema that is compiled, where the checker looks at lengths
-    before it looks at contents. Where a part that does not fit could make the whole fit (below
-    a `not`, say), that would let long values through, so there the whole value is bounded.
-    """
-    text, values = limits.text, limits.values
-    if parts.is_monotone():
-        for schema in parts.schemas.values():
-            if schema.__class__ is dict:
-                if "pattern" in schema:
-                    _lower(schema, "maxLength", limits.matched)
-                if schema.get("uniqueItems") is True:
-                    _lower(schema, "maxItems", limits.compared)
-    else:
-        if parts.uses("pattern"):
-            text = min(text, limits.matched)
-        if parts.uses("uniqueItems"):
-            values = min(values, limits.compared)
-    if parts.uses("patternProperties"):
-        text = min(text, limits.matched)
-    return structs.replace(limits, text=text, values=values)
-
-
-def _lower(schema: dict[str, Any], keyword: str, limit: int) -> None:
-    given = schema.get(keyword, limit)
-    # Anything but a number is left for the dialect's own schema to refuse.
-    if isinstance(given, int | float):
-        schema[keyword] = min(given, limit)
 
 
 def _careful(checker: Callable[[str], bool]) -> Callable[[str], bool]:

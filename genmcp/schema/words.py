@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from jsonschema_rs import ValidationErrorKind as Kind
 
 from genmcp.schema.document import joined
 
@@ -56,6 +55,9 @@ FORMATS: Final = {
 }
 
 _LONGEST = 60
+
+Words = Callable[[Any, Any], str]
+"""Words for one keyword: of what a schema gives for it, and of the value that came."""
 
 
 def fault(path: Sequence[str | int], words: str) -> str:
@@ -121,92 +123,75 @@ def _asserts(keywords: Mapping[Any, Any]) -> bool:
     return not keywords.keys() <= {"title", "description", "type", "examples", "default"}
 
 
-def _type(kind: Kind.Type, value: Any) -> str:
-    return f"expected {listed([TYPES[name] for name in kind.types], 'or')}, got {came(value)}"
+def _type(names: str | Sequence[str], value: Any) -> str:
+    return f"expected {listed(_types(names), 'or')}, got {came(value)}"
 
 
-def _enum(kind: Kind.Enum, value: Any) -> str:
-    options = [shown(option) for option in kind.options]
-    return f"expected {listed(options, 'or')}; got {came(value)}"
+def _types(names: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(TYPES[name] for name in sorted([names] if isinstance(names, str) else names))
 
 
-def _required(kind: Kind.Required, value: Any) -> str:
-    return f"missing required property {shown(kind.property)}"
+def _enum(options: Sequence[Any], value: Any) -> str:
+    return f"expected {listed([shown(option) for option in options], 'or')}; got {came(value)}"
 
 
-def _format(kind: Kind.Format, value: Any) -> str:
-    wanted = FORMATS.get(kind.format, f"text in the format {shown(kind.format)}")
+def _format(name: str, value: Any) -> str:
+    wanted = FORMATS.get(name, f"text in the format {shown(name)}")
     return f"expected {wanted}; got {came(value)}"
 
 
-def _pattern(kind: Kind.Pattern, value: Any) -> str:
-    return f"expected text that matches the pattern {kind.pattern}, got {came(value)}"
+def _said(words: str) -> Words:
+    return lambda given, value: f"expected {words.format(given)}, got {came(value)}"
 
 
-def _unique(kind: Kind.UniqueItems, value: Any) -> str:
-    seen: dict[bytes, int] = {}
-    for index, item in enumerate(value):
-        first = seen.setdefault(msgspec.json.encode(item, order="deterministic"), index)
-        if first != index:
-            return f"expected items that all differ, but items {first} and {index} are equal"
-    return "expected items that all differ, but some are equal"
+def _number(words: str) -> Words:
+    return lambda limit, value: f"expected {words} {shown(limit)}, got {came(value)}"
 
 
-def _number(words: str) -> Callable[[Any, Any], str]:
-    return lambda kind, value: f"expected {words} {shown(kind.limit)}, got {came(value)}"
-
-
-def _size(words: str, one: str, many: str) -> Callable[[Any, Any], str]:
-    return lambda kind, value: (
-        f"expected {words} {counted(kind.limit, one, many)}, got {len(value)}"
+def _size(words: str, one: str, many: str) -> Words:
+    return lambda limit, value: (
+        f"expected {words} {counted(int(limit), one, many)}, got {len(value)}"
     )
 
 
-_WORDS: Final[dict[type[Kind], Callable[[Any, Any], str]]] = {
-    Kind.Type: _type,
-    Kind.Enum: _enum,
-    Kind.Required: _required,
-    Kind.Format: _format,
-    Kind.Pattern: _pattern,
-    Kind.UniqueItems: _unique,
-    Kind.Constant: lambda kind, value: f"expected {shown(kind.expected_value)}, got {came(value)}",
-    Kind.Minimum: _number("a number of at least"),
-    Kind.Maximum: _number("a number of at most"),
-    Kind.ExclusiveMinimum: _number("a number greater than"),
-    Kind.ExclusiveMaximum: _number("a number less than"),
-    Kind.MultipleOf: lambda kind, value: (
-        f"expected a multiple of {shown(kind.multiple_of)}, got {came(value)}"
-    ),
-    Kind.MinLength: _size("at least", "character", "characters"),
-    Kind.MaxLength: _size("at most", "character", "characters"),
-    Kind.MinItems: _size("at least", "item", "items"),
-    Kind.MaxItems: _size("at most", "item", "items"),
-    Kind.MinProperties: _size("at least", "property", "properties"),
-    Kind.MaxProperties: _size("at most", "property", "properties"),
-    Kind.ContentEncoding: lambda kind, value: (
-        f"expected text encoded as {kind.content_encoding}, got {came(value)}"
-    ),
-    Kind.ContentMediaType: lambda kind, value: (
-        f"expected text that holds {kind.content_media_type}, got {came(value)}"
-    ),
+_WORDS: Final[dict[str, Words]] = {
+    "type": _type,
+    "enum": _enum,
+    "format": _format,
+    "const": lambda given, value: f"expected {shown(given)}, got {came(value)}",
+    "required": lambda name, value: f"missing required property {shown(name)}",
+    "pattern": _said("text that matches the pattern {}"),
+    "minimum": _number("a number of at least"),
+    "maximum": _number("a number of at most"),
+    "exclusiveMinimum": _number("a number greater than"),
+    "exclusiveMaximum": _number("a number less than"),
+    "multipleOf": _number("a multiple of"),
+    "minLength": _size("at least", "character", "characters"),
+    "maxLength": _size("at most", "character", "characters"),
+    "minItems": _size("at least", "item", "items"),
+    "maxItems": _size("at most", "item", "items"),
+    "minProperties": _size("at least", "property", "properties"),
+    "maxProperties": _size("at most", "property", "properties"),
+    "contentEncoding": _said("text encoded as {}"),
+    "contentMediaType": _said("text that holds {}"),
 }
 
 
-def expected(kind: Kind, value: Any) -> str:
-    """What a single keyword wanted and what came instead, from the checker's own finding."""
-    if words := _WORDS.get(type(kind)):
-        return words(kind, value)
-    return f"{came(value)} does not satisfy {shown(kind.name)}"
+def expected(keyword: str, given: Any, value: Any) -> str:
+    """What a *keyword* wanted, by what is *given* for it in a schema, and what came instead."""
+    if words := _WORDS.get(keyword):
+        return words(given, value)
+    return f"{came(value)} does not satisfy {shown(keyword)}"
 
 
-def wanted(kind: Kind) -> tuple[str, ...]:
-    """What *kind* would have accepted, where that is a type or a choice of values."""
-    match kind:
-        case Kind.Type(types):
-            return tuple(TYPES[name] for name in types)
-        case Kind.Enum(options):
-            return tuple(map(shown, options))
-        case Kind.Constant(value):
-            return (shown(value),)
+def wanted(keyword: str, given: Any) -> tuple[str, ...]:
+    """What *keyword* would have accepted, where that is a type or a choice of values."""
+    match keyword:
+        case "type":
+            return _types(given)
+        case "enum":
+            return tuple(map(shown, given))
+        case "const":
+            return (shown(given),)
         case _:
             return ()

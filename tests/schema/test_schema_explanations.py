@@ -1,8 +1,9 @@
 """What a schema says of a value that does not fit."""
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
-import jsonschema_rs
 import pytest
 
 from genmcp.schema.schema import Schema
@@ -58,7 +59,7 @@ CASES: list[tuple[dict[str, Any], Any, list[str]]] = [
     (
         {"uniqueItems": True},
         [1, 1.0],
-        ["(root): expected items that all differ, but some are equal"],
+        ["(root): expected items that all differ, but items 0 and 1 are equal"],
     ),
     ({"minProperties": 1}, {}, ["(root): expected at least 1 property, got 0"]),
     ({"maxProperties": 0}, {"a": 1}, ["(root): expected at most 0 properties, got 1"]),
@@ -264,6 +265,14 @@ CASES: list[tuple[dict[str, Any], Any, list[str]]] = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _unhurried() -> Iterator[None]:
+    """Explanations may take as long as they want, so that a slow machine changes none of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("genmcp.schema.explanation._LONGEST", math.inf)
+        yield
+
+
 @pytest.mark.parametrize(("document", "value", "faults"), CASES)
 def test_a_fault_says_where_what_was_expected_and_what_came(
     document: dict[str, Any], value: Any, faults: list[str]
@@ -348,10 +357,8 @@ def test_a_fault_that_no_keyword_accounts_for_is_said_generally(more: dict[str, 
 
 
 def test_a_keyword_without_words_of_its_own_is_named() -> None:
-    """A finding that this package does not know still says which keyword it is."""
-    (error,) = jsonschema_rs.Draft202012Validator({"contains": False}).iter_errors([])
-
-    assert 'an array of 0 items does not satisfy "contains"' == expected(error.kind, [])
+    """A keyword that this package does not know is named all the same."""
+    assert 'an array of 0 items does not satisfy "contains"' == expected("contains", False, [])
 
 
 def test_long_values_are_shortened() -> None:

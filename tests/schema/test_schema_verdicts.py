@@ -4,6 +4,8 @@ Where they differ, jsonschema-rs counts. Every known difference is in KNOWN, wit
 the random schemas keep away from them.
 """
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -34,6 +36,14 @@ KNOWN: list[tuple[str, dict[str, Any], Any, bool]] = [
     ("a minute may have a leap second", {"format": "date-time"}, "2016-12-31T23:59:60Z", True),
     ("... in a time too", {"format": "time"}, "23:59:60Z", True),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _unhurried() -> Iterator[None]:
+    """Explanations may take as long as they want, so that a slow machine changes none of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("genmcp.schema.explanation._LONGEST", math.inf)
+        yield
 
 
 def agrees(document: dict[str, Any], value: Any, verdict: bool) -> bool:

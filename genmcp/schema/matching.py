@@ -1,0 +1,132 @@
+"""What it costs to match text against patterns.
+
+The engine is linear in the text, but what it does for each character grows with the pattern once
+that is compiled, its repetitions written out: from a nanosecond where it can run as an automaton
+to a tenth of a microsecond a kilobyte where it cannot (`[ab]*a[ab]{1000}c`, on text made for it).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import cached_property, lru_cache
+from itertools import chain
+from math import inf
+from time import thread_time
+from typing import Any, Final
+
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError, Validator
+
+__all__ = ["LARGEST", "Matching", "longest"]
+
+# Bytes of a compiled pattern, times characters of text: at most some 15 ms.
+_WORK: Final = 1 << 27
+LARGEST: Final = 1 << 19
+
+# A pattern that is no larger runs as an automaton: all its states fit into the engine's cache. So
+# does one class of characters that is repeated, and nothing more, however large.
+_SMALL: Final = 1 << 10
+_ONE_CLASS: Final = re.compile(
+    r"\^(?:\.|\\[pP]\{[\w=]+\}|\\\w|\[(?:[^\[\]\\]|\\.)*\])\{\d+(?:,\d*)?\}\$"
+)
+
+# For how many seconds of the thread's own time all texts of a value may be tried.
+_TRIAL: Final = 0.010
+
+
+@lru_cache(maxsize=1024)
+def longest(pattern: str) -> float:
+    """How many characters *pattern* may be matched against, whatever they are.
+
+    Infinity where it always runs as an automaton; 0 where it is too large to be used. A pattern
+    that cannot be compiled at all is for the compiler of its schema to refuse.
+    """
+    if _ONE_CLASS.fullmatch(pattern) or not _compiles(pattern, None):
+        return inf
+    size = _SMALL
+    while size <= LARGEST and not _compiles(pattern, size):
+        size *= 2
+    if size > LARGEST:
+        return 0
+    return inf if size == _SMALL else _WORK / size
+
+
+def _compiles(pattern: str, size: int | None) -> bool:
+    try:
+        Draft202012Validator({"pattern": pattern}, pattern_options=RegexOptions(size_limit=size))
+    except ValidationError:
+        return False
+    return True
+
+
+class Matching:
+    """A trial of the *patterns* that one schema applies to any number of texts.
+
+    No text of a value is longer than *limit* where it is matched. *clock* gives the seconds that
+    the thread has worked.
+    """
+
+    def __init__(
+        self, patterns: Iterable[str], limit: int, clock: Callable[[], float] = thread_time
+    ) -> None:
+        self._lengths = {each: longest(each) for each in patterns if longest(each) < inf}
+        self._room = min(self._lengths.values(), default=inf)
+        self._limit = limit
+        self._clock = clock
+
+    def excess(self, value: Any, raw: Sized | None) -> str | None:
+        """Why *value*, made of the JSON text *raw*, is too much to match, if it is.
+
+        Where the length alone does not show that it is not, all texts are tried, in pieces, until
+        the time for that has run out.
+        """
+        if self._room == inf or (raw is not None and len(raw) <= self._room):
+            return None
+        left = _TRIAL
+        for piece in _pieces(_texts(value), int(self._room)):
+            start = self._clock()
+            for checker in self._checkers:
+                checker.is_valid(piece)
+            left -= self._clock() - start
+            if left < 0:
+                return "takes too long to match against the patterns of the schema; send less"
+        return None
+
+    @cached_property
+    def _checkers(self) -> list[Validator]:
+        """For each pattern what takes every array, once it has matched all of its items."""
+        return [
+            Draft202012Validator(
+                {
+                    "items": {
+                        "anyOf": [
+                            {"maxLength": int(min(length, self._limit)), "pattern": pattern},
+                            True,
+                        ]
+                    }
+                },
+                pattern_options=RegexOptions(),
+            )
+            for pattern, length in self._lengths.items()
+        ]
+
+
+def _pieces(texts: Iterable[str], room: int) -> Iterator[list[str]]:
+    """*texts* in lists of at most about *room* characters, and of 500 texts."""
+    piece: list[str] = []
+    left = room
+    for text in texts:
+        piece.append(text)
+        left -= len(text) + room // 500
+        if left <= 0:
+            yield piece
+            piece, left = [], room
+    yield piece
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in *value*, names of properties too."""
+    level = [value]
+    while level:
+        yield from [each for each in level if each.__class__ is str]
+        objects = [each for each in level if each.__class__ is dict]
+        arrays = [each for each in level if each.__class__ in (list, tuple)]
+        level = [*chain(*objects, *arrays, *[each.values() for each in objects])]

@@ -1,0 +1,285 @@
+"""What is expensive to check or to explain, and is bounded before it is begun."""
+
+import random
+from collections.abc import Callable
+from itertools import chain, count, repeat
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp.errors import ConfigurationError
+from genmcp.schema.explanation import Explainer
+from genmcp.schema.limits import SchemaLimits, excess
+from genmcp.schema.matching import Matching, longest
+from genmcp.schema.pieces import misfits
+from genmcp.schema.schema import Schema
+
+INTEGER = {"type": "integer"}
+ONE_OF_MANY = {f"k{n}": "x" if n == 70_000 else n for n in range(100_000)}
+
+
+def asked_about(checked: range, wrong: set[int]) -> tuple[list[int], list[range]]:
+    """What is found wrong in a range, and the pieces of it that were asked about."""
+    pieces: list[range] = []
+
+    def fits(start: int, end: int) -> bool:
+        pieces.append(range(start, end))
+        return wrong.isdisjoint(pieces[-1])
+
+    return [*misfits(len(checked), fits)], pieces
+
+
+def test_misfits_are_found_with_few_questions() -> None:
+    """One in a hundred thousand takes a question a piece and some twenty; none takes no more."""
+    nothing, pieces = asked_about(range(100_000), set())
+    found, more = asked_about(range(100_000), {70_000})
+
+    assert [] == nothing
+    assert [70_000] == found
+    assert 196 == len(pieces)
+    assert len(more) < 196 + 20
+
+
+@pytest.mark.parametrize("wrong", [set[int](), {0}, {999}, {3, 4, 600}, {*range(1_000)}])
+def test_all_misfits_are_found_in_their_order(wrong: set[int]) -> None:
+    """Wherever they are, and however many."""
+    found, _ = asked_about(range(1_000), wrong)
+
+    assert sorted(wrong) == found
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (
+            {"properties": {"k1": True}, "additionalProperties": INTEGER},
+            '/k70000: expected an integer, got the string "x"',
+        ),
+        (
+            {"patternProperties": {"^a": False, "^k": INTEGER}},
+            '/k70000: expected an integer, got the string "x"',
+        ),
+        (
+            {"propertyNames": {"not": {"const": "k70000"}}},
+            "/k70000: not allowed as a property name: expected anything but",
+        ),
+        (
+            {"unevaluatedProperties": INTEGER},
+            "(root): an object with 100000 properties does not fit the schema; something in it",
+        ),
+    ],
+)
+def test_a_fault_in_a_great_object_is_named_as_far_as_it_can_be(
+    document: dict[str, Any], words: str
+) -> None:
+    """Its place is found by halves; what depends on all other keywords is said of the whole."""
+    (fault,) = explained(Schema(document), ONE_OF_MANY)
+
+    assert fault.startswith(words)
+
+
+def explained(schema: Schema, value: Any) -> list[str]:
+    """The faults of *value* where the search may take as long as it wants."""
+    explainer = Explainer(schema.parts, schema._compiled, clock=lambda: 0.0)
+    return [] if not schema.check(value) else [*explainer.explain(value)]
+
+
+def test_an_explanation_ends_when_its_time_has_run_out() -> None:
+    """What is known by then is said, and the rest in general."""
+    schema = Schema({"properties": {"a": {"items": INTEGER}, "b": {"uniqueItems": True}}})
+    value = {"a": ["x", "y"], "b": [1, 2, 1]}
+    spent: Callable[[], float] = map(float, count()).__next__
+
+    faults = Explainer(schema.parts, schema._compiled, clock=spent).explain(value)
+
+    assert ("(root): an object with 2 properties does not fit the schema",) == faults
+
+
+def test_one_pause_does_not_end_an_explanation() -> None:
+    """The thread may have been busy with something else, once."""
+    schema = Schema({"properties": {"a": INTEGER}})
+    clock = chain([0.0], repeat(60.0))
+
+    faults = Explainer(schema.parts, schema._compiled, clock=clock.__next__).explain({"a": "x"})
+
+    assert ('/a: expected an integer, got the string "x"',) == faults
+
+
+@pytest.mark.parametrize("seconds", range(1, 16))
+def test_an_explanation_that_ends_early_says_nothing_wrong(seconds: int) -> None:
+    """Whenever the time runs out, what is said is part of what a longer search says, or general."""
+    schema = Schema(
+        {
+            "oneOf": [{"minProperties": 1}, {"maxProperties": 5}, {"required": ["z"]}],
+            "not": {"required": ["a"]},
+            "patternProperties": {"^a": {"items": {"uniqueItems": True}}},
+            "properties": {"b": {"contains": INTEGER, "maxContains": 1}},
+        }
+    )
+    value = {"a": [[1, 2, 1]], "b": [1, 1]}
+    clock = chain([0.0] * seconds, map(float, count(1)))
+
+    whole = explained(schema, value)
+    early = Explainer(schema.parts, schema._compiled, clock=clock.__next__).explain(value)
+
+    assert 4 == len(whole)
+    assert all(each in whole or "does not fit" in each or "are equal" in each for each in early)
+
+
+def test_a_required_property_is_missed_without_a_copy_of_the_value() -> None:
+    """Thousands of missing ones end the search, as any other faults do."""
+    names = [f"r{n}" for n in range(5_000)]
+    schema = Schema({"required": names, "dependentRequired": {"k0": names, "k1": names}})
+
+    assert "... and 80 or more others" == schema.check(ONE_OF_MANY)[-1]
+
+
+def test_a_long_text_is_not_read_for_its_format_or_pattern() -> None:
+    """A format that is slow to judge has the bound that patterns have."""
+    schema = Schema({"format": "idn-hostname"}, limits=SchemaLimits(matched=10))
+
+    assert ("(root): expected at most 10 characters, got 11",) == schema.check("é" * 11)
+    assert not Schema(
+        {"format": "idn-hostname"}, formats=False, limits=SchemaLimits(matched=10)
+    ).check("é" * 11)
+    assert not Schema({"format": "uri"}, limits=SchemaLimits(matched=10)).check("a:" + "a" * 20)
+
+
+@pytest.mark.parametrize(
+    ("document", "most"),
+    [
+        ({"items": INTEGER}, 200_000),
+        ({"items": {"anyOf": [INTEGER, {"type": "null"}]}}, 133_333),
+        ({"items": {"multipleOf": 0.01}}, 10_810),
+        ({"items": {"multipleOf": 5}}, 50_000),
+        ({"properties": {"a": {"multipleOf": 0.01}}}, 200_000),
+        ({"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"format": "email"}}}, 66_666),
+        ({"items": {"allOf": [{"const": 1}] * 500}}, 2_000),
+        ({"properties": {"a": {"$ref": "#"}, "b": {"multipleOf": 0.5}}}, 10_810),
+        ({"$dynamicAnchor": "a", "items": {"$dynamicRef": "#a"}, "format": "email"}, 66_666),
+    ],
+)
+def test_how_many_values_are_taken_follows_from_what_each_one_costs(
+    document: dict[str, Any], most: int
+) -> None:
+    """What is applied once has no such bound; what may be applied to every value has."""
+    schema = Schema(document)
+
+    assert excess([1] * most, None, schema._limits) is None
+    assert f"at most {most} items" in str(excess([1] * (most + 1), None, schema._limits))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        (r"^[A-Z]{2}\d{6}$", float("inf")),
+        (r"^.{1,4000}$", float("inf")),
+        (r"^[\p{L} ]{1,100}$", float("inf")),
+        (r"(?=a)", float("inf")),
+        (r"[ab]*a[ab]{14}c", 2**16),
+        (r"^[a-z]{1,64}@[a-z]{1,255}\.[a-z]{2,24}$", 2**11),
+        (r"a.{1,1000}c", 0),
+        (r"(.{0,50}a.{0,50}){20}c", 0),
+    ],
+)
+def test_how_long_a_text_may_be_follows_from_its_pattern(pattern: str, length: float) -> None:
+    """The larger a pattern when it is written out, the shorter the text, unless it is one class."""
+    assert length == longest(pattern)
+
+
+@pytest.mark.parametrize(
+    "document", [{"items": {"pattern": "a.{1,1000}c"}}, {"patternProperties": {"a.{1,1000}c": {}}}]
+)
+def test_a_pattern_that_is_too_large_is_refused(document: dict[str, Any]) -> None:
+    """The message says what to write instead."""
+    with pytest.raises(ConfigurationError, match=r"'a\.\{1,1000\}c' is too large: .* maxLength"):
+        Schema(document)
+
+
+def test_a_text_for_a_large_pattern_is_bounded() -> None:
+    """One text, and one that a `not` asks about."""
+    pattern = {"pattern": r"[ab]*a[ab]{300}c"}
+
+    assert ("(root): expected at most 4096 characters, got 5000",) == Schema(pattern).check(
+        "a" * 5_000
+    )
+    assert ("(root): expected text of at most 4096 characters, got 5000",) == Schema(
+        {"not": pattern}
+    ).check("a" * 5_000)
+
+
+def slow_texts() -> dict[str, Any]:
+    """Texts on which `[ab]*a[ab]{14}c` cannot run as an automaton."""
+    letters = random.Random(1)
+    return {"texts": ["".join(letters.choices("ab", k=1_000)) for _ in range(200)]}
+
+
+def test_many_texts_for_one_pattern_are_tried_until_time_runs_out() -> None:
+    """No more is tried once the time is spent, and the fault says so."""
+    value = slow_texts()
+    asked = 0
+
+    def clock() -> float:
+        nonlocal asked
+        asked += 1
+        return asked * 0.004
+
+    words = Matching([r"[ab]*a[ab]{14}c"], 65_536, clock).excess(value, b" " * 70_000)
+
+    assert "takes too long to match" in str(words)
+    assert 6 == asked
+
+
+def test_many_texts_that_are_matched_fast_are_taken() -> None:
+    """They are tried only where their length leaves the question open, or is not known."""
+    value = slow_texts()
+
+    def no_clock() -> float:
+        raise AssertionError("nothing is to be tried")
+
+    matching = Matching([r"[ab]*a[ab]{14}c"], 65_536, no_clock)
+    assert matching.excess(value, b" " * 60_000) is None
+    assert Matching(["^a+$"], 65_536, no_clock).excess(value, None) is None
+    assert Matching([r"[ab]*a[ab]{14}c"], 65_536, lambda: 0.0).excess(value, None) is None
+
+
+def test_a_schema_tries_the_patterns_that_meet_any_number_of_texts() -> None:
+    """A pattern for one property alone is bounded by the length of that."""
+    pattern = {"pattern": r"[ab]*a[ab]{14}c"}
+    many = Schema({"properties": {"texts": {"items": pattern}}})
+    one = Schema({"properties": {"id": pattern}})
+    named = Schema({"patternProperties": {r"[ab]*a[ab]{14}c": INTEGER}})
+
+    assert [2**16, float("inf"), 2**16] == [each._matching._room for each in (many, one, named)]
+    many._matching = Matching([r"[ab]*a[ab]{14}c"], 65_536, map(float, count()).__next__)
+    value = slow_texts()
+    assert (
+        "(root): takes too long to match against the patterns of the schema; send less",
+    ) == many.check(value, msgspec.json.encode(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ({"a": list(range(100_000))}, True),
+        ({"a": [1] * 60_000, "b": [1] * 60_000, "c": {"d": [1] * 60_000}}, True),
+        ({"a": [1] * 60_000, "b": [1] * 60_000, "c": {"d": [1] * 80_001}}, False),
+        ([{"a": 1}] * 100_000, True),
+        ([{"a": 1}] * 100_001, False),
+        (["[{,"] * 60_000, True),
+        ({"a": "[" * 300_000}, True),
+        ("[," * 300_000, True),
+        ([[[]] * 50] * 3_000, True),
+    ],
+)
+def test_a_long_value_is_counted_right(value: Any, fits: bool) -> None:
+    """Its JSON text only says where to look; brackets and commas in texts are not items."""
+    faults = Schema({}).check(value, msgspec.json.encode(value))
+
+    assert fits is not bool(faults)
+
+
+def test_a_long_text_that_is_hardly_a_value_is_taken() -> None:
+    """Blanks count for nothing."""
+    assert not Schema({}).check(1, b" " * 300_000 + b"1")
