@@ -71,8 +71,12 @@ def pinned(core: int, *command: str) -> list[str]:
 
 
 def surroundings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a process that imports genmcp from this checkout."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    """Return the environment variables of a process that imports genmcp from this checkout.
+
+    It keeps bytecode, as every installed package has it.
+    """
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPATH": str(ROOT), **env}
 
 
 @contextmanager

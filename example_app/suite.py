@@ -1,5 +1,7 @@
-"""The server that models see: the tools, and what it says of itself."""
+"""The server that models see: tools, resources, a prompt, and what it says of itself."""
 
+from example_app.prompts import CustomerLetter
+from example_app.resources import RepairSheets
 from example_app.tools.delivery import BookDelivery
 from example_app.tools.orders import PlanOrders
 from example_app.tools.parts import SearchParts, WithdrawPart
@@ -21,6 +23,8 @@ suite = Suite(
         open_repair,
         close_repair,
     ],
+    resources=[RepairSheets],
+    prompts=[CustomerLetter],
     about=About(
         title="Bicycle workshop",
         instructions=(

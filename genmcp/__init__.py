@@ -1,6 +1,7 @@
 """An ASGI framework for Model Context Protocol servers."""
 
 from genmcp.channel import Channel
+from genmcp.completion import starting_with
 from genmcp.content import Audio, Image, embedded, link, result
 from genmcp.errors import (
     ConfigurationError,
@@ -8,13 +9,26 @@ from genmcp.errors import (
     GenmcpError,
     InvalidParams,
     McpError,
+    ResourceNotFound,
     ToolError,
 )
+from genmcp.extension import Extension
 from genmcp.function import tool
 from genmcp.mux.limits import Limits
 from genmcp.mux.mux import Mux
+from genmcp.prompt.function import prompt
+from genmcp.prompt.messages import assistant, user
+from genmcp.prompt.prompt import Prompt
+from genmcp.prompt.repo import PromptRepo
+from genmcp.prompt.template import PromptTemplate
+from genmcp.protocol.completion import Completion
+from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition
 from genmcp.protocol.implementation import Icon
+from genmcp.protocol.prompts import PromptArgument, PromptDefinition
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
+from genmcp.resource.directory import Directory
+from genmcp.resource.repo import ResourceRepo
+from genmcp.resource.resource import Resource
 from genmcp.server import Server, Wrapper
 from genmcp.suite.suite import About, Suite
 from genmcp.tool import Call, Tool
@@ -25,13 +39,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "About",
+    "Annotations",
     "Audio",
     "Call",
     "CallToolResult",
     "Channel",
+    "Completion",
     "ConfigurationError",
     "ContractError",
+    "Directory",
     "Endpoint",
+    "Extension",
     "GenmcpError",
     "Icon",
     "Image",
@@ -39,6 +57,16 @@ __all__ = [
     "Limits",
     "McpError",
     "Mux",
+    "Prompt",
+    "PromptArgument",
+    "PromptDefinition",
+    "PromptRepo",
+    "PromptTemplate",
+    "Resource",
+    "ResourceContents",
+    "ResourceDefinition",
+    "ResourceNotFound",
+    "ResourceRepo",
     "Security",
     "Server",
     "Suite",
@@ -46,8 +74,12 @@ __all__ = [
     "ToolAnnotations",
     "ToolError",
     "Wrapper",
+    "assistant",
     "embedded",
     "link",
+    "prompt",
     "result",
+    "starting_with",
     "tool",
+    "user",
 ]

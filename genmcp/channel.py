@@ -82,6 +82,11 @@ class Channel(msgspec.Struct, eq=False):
         return self._sink.closed
 
     @property
+    def static(self) -> Mapping[str, Any]:
+        """The values that every request finds in its assigns."""
+        return self._static or {}
+
+    @property
     def assigns(self) -> MutableMapping[str, Any]:
         """The request's own values over those copied from the host's request over static ones.
 

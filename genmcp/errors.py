@@ -13,6 +13,8 @@
     │   ├── InvalidParams        -32602  the parameters are not what the method takes
     │   │   ├── MalformedParams  -32602  ... so much that no handler saw them
     │   │   ├── InvalidArguments -32602  a tool's arguments; says each fault
+    │   │   ├── ToolNotFound     -32602
+    │   │   ├── PromptNotFound   -32602
     │   │   └── ResourceNotFound -32602  (-32002 before 2026-07-28)
     │   ├── InternalError        -32603  carries a reference; the cause is in the log
     │   │   └── Overloaded       -32603  a limit was reached; says when to try again
@@ -65,6 +67,7 @@ __all__ = [
     "OutOfTurn",
     "Overloaded",
     "ParseError",
+    "PromptNotFound",
     "Refused",
     "ResourceNotFound",
     "SealError",
@@ -73,6 +76,7 @@ __all__ = [
     "TooLarge",
     "TooSlow",
     "ToolError",
+    "ToolNotFound",
     "Unavailable",
     "UnsupportedVersion",
 ]
@@ -208,6 +212,20 @@ class InvalidArguments(InvalidParams):
             "\n".join([f"Invalid arguments for tool {tool}:", *(f"- {fault}" for fault in faults)]),
             {"tool": tool, "faults": list(self.faults)} if data is None else data,
         )
+
+
+class ToolNotFound(InvalidParams):
+    """No tool has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unknown tool: {name}", {"tool": name})
+
+
+class PromptNotFound(InvalidParams):
+    """No prompt has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unknown prompt: {name}", {"prompt": name})
 
 
 class ResourceNotFound(InvalidParams):

@@ -2,21 +2,9 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import is_dataclass
 from functools import partial
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypedDict,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-    overload,
-)
+from typing import Any, Literal, TypedDict, TypeVar, get_origin, is_typeddict, overload
 
 import msgspec
 from typing_extensions import Unpack
@@ -24,9 +12,12 @@ from typing_extensions import Unpack
 from genmcp.channel import Channel
 from genmcp.content import CONTENT
 from genmcp.errors import ConfigurationError
+from genmcp.hook import Visible
 from genmcp.protocol.implementation import Icon
+from genmcp.protocol.result import CacheScope
 from genmcp.protocol.tools import ToolAnnotations
-from genmcp.tool import Call, Tool, ToolRoute, check_call
+from genmcp.signature import Signature, check_bound, name_of
+from genmcp.tool import Call, Tool, ToolRoute
 
 __all__ = ["tool", "tool_of"]
 
@@ -36,7 +27,7 @@ _MARK = "__genmcp_tool__"
 
 
 class Attributes(TypedDict, total=False):
-    """Those attributes of `Tool` that a function's name, docstring and hints may not give."""
+    """What a function's name, docstring and hints may not give; `visible` is a function too."""
 
     name: str
     title: str
@@ -46,6 +37,9 @@ class Attributes(TypedDict, total=False):
     meta: Mapping[str, Any]
     output_schema: Mapping[str, Any] | type
     on_disconnect: Literal["finish", "cancel"]
+    ttl: float
+    cache_scope: CacheScope
+    visible: Visible
 
 
 @overload
@@ -87,10 +81,7 @@ def tool_of(function: Any) -> Tool[Any]:
         )
     if made.function is not function:  # a method of an instance, or what another decorator made
         made = _made(function, made.attributes)
-    if next(iter(inspect.signature(function).parameters), None) == "self":
-        raise ConfigurationError(
-            f"{made.__name__} is a method: give that of an instance, instance.{function.__name__}"
-        )
+    check_bound(function)
     return made
 
 
@@ -100,43 +91,23 @@ class FunctionTool(Tool[Any]):
     def __init__(self, function: Callable[..., Any], attributes: Mapping[str, Any]) -> None:
         self.function = function
         self.attributes = attributes
-        self.__name__ = function.__qualname__.rpartition("<locals>.")[2]
-        check_call(self.__name__, function)
+        self.__name__ = name_of(function)
         if unknown := attributes.keys() - Attributes.__annotations__.keys():
             raise ConfigurationError(
                 f"{self.__name__}: @tool takes no {', '.join(sorted(unknown))}"
             )
-        hints = _hints(self.__name__, function)
-        parameters = inspect.signature(function).parameters
-        self._channels = [name for name in parameters if _is_channel(hints.get(name))]
-        fields = [
-            _field(self.__name__, parameter, hints.get(name, Any))
-            for name, parameter in parameters.items()
-            if name not in self._channels
-        ]
+        self._signature = Signature.of(function, decorator="@tool")
         self.name = function.__name__
         self.description = inspect.getdoc(function) or None
-        self.input_schema = msgspec.defstruct(
-            function.__name__,
-            fields,
-            kw_only=True,
-            forbid_unknown_fields=True,  # as a call of the function would
-            module=function.__module__,
-        )
-        if _is_data(hints.get("return")):
-            self.output_schema = hints["return"]
+        self.input_schema = self._signature.arguments
+        if _is_data(self._signature.returned):
+            self.output_schema = self._signature.returned
         for key, value in attributes.items():
             setattr(self, key, value)
 
     def call(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return self.function(**self._given(request, channel))
-
-    def _given(self, request: Call[Any], channel: Channel) -> dict[str, Any]:
-        given = msgspec.structs.asdict(request.arguments)
-        for name in self._channels:
-            given[name] = channel
-        return given
+        return self.function(**self._signature.given(request.arguments, channel))
 
 
 class AsyncFunctionTool(FunctionTool):
@@ -144,7 +115,7 @@ class AsyncFunctionTool(FunctionTool):
 
     async def call(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return await self.function(**self._given(request, channel))
+        return await self.function(**self._signature.given(request.arguments, channel))
 
 
 def _marked(attributes: Mapping[str, Any], function: Any) -> Any:
@@ -161,20 +132,6 @@ def _made(function: Callable[..., Any], attributes: Mapping[str, Any]) -> Functi
     return made
 
 
-def _hints(owner: str, function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return get_type_hints(function, include_extras=True)
-    except (NameError, TypeError, AttributeError, SyntaxError) as error:
-        raise ConfigurationError(
-            f"{owner}: its type hints cannot be read: {error}. @tool needs them at run time, "
-            f"by names of the module"
-        ) from error
-
-
-def _is_channel(hint: Any) -> bool:
-    return hint is Channel or Channel in get_args(hint)
-
-
 def _is_data(hint: Any) -> bool:
     """Whether what is of type *hint* is one object of data, and not content."""
     kind = get_origin(hint) or hint
@@ -188,42 +145,3 @@ def _is_data(hint: Any) -> bool:
             or hasattr(kind, "__pydantic_validator__")
         )
     )
-
-
-def _described(owner: str, name: str, hint: Any) -> Any:
-    """Return *hint* with its annotations as msgspec reads them; a text is a description."""
-    if get_origin(hint) is Annotated:
-        kind, *notes = get_args(hint)
-        read = [msgspec.Meta(description=note) if isinstance(note, str) else note for note in notes]
-        if unread := [note for note in read if not isinstance(note, msgspec.Meta)]:
-            raise ConfigurationError(
-                f"{owner}: parameter {name}: {unread[0]!r} would be ignored; constraints and "
-                f"descriptions are given with msgspec.Meta, or a description as a text"
-            )
-        hint = Annotated[(kind, *read)]
-    try:
-        msgspec.json.schema(hint)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"{owner}: parameter {name}: {hint} is not read from JSON here; use a struct, a "
-            f"dataclass or a TypedDict ({error})"
-        ) from error
-    return hint
-
-
-def _field(owner: str, parameter: inspect.Parameter, hint: Any) -> Any:
-    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise ConfigurationError(
-            f"{owner}: parameter {parameter}: each argument needs a name it can be passed by"
-        )
-    hint = _described(owner, parameter.name, hint)
-    if parameter.name == "channel" and hint is Any:
-        raise ConfigurationError(f"{owner}: annotate channel as Channel, or call it something else")
-    default = parameter.default
-    if default is parameter.empty:
-        return parameter.name, hint
-    if isinstance(default, str | bytes | int | float | None):
-        return parameter.name, hint, default
-    # Each call gets a copy of its own; the listing would not see the default in a factory.
-    listed = Annotated[hint, msgspec.Meta(extra_json_schema={"default": default})]
-    return parameter.name, listed, msgspec.field(default_factory=partial(deepcopy, default))

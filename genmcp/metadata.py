@@ -1,16 +1,31 @@
-"""What tools and suites say of themselves, checked when they are made."""
+"""What tools, resources, prompts and suites say of themselves, checked when they are made."""
 
+import inspect
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from math import inf
+from typing import Any, ForwardRef, TypeVar, get_args, get_origin
 
 import msgspec
 
-from genmcp.errors import ConfigurationError
+from genmcp.content import json_of
+from genmcp.errors import ConfigurationError, ContractError
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.tools import ToolAnnotations
 
-__all__ = ["annotations_of", "check_metadata"]
+__all__ = [
+    "annotations_of",
+    "as_listed",
+    "check_metadata",
+    "check_tool_name",
+    "instance_of",
+    "milliseconds",
+    "said_by",
+    "take_docstring",
+    "type_argument",
+]
+
+V = TypeVar("V")
 
 # 2026-07-28, server/tools, "Tool Names".
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -19,18 +34,26 @@ _MEMBERS: Mapping[str, tuple[Any, str]] = {
     "name": (str, "a text"),
     "title": (str, "a text"),
     "description": (str, "a text"),
-    "annotations": (ToolAnnotations | Mapping, "ToolAnnotations or a mapping of them"),
+    "mime_type": (str, "a text"),
     "icons": (list | tuple, "a list of Icon"),
     "meta": (Mapping, "a mapping"),
     "formats": (bool | Mapping, "True, False or a mapping of checkers"),
-    "on_disconnect": (str, "'finish' or 'cancel'"),
     "instructions": (str, "a text"),
     "website_url": (str, "a text"),
 }
 
+_CHOICES: Mapping[str, tuple[str, str]] = {
+    "on_disconnect": ("finish", "cancel"),
+    "cache_scope": ("public", "private"),
+}
 
-def check_metadata(owner: str, said: Mapping[str, Any]) -> None:
-    """Check what *owner* says of itself; None says nothing.
+
+def check_metadata(
+    owner: str, said: Mapping[str, Any], *, annotations: type = ToolAnnotations
+) -> None:
+    """Check what *owner* says of itself, *annotations* being those it may have.
+
+    None says nothing.
 
     Raises:
         ConfigurationError: the message names *owner*, the member, and what it takes.
@@ -43,34 +66,142 @@ def check_metadata(owner: str, said: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"{owner}.{key} must be {words}, not {value!r}")
         if isinstance(value, str) and not value.strip():
             raise ConfigurationError(f"{owner}.{key} is blank")
-    name, on_disconnect = said.get("name"), said.get("on_disconnect", "finish")
-    if name is not None and not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"{owner}.name must be 1 to 128 letters, digits, '_', '-' or '.', not {name!r}"
-        )
-    if on_disconnect not in ("finish", "cancel"):
-        raise ConfigurationError(
-            f"{owner}.on_disconnect must be 'finish' or 'cancel', not {on_disconnect!r}"
-        )
+    ttl = said.get("ttl", 0)
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 <= ttl < inf:
+        raise ConfigurationError(f"{owner}.ttl must be a number of seconds, not {ttl!r}")
+    for key, (first, second) in _CHOICES.items():
+        if said.get(key, first) not in (first, second):
+            raise ConfigurationError(
+                f"{owner}.{key} must be {first!r} or {second!r}, not {said[key]!r}"
+            )
     for icon in said.get("icons") or ():
         if not isinstance(icon, Icon):
             raise ConfigurationError(f"{owner}.icons must be a list of Icon, not of {icon!r}")
-    annotations_of(owner, said.get("annotations"))
+    annotations_of(owner, said.get("annotations"), annotations)
 
 
-def annotations_of(owner: str, given: Any) -> ToolAnnotations | None:
-    """Return the annotations *given* as a struct or as a mapping with the names of the wire.
+def check_tool_name(owner: str, name: str) -> None:
+    """Check the *name* of a tool, which is not any text.
+
+    Raises:
+        ConfigurationError: it is not as the specification has it.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{owner}.name must be 1 to 128 letters, digits, '_', '-' or '.', not {name!r}"
+        )
+
+
+def annotations_of(owner: str, given: Any, kind: type[V]) -> V | None:
+    """Return the annotations *given* as a *kind* or as a mapping with the names of the wire.
 
     Raises:
         ConfigurationError: there is no such annotation, or it is not of its type.
     """
+    if given is None or isinstance(given, kind):
+        return given
     if not isinstance(given, Mapping):
-        return given  # type: ignore[no-any-return]  # checked: annotations, or None
-    known = [field.encode_name for field in msgspec.structs.fields(ToolAnnotations)]
+        raise ConfigurationError(
+            f"{owner}.annotations must be {kind.__name__} or a mapping of them, not {given!r}"
+        )
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
     for key in given:
         if key not in known:
             raise ConfigurationError(f"{owner}.annotations: {key!r} is none of {', '.join(known)}")
     try:
-        return msgspec.convert(dict(given), ToolAnnotations)
+        return msgspec.convert(dict(given), kind)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{owner}.annotations: {error}") from None
+
+
+def as_listed(owner: str, definition: V) -> V:
+    """Return *definition* as a client will read it.
+
+    Through JSON: what cannot be listed is found now, and what is listed stays what it is when
+    somebody changes a dict they gave.
+
+    Raises:
+        ConfigurationError: it cannot be listed.
+    """
+    try:
+        return msgspec.json.decode(json_of(definition), type=type(definition))
+    except (ContractError, msgspec.ValidationError) as error:
+        raise ConfigurationError(f"{owner} cannot be listed: {error}") from None
+
+
+def milliseconds(seconds: float) -> int:
+    """Return *seconds* as the wire has them."""
+    return round(seconds * 1000)
+
+
+def take_docstring(cls: Any) -> None:
+    """Make the docstring of *cls* its description, unless it gives one itself."""
+    described = inspect.cleandoc(cls.__doc__ or "")
+    if described and "description" not in cls.__dict__:
+        cls.description = described
+
+
+def said_by(cls: type, keys: Collection[str]) -> dict[str, Any]:
+    """Return what *cls* itself says under *keys*.
+
+    What has a `__get__` only an instance tells: a property, a slot.
+    """
+    own = {key: cls.__dict__[key] for key in keys if key in cls.__dict__}
+    return {key: value for key, value in own.items() if not hasattr(type(value), "__get__")}
+
+
+def instance_of(given: object, kind: type[V]) -> V | None:
+    """Return *given*, or, if it is a class, one of it made without arguments; None if no *kind*.
+
+    Raises:
+        ConfigurationError: the class takes arguments.
+    """
+    if isinstance(given, kind):
+        return given
+    if not (isinstance(given, type) and issubclass(given, kind)):
+        return None
+    try:
+        return given()
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{given.__name__} takes arguments; give an instance of it: {error}"
+        ) from error
+
+
+def type_argument(cls: type, root: type, value: Any = Any) -> Any:
+    """Return T if *cls* says, itself, that it is a `root[T]`; None if not, or if T is any dict.
+
+    Any dict has texts as keys, and anything or a *value* as values.
+
+    Raises:
+        ConfigurationError: T is given by its name.
+    """
+    argument = _argument(cls, root)
+    if argument is None or argument is Any or isinstance(argument, TypeVar):
+        return None
+    if isinstance(argument, str | ForwardRef):
+        raise ConfigurationError(
+            f"{cls.__name__}: give {root.__name__}[...] the type itself, not its name"
+        )
+    kind, members = get_origin(argument) or argument, get_args(argument)
+    is_dict = kind in (dict, Mapping) and members in ((), (str, Any), (str, value))
+    return None if is_dict else argument
+
+
+def _argument(cls: type, root: type) -> Any:
+    """Return the T of *cls* by its own bases: a type, a TypeVar where it is still open, or None.
+
+    A class between may be generic: `class Search(Tool[A], Generic[A])`, then `Search[Books]`.
+    """
+    for base in cls.__dict__.get("__orig_bases__", ()):
+        origin = get_origin(base)
+        if origin is root:
+            return get_args(base)[0]
+        if isinstance(origin, type) and issubclass(origin, root):
+            argument = _argument(origin, root)
+            bound = dict(zip(origin.__parameters__, get_args(base), strict=True))  # type: ignore[attr-defined]
+            if isinstance(argument, TypeVar):
+                return bound[argument]
+            if get_origin(argument) and argument.__parameters__:
+                return argument[tuple(bound[each] for each in argument.__parameters__)]
+    return None

@@ -21,6 +21,7 @@ import msgspec
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.errors import ConfigurationError
+from genmcp.hook import Visible
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.result import PaginatedResult, Result
@@ -36,10 +37,16 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     on_disconnect: what becomes of a call of an earlier revision whose client has left:
         `"finish"` (its answer waits for the client to resume) or `"cancel"`. From 2026-07-28 on
         a disconnect always cancels.
+    visible: who may see it; None: everybody. Whoever finds the route sees to that.
     """
 
     headers: tuple[HeaderRule, ...] = ()
     on_disconnect: Literal["finish", "cancel"] = "finish"
+    visible: Visible | None = None
+
+    def is_visible(self, principal: str | None) -> bool:
+        """Whether it is there for *principal*."""
+        return self.visible is None or self.visible(principal)
 
 
 class Server(ABC):
@@ -90,7 +97,9 @@ class Server(ABC):
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return the page of the list *method* (`"tools/list"`, ...) that *cursor* points to.
 
-        An unchanged list should be the same object every time: it is then encoded once.
+        An unchanged list should be the same object every time: it is then encoded once. A cursor
+        is any text the server makes and understands again; it is no secret here, nor bound to
+        anything: the mux sees to both.
 
         Raises:
             InvalidParams: the cursor is not one this server gave out.

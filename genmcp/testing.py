@@ -15,11 +15,15 @@ import msgspec
 
 from genmcp.errors import McpError
 from genmcp.mux.mux import Mux
+from genmcp.protocol.completion import CompleteResult, Completion, Reference
+from genmcp.protocol.content import ResourceContents, ResourceDefinition
 from genmcp.protocol.meta import CLIENT_CAPABILITIES, LOG_LEVEL, PROTOCOL_VERSION
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
+from genmcp.protocol.prompts import GetPromptResult, PromptDefinition
+from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
@@ -68,10 +72,50 @@ class Client:
         result: CallToolResult = await self.request("tools/call", params)
         return result
 
+    async def read(self, uri: str) -> Sequence[ResourceContents]:
+        """Read a resource."""
+        result: ReadResourceResult = await self.request("resources/read", {"uri": uri})
+        return result.contents
+
+    async def prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None
+    ) -> GetPromptResult:
+        """Get a prompt."""
+        params = {"name": name, "arguments": dict(arguments or {})}
+        result: GetPromptResult = await self.request("prompts/get", params)
+        return result
+
+    async def complete(
+        self,
+        reference: Reference,
+        argument: str,
+        value: str = "",
+        context: Mapping[str, str] | None = None,
+    ) -> Completion:
+        """Complete an argument of a prompt, or a variable of a resource template."""
+        params = {
+            "ref": msgspec.to_builtins(reference),
+            "argument": {"name": argument, "value": value},
+            "context": {"arguments": dict(context or {})},
+        }
+        result: CompleteResult = await self.request("completion/complete", params)
+        return result.completion
+
     async def tools(self) -> Sequence[ToolDefinition]:
-        """Return the tools the server lists."""
-        tools: Sequence[ToolDefinition] = (await self.request("tools/list")).tools
-        return tools
+        """Return the tools the server lists, on all pages; so do the other lists."""
+        return await self._listed("tools/list", "tools")
+
+    async def resources(self) -> Sequence[ResourceDefinition]:
+        """Return the resources the server lists."""
+        return await self._listed("resources/list", "resources")
+
+    async def templates(self) -> Sequence[ResourceTemplateDefinition]:
+        """Return the resource templates the server lists."""
+        return await self._listed("resources/templates/list", "resource_templates")
+
+    async def prompts(self) -> Sequence[PromptDefinition]:
+        """Return the prompts the server lists."""
+        return await self._listed("prompts/list", "prompts")
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """Send any request and return its result, as the value of `genmcp.protocol` it is."""
@@ -95,13 +139,24 @@ class Client:
             raise McpError(error.message, error.data, code=error.code, status=response.status_code)
         return msgspec.json.decode(answer.result, type=LATEST.methods[method].result)
 
+    async def _listed(self, method: str, member: str) -> list[Any]:
+        found: list[Any] = []
+        cursor: str | None = None
+        while True:
+            page = await self.request(method, {} if cursor is None else {"cursor": cursor})
+            found += getattr(page, member)
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
     def _headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
         headers = {
             "accept": "application/json, text/event-stream",
             "mcp-protocol-version": LATEST.version,
             "mcp-method": method,
         }
-        key = params.get("name")
+        known = LATEST.methods.get(method)
+        key = None if known is None or known.name_member is None else params.get(known.name_member)
         if key is None:
             return headers
         headers["mcp-name"] = encode_value(key)

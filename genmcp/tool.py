@@ -14,8 +14,8 @@ A `def call` runs in a pool of threads, so that it may block; a `def validate` r
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ForwardRef, Generic, Literal, get_args, get_origin, is_typeddict
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Literal, is_typeddict
 
 import msgspec
 from typing_extensions import TypeVar
@@ -30,17 +30,27 @@ from genmcp.errors import (
     InvalidArguments,
     InvalidParams,
 )
-from genmcp.metadata import annotations_of, check_metadata
+from genmcp.hook import check_call, overrides, visibility
+from genmcp.metadata import (
+    annotations_of,
+    as_listed,
+    check_metadata,
+    check_tool_name,
+    said_by,
+    take_docstring,
+    type_argument,
+)
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.meta import RequestId
+from genmcp.protocol.result import CacheScope
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.schema.arguments import Arguments, arguments_of
 from genmcp.schema.of_type import schema_of
 from genmcp.schema.schema import Formats, Schema
 from genmcp.server import Route
 
-__all__ = ["Call", "Tool", "ToolRoute", "check_call"]
+__all__ = ["Call", "Tool", "ToolRoute"]
 
 A = TypeVar("A", default=dict[str, Any])
 
@@ -85,6 +95,8 @@ class Tool(Generic[A]):
     on_disconnect: what becomes of a call of an earlier revision whose client leaves: it is
         finished, and the answer waits for the client to come back, or it is cancelled. From
         2026-07-28 on a disconnect always cancels.
+    ttl, cache_scope: for how many seconds a client may keep the list it is in, and whether for
+        others too (2026-07-28, server/utilities, "Caching").
 
     Raises:
         ConfigurationError: when the class is made, if one of these is wrong; when it is
@@ -101,21 +113,20 @@ class Tool(Generic[A]):
     output_schema: Mapping[str, Any] | type | None = None
     formats: Formats = True
     on_disconnect: Literal["finish", "cancel"] = "finish"
+    ttl: float = 0
+    cache_scope: CacheScope = "public"
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Check what the class says of itself, and take in what it says by other means."""
         super().__init_subclass__(**options)
-        argument = _own_argument(cls)
+        argument = type_argument(cls, Tool)
         if argument is not None:
             _check_one_input(cls, argument)
             if "input_schema" not in cls.__dict__:
                 cls.input_schema = argument
-        described = inspect.cleandoc(cls.__doc__ or "")
-        if described and "description" not in cls.__dict__:
-            cls.description = described
-        own = {key: cls.__dict__[key] for key in _SAID if key in cls.__dict__}
-        said = {key: value for key, value in own.items() if not _is_descriptor(value)}
-        check_metadata(cls.__name__, said)
+        take_docstring(cls)
+        said = said_by(cls, _SAID)
+        _check(cls.__name__, said)
         _schemas(cls.__name__, said.get("input_schema"), said.get("output_schema"))
 
     def validate(self, request: Call[A], channel: Channel) -> Any:
@@ -136,6 +147,13 @@ class Tool(Generic[A]):
             ToolError: the work failed in a way the model should read.
         """
         raise NotImplementedError
+
+    def visible(self, principal: str | None) -> bool:
+        """Whether there is such a tool for *principal*; None is whoever is not authenticated.
+
+        It is asked when the tool is listed and when it is called, and does not wait.
+        """
+        return True
 
 
 class ToolRoute(Route, frozen=True, kw_only=True):
@@ -159,8 +177,8 @@ class ToolRoute(Route, frozen=True, kw_only=True):
         said = {key: getattr(tool, key, None) for key in _SAID}
         if said["name"] is None:
             raise ConfigurationError(f"{owner} has no name")
-        check_metadata(owner, said)
-        if not _overrides(tool, "call"):
+        _check(owner, said)
+        if not overrides(tool, "call", Tool):
             raise ConfigurationError(f"{owner} has no call")
         check_call(owner, tool.call)
         arguments, output = _schemas(
@@ -171,10 +189,11 @@ class ToolRoute(Route, frozen=True, kw_only=True):
             definition=_definition(owner, tool, arguments, output),
             arguments=arguments,
             output=output,
-            validates=_overrides(tool, "validate"),
+            validates=overrides(tool, "validate", Tool),
             is_async=inspect.iscoroutinefunction(tool.call),
             headers=arguments.headers,
             on_disconnect=tool.on_disconnect,
+            visible=visibility(tool, Tool),
         )
 
     async def handle(self, request: Request, channel: Channel) -> CallToolResult:
@@ -230,16 +249,10 @@ class ToolRoute(Route, frozen=True, kw_only=True):
 _SAID = tuple(Tool.__annotations__)
 
 
-def check_call(owner: str, call: Callable[..., Any]) -> None:
-    """Check that *call* is something that returns.
-
-    Raises:
-        ConfigurationError: it yields.
-    """
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-        raise ConfigurationError(
-            f"{owner} yields; return one result, and report on the way with channel.progress"
-        )
+def _check(owner: str, said: Mapping[str, Any]) -> None:
+    check_metadata(owner, said)
+    if said.get("name") is not None:
+        check_tool_name(owner, said["name"])
 
 
 def _schemas(
@@ -258,72 +271,28 @@ def _schemas(
 def _definition(
     owner: str, tool: Tool[Any], arguments: Arguments, output: Schema | None
 ) -> ToolDefinition:
-    said = ToolDefinition(
+    definition = ToolDefinition(
         name=tool.name,
         input_schema=arguments.schema,
         title=tool.title,
         description=tool.description,
         output_schema=None if output is None else output.document,
         icons=tool.icons,
-        annotations=annotations_of(owner, tool.annotations),
+        annotations=annotations_of(owner, tool.annotations, ToolAnnotations),
         meta=tool.meta,
     )
-    try:
-        # Through JSON: what cannot be listed is found now, and what is listed stays what it is
-        # when somebody changes a dict they gave.
-        return msgspec.json.decode(json_of(said), type=ToolDefinition)
-    except (ContractError, msgspec.ValidationError) as error:
-        raise ConfigurationError(f"{owner} cannot be listed: {error}") from None
-
-
-def _own_argument(cls: type) -> Any:
-    """Return T if *cls* says, itself, that it is a `Tool[T]`; None if not, or if T is any dict."""
-    argument = _argument(cls)
-    if argument is None or argument is Any or isinstance(argument, TypeVar):
-        return None
-    if isinstance(argument, str | ForwardRef):
-        raise ConfigurationError(f"{cls.__name__}: give Tool[...] the type itself, not its name")
-    kind, members = get_origin(argument) or argument, get_args(argument)
-    return None if kind in (dict, Mapping) and members in ((), (str, Any)) else argument
-
-
-def _argument(cls: type) -> Any:
-    """Return the A of *cls* by its own bases: a type, a TypeVar where it is still open, or None.
-
-    A class between may be generic: `class Search(Tool[A], Generic[A])`, then `Search[Books]`.
-    """
-    for base in cls.__dict__.get("__orig_bases__", ()):
-        origin = get_origin(base)
-        if origin is Tool:
-            return get_args(base)[0]
-        if isinstance(origin, type) and issubclass(origin, Tool):
-            argument = _argument(origin)
-            bound = dict(zip(origin.__parameters__, get_args(base), strict=True))  # type: ignore[attr-defined]
-            if isinstance(argument, TypeVar):
-                return bound[argument]
-            if get_origin(argument) and argument.__parameters__:
-                return argument[tuple(bound[each] for each in argument.__parameters__)]
-    return None
+    return as_listed(owner, definition)
 
 
 def _check_one_input(cls: type, argument: Any) -> None:
     """Refuse a `Tool[T]` whose arguments would not arrive as a T."""
     given = cls.__dict__.get("input_schema", argument)
     as_dict = isinstance(given, Mapping) and is_typeddict(argument)
-    if given is not argument and not as_dict and not _is_descriptor(given):
+    if given is not argument and not as_dict and not hasattr(type(given), "__get__"):
         raise ConfigurationError(
             f"{cls.__name__}: its arguments are described twice, by Tool[...] and by "
             f"input_schema; leave one of them out"
         )
-
-
-def _is_descriptor(value: Any) -> bool:
-    """Whether only an instance tells what it is: a property, a slot."""
-    return hasattr(type(value), "__get__")
-
-
-def _overrides(tool: Tool[Any], hook: str) -> bool:
-    return getattr(getattr(tool, hook), "__func__", None) is not getattr(Tool, hook)
 
 
 def _owner(tool: Tool[Any]) -> str:

@@ -68,8 +68,9 @@ class Speaker:
         headers = {"accept": "application/json, text/event-stream", **self.session}
         if self.version == MODERN:
             headers |= {"mcp-protocol-version": MODERN, "mcp-method": method}
-            if "name" in params:
-                headers["mcp-name"] = params["name"]
+            key = params.get("uri") if method == "resources/read" else params.get("name")
+            if key is not None:
+                headers["mcp-name"] = key
             meta = {
                 "io.modelcontextprotocol/protocolVersion": MODERN,
                 "io.modelcontextprotocol/clientCapabilities": {},

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import About, Call, Channel, ConfigurationError, Suite, Tool, tool
+from genmcp import About, Call, Channel, ConfigurationError, Resource, Suite, Tool, tool
 from genmcp.protocol.implementation import Icon
 from genmcp.testing import connect
 from tests.speaking import VERSIONS, speak
@@ -77,6 +77,13 @@ async def test_suite_may_be_empty() -> None:
         ({"tools": [Tool]}, "Tool has no name"),
         ({"tools": [Needy]}, "Needy takes arguments; give an instance of it: "),
         ({"tools": [Echo, shout, Echo()]}, "Suite: two tools are called 'echo'"),
+        ({"resources": Resource("a:b", 1)}, "Suite: resources must be a list of resources, not <R"),
+        ({"resources": [Echo]}, "<class 'tests.test_suite.Echo'> is not a resource"),
+        ({"prompts": None}, "Suite: prompts must be a list of prompts, not None"),
+        ({"prompts": [Echo]}, "<class 'tests.test_suite.Echo'> is not a prompt"),
+        ({"extensions": [Echo]}, "<class 'tests.test_suite.Echo'> is not an Extension"),
+        ({"page_size": 0}, "Suite: page_size must be 1 or more, not 0"),
+        ({"page_size": True}, "Suite: page_size must be 1 or more, not True"),
     ],
 )
 def test_suite_refuses_what_is_wrong(options: dict[str, Any], said: str) -> None:
@@ -156,9 +163,17 @@ def test_suite_tells_what_it_is() -> None:
     assert "<Suite test 1, 1 tools>" == repr(Suite(name="test", version="1", tools=[Echo]))
 
 
-def test_suite_finds_tools_only() -> None:
+def test_suite_finds_each_kind_by_its_method() -> None:
     """What is no tool is not found under a tool's name."""
     suite = Suite(name="test", version="1", tools=[Echo])
 
     assert None is not suite.find("tools/call", "echo")
     assert None is suite.find("prompts/get", "echo")
+    assert None is suite.find("resources/read", "echo")
+    assert None is suite.find("tasks/get", "echo")
+
+
+def test_suite_takes_no_other_options() -> None:
+    """A word that is misspelt is a TypeError, as everywhere."""
+    with pytest.raises(TypeError, match="Suite takes no 'tool'"):
+        Suite(name="test", version="1", tool=[Echo])  # type: ignore[call-arg]

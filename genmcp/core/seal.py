@@ -20,19 +20,19 @@ integrity is protected. 2025-11-25, transports, "Session Management": an id is v
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
+from functools import cached_property
 from hashlib import sha256
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from genmcp.errors import ConfigurationError, ContractError, Expired, ForeignSeal, Forged
+
+if TYPE_CHECKING:
+    from genmcp.core.cipher import Cipher
 
 __all__ = [
     "NONCE_BYTES",
@@ -79,25 +79,33 @@ class Keyring:
 
     def __init__(self, secret: str | bytes | Sequence[str | bytes]) -> None:
         secrets = [secret] if isinstance(secret, str | bytes) else secret
-        self._ciphers: dict[str, Mapping[Purpose, AESGCM]] = {}
-        for material in map(_bytes, secrets):
+        self._secrets = [_bytes(material) for material in secrets]
+        for material in self._secrets:
             if len(material) < SECRET_BYTES:
                 raise ConfigurationError(
                     f"secret: one of {len(material)} bytes is too short, the least is "
                     f"{SECRET_BYTES}; `openssl rand -base64 32` makes a good one"
                 )
-            self._ciphers[_key_id(material)] = {
-                purpose: AESGCM(_derive(material, purpose, 32)) for purpose in Purpose
-            }
-        if not self._ciphers:
+        if not self._secrets:
             raise ConfigurationError("secret: the list is empty; give at least one")
-        self._first = next(iter(self._ciphers))
 
-    def sealing(self, purpose: Purpose) -> tuple[str, AESGCM]:
+    @cached_property
+    def _ciphers(self) -> "dict[str, dict[Purpose, Cipher]]":
+        from genmcp.core.cipher import Cipher, derive  # see there
+
+        return {
+            _FORMAT + urlsafe_b64encode(derive(material, "key id", 6)).decode()[:6]: {
+                purpose: Cipher(derive(material, purpose, 32)) for purpose in Purpose
+            }
+            for material in self._secrets
+        }
+
+    def sealing(self, purpose: Purpose) -> "tuple[str, Cipher]":
         """Return the key id of the secret that seals, and its cipher for *purpose*."""
-        return self._first, self._ciphers[self._first][purpose]
+        first = next(iter(self._ciphers))
+        return first, self._ciphers[first][purpose]
 
-    def opening(self, key_id: str, purpose: Purpose) -> AESGCM | None:
+    def opening(self, key_id: str, purpose: Purpose) -> "Cipher | None":
         """Return the cipher for *purpose* of the secret that *key_id* names, if it is here."""
         ciphers = self._ciphers.get(key_id)
         return ciphers[purpose] if ciphers else None
@@ -164,12 +172,11 @@ class Seal:
         cipher = self._keyring.opening(text[:_KEY_ID], purpose)
         if cipher is None:
             raise ForeignSeal(f"a {purpose} sealed with another secret")
-        try:
-            opened = cipher.decrypt(
-                sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], self._prefixes[purpose] + _joined(bound)
-            )
-        except InvalidTag:
-            raise Forged(f"not a {purpose} that was sealed for this") from None
+        opened = cipher.decrypt(
+            sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], self._prefixes[purpose] + _joined(bound)
+        )
+        if opened is None:
+            raise Forged(f"not a {purpose} that was sealed for this")
         (expiry,) = _EXPIRY.unpack_from(opened)
         # A NaN is never still valid.
         if not now < expiry:
@@ -197,15 +204,6 @@ def digest(value: Any) -> bytes:
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
-
-
-def _derive(secret: bytes, use: str, length: int) -> bytes:
-    info = f"genmcp seal 1: {use}".encode()
-    return HKDF(algorithm=SHA256(), length=length, salt=None, info=info).derive(secret)
-
-
-def _key_id(secret: bytes) -> str:
-    return _FORMAT + urlsafe_b64encode(_derive(secret, "key id", 6)).decode()[:6]
 
 
 def _bytes(text: str | bytes) -> bytes:

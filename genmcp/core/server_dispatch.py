@@ -23,7 +23,9 @@ from genmcp.errors import (
     McpError,
     MethodNotFound,
     NotAllowed,
+    PromptNotFound,
     ResourceNotFound,
+    ToolNotFound,
     UnsupportedVersion,
 )
 from genmcp.protocol.capabilities import ServerCapabilities
@@ -68,6 +70,7 @@ Headers = Mapping[bytes, bytes]
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"
+NAME_HEADER: Final = b"mcp-name"
 SESSION_HEADER: Final = b"mcp-session-id"
 
 _any_params = decoder_for(RequestParams)
@@ -219,12 +222,19 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
     name = _name_of(message)
     revision = session.revision
     method = revision.methods.get(name)
-    if method is None or method.sender == "server" or not catalog.offers(name):
+    if (
+        method is None
+        or method.sender == "server"
+        or (method.name_member is None and not catalog.offers(name))
+    ):
         raise MethodNotFound(name)
     params = revision.up(_decode(method.params_decoder, message.params))
     route = None
     if method.name_member is not None:
-        route = _found(catalog, name, getattr(params, method.name_member))
+        key = getattr(params, method.name_member)
+        route = catalog.find(name, key)
+        if route is None:
+            raise _UNKNOWN[name](key)
     return Request(
         id=message.id,  # type: ignore[arg-type]  # a request: it has one
         method=name,
@@ -330,9 +340,11 @@ def _request(
     route = None
     if method.name_member is not None:
         key = getattr(params, method.name_member)
-        if headers is not None:
-            check_name(headers, key)
-        route = _found(catalog, method.name, key)
+        if headers is not None and headers.get(NAME_HEADER) != key.encode():
+            check_name(headers, key)  # encoded in a way that headers can carry, or wrong
+        route = catalog.find(method.name, key)
+        if route is None:
+            raise _UNKNOWN[method.name](key)
         if route.headers and headers is not None:
             check_params(headers, route.headers, _arguments(params))
     meta = params.meta
@@ -352,16 +364,9 @@ def _named_version(headers: Headers) -> str | None:
     return None if version is None else version.strip().decode("latin-1")
 
 
-def _found(catalog: Catalog, method: str, key: str) -> Any:
-    route = catalog.find(method, key)
-    if route is None:
-        raise _UNKNOWN[method](key)
-    return route
-
-
 _UNKNOWN: Final[Mapping[str, Callable[[str], InvalidParams]]] = {
-    "tools/call": lambda key: InvalidParams(f"Unknown tool: {key}", {"tool": key}),
-    "prompts/get": lambda key: InvalidParams(f"Unknown prompt: {key}", {"prompt": key}),
+    "tools/call": ToolNotFound,
+    "prompts/get": PromptNotFound,
     "resources/read": ResourceNotFound,
 }
 

@@ -4,6 +4,7 @@ The server keeps nothing for a session; every request brings it along. 2025-11-2
 "Session Management", and lifecycle, "Initialization".
 """
 
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -22,7 +23,7 @@ __all__ = ["Session", "begin"]
 _SPOKEN: Final = [revision.version for revision in LEGACY]
 
 
-class Session(msgspec.Struct, frozen=True, array_like=True):
+class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
     """What a session consists of. `key` names its records in the store, `issued` is Unix time."""
 
     key: str
@@ -32,7 +33,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     client_version: str
     capabilities: ClientCapabilities
 
-    @property
+    @cached_property
     def revision(self) -> Revision:
         """The revision the session speaks."""
         return REVISIONS[self.version]
@@ -57,7 +58,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
             instructions=instructions,
         )
 
-    @property
+    @cached_property
     def client(self) -> Client:
         """The client, as it introduced itself."""
         info = Implementation(name=self.name, version=self.client_version)

@@ -1,5 +1,7 @@
 """Every bound, with its default."""
 
+from math import inf
+
 import msgspec
 
 from genmcp.errors import ConfigurationError
@@ -10,10 +12,15 @@ __all__ = ["Limits"]
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of what a mux takes and keeps; sizes in bytes, times in seconds.
 
+    headers: how large the values of a request's headers are together.
     body: the largest request body. depth: how deep JSON may nest.
     body_time: how long a body may take to arrive.
-    threads: how many `def` hooks run at once; further ones wait.
+    threads: how many `def` hooks run at once. waiting: how many wait for a thread.
     calls: how many calls wait for something at once. calls_of_principal: of one principal.
+    calls_of_tool: of one tool.
+    result: the largest result, as JSON.
+    progress_rate: how many notifications of progress a response sends in a second; of those in
+        between, the newest counts. log_rate: how many log messages; a hook that says more waits.
     streams: how many streams of sessions are open at once. streams_of_principal: of one.
     buffer: how much of a response may wait for a client that reads slowly. Past it the newest
         progress replaces older, and a hook that says something else waits.
@@ -24,12 +31,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         before the oldest of them has to begin anew.
     """
 
+    headers: int = 64 * 1024
     body: int = 4 * 1024 * 1024
     depth: int = 64
     body_time: float = 30.0
     threads: int = 32
+    waiting: int = 1_000
     calls: int = 10_000
     calls_of_principal: int = 1_000
+    calls_of_tool: int = 10_000
+    result: int = 16 * 1024 * 1024
+    progress_rate: float = inf
+    log_rate: float = inf
     streams: int = 10_000
     streams_of_principal: int = 100
     buffer: int = 256 * 1024

@@ -24,7 +24,14 @@ from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Seal
 from genmcp.core.server_dispatch import discovered
 from genmcp.core.session import Session
-from genmcp.errors import ConfigurationError, ContractError, InternalError, McpError
+from genmcp.errors import (
+    ConfigurationError,
+    ContractError,
+    InternalError,
+    McpError,
+    Overloaded,
+    ToolError,
+)
 from genmcp.mux.calls import Calls
 from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
@@ -103,10 +110,13 @@ class Mux:
             self.store, ttl=self.limits.replay, keep=self.limits.replay_events
         )
         bounds = self.limits
-        self.held = Occupancy("calls", bounds.calls, bounds.calls_of_principal)
-        self.streams = Occupancy("streams", bounds.streams, bounds.streams_of_principal)
+        self.held = Occupancy(
+            "calls", bounds.calls, principal=bounds.calls_of_principal, tool=bounds.calls_of_tool
+        )
+        self.streams = Occupancy("streams", bounds.streams, principal=bounds.streams_of_principal)
         self.calls = Calls()
         self._threads = self._pool()
+        self._in_threads = 0
         self._closes_store = store is not None
 
     def __repr__(self) -> str:
@@ -125,10 +135,21 @@ class Mux:
         await self.listeners.end(session.key)
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the pool; at most `Limits.threads` run at once."""
+        """Run a blocking *function* in the pool; at most `Limits.threads` run at once.
+
+        Raises:
+            Overloaded: too many wait for that.
+        """
+        limits = self.limits
+        if self._in_threads >= limits.threads + limits.waiting:
+            raise Overloaded(f"Too many calls wait for a thread: {limits.waiting} (limit: waiting)")
         loop = asyncio.get_running_loop()
         work = partial(copy_context().run, _run, function, *arguments)
-        return await loop.run_in_executor(self._threads, work)
+        self._in_threads += 1
+        try:
+            return await loop.run_in_executor(self._threads, work)
+        finally:
+            self._in_threads -= 1
 
     async def answer(self, request: Request, channel: Channel) -> Answer:
         """Run what answers *request*, and return its answer, whatever becomes of it.
@@ -146,7 +167,12 @@ class Mux:
                     f"{type(self.server).__name__} answered {request.method} "
                     f"with {type(result).__name__}, not a result"
                 )
-            return Answer(self.encoder.response(request.revision, request.id, result))
+            message = self.encoder.response(request.revision, request.id, result)
+            if len(message) > self.limits.result:
+                raise ToolError(
+                    f"The result is larger than {self.limits.result} bytes (limit: result)"
+                )
+            return Answer(message)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a hook may raise anything: it costs one call

@@ -72,22 +72,27 @@ class Replay:
         )
 
     @contextmanager
-    def written(self, session: str | None, stream: str | None, writer: Writer) -> Iterator[None]:
+    def written(self, session: str, stream: str, writer: Writer) -> Iterator[None]:
         """Know who writes *stream*, so that whoever resumes it takes over from its connection.
 
         2025-11-25, transports, "Multiple Connections": a message goes out on one stream only.
         """
-        if session is None or stream is None:
-            yield
-            return
-        log = _log(session, stream)
-        self._writers.setdefault(log, []).append(writer)
+        self.add(session, stream, writer)
         try:
             yield
         finally:
-            self._writers[log].remove(writer)
-            if not self._writers[log]:
-                del self._writers[log]
+            self.discard(session, stream, writer)
+
+    def add(self, session: str, stream: str, writer: Writer) -> None:
+        """Know that *writer* writes *stream*, until it is discarded."""
+        self._writers.setdefault(_log(session, stream), []).append(writer)
+
+    def discard(self, session: str, stream: str, writer: Writer) -> None:
+        """Forget that *writer* writes *stream*."""
+        log = _log(session, stream)
+        self._writers[log].remove(writer)
+        if not self._writers[log]:
+            del self._writers[log]
 
     async def check(self, session: str, stream: str) -> None:
         """Check that *stream* can be resumed.

@@ -8,6 +8,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
+from functools import lru_cache
 from typing import Final
 
 from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
@@ -24,6 +25,10 @@ DEFAULT_LEVEL: Final[LoggingLevel] = "info"
 _MOST: Final = 4096
 """The largest session in bytes: sealed and in a header, proxies must still let it through."""
 
+_REMEMBERED: Final = 256
+_TRUSTED: Final = 60.0
+"""How many sessions are not unsealed anew with each request, and for how many seconds at most."""
+
 logger = logging.getLogger("genmcp")
 
 
@@ -36,6 +41,8 @@ class Sessions:
         self._lifetime = lifetime
         self._revoked = _Revoked(revoked)
         self._warned = False
+        # Half the price of a call, and nearly always the same as the last time.
+        self._unsealed = lru_cache(_REMEMBERED)(self._unseal)
 
     def begin(self, params: InitializeRequestParams, principal: str | None) -> tuple[Session, str]:
         """Return a new session and its id.
@@ -67,6 +74,15 @@ class Sessions:
         Raises:
             SessionGone: it was never begun here by this principal, has ended, or is too old.
         """
+        now = time.time()
+        session = self._unsealed(id, principal, now // _TRUSTED)
+        if session.issued + self._lifetime <= now:
+            raise SessionGone("Session expired")
+        if session in self._revoked:
+            raise SessionGone("Session has ended")
+        return session
+
+    def _unseal(self, id: str, principal: str | None, while_trusted: float) -> Session:
         try:
             packed = self._seal.open(Purpose.SESSION, id, now=time.time(), bound=(principal,))
         except ForeignSeal:
@@ -76,10 +92,7 @@ class Sessions:
             raise SessionGone("Session not found") from None
         except Expired:
             raise SessionGone("Session expired") from None
-        session = Session.unpack(packed)
-        if session in self._revoked:
-            raise SessionGone("Session has ended")
-        return session
+        return Session.unpack(packed)
 
     def _warn_of_foreign_seals(self) -> None:
         if not self._warned:  # anybody can send any number of them

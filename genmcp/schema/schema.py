@@ -48,7 +48,9 @@ class Schema:
     """One compiled JSON Schema: 2020-12, or by its `$schema` 2019-09 or draft-07.
 
     `document` is the schema as it was given, for listing. *origin* is the name of the option it
-    came from. *limits* bound the schema and the values; see `SchemaLimits`.
+    came from. *limits* bound the schema and the values; see `SchemaLimits`. `fits` says whether a
+    value is what the schema describes; it is within the limits if its JSON is no longer than
+    `small` bytes.
 
     Raises ConfigurationError where the schema is not valid for its dialect, has a dialect that is
     not supported, refers to anything outside itself, holds a `pattern` that cannot be run in
@@ -71,9 +73,9 @@ class Schema:
         bounds = bound_parts(self.parts, limits, formats=formats is not False)
         self._limits = bounds.limits
         self._matching = Matching(bounds.patterns, limits.matched)
-        self._within = min(_SMALL, 2 * limits.depth, limits.values, limits.text)
+        self.small = min(_SMALL, 2 * limits.depth, limits.values, limits.text)
         try:
-            self._is_valid = self._compiled(self.parts.plain).is_valid
+            self.fits = self._compiled(self.parts.plain).is_valid
         except ValidationError as error:
             raise self._refusal(error) from None
         self.fill = filler_of(self.parts)
@@ -84,11 +86,11 @@ class Schema:
         Each begins with a JSON Pointer, `(root)` for the whole. *raw* is the JSON text that
         *instance* came from; with it the limits are judged without looking at every value.
         """
-        if raw is None or len(raw) > self._within:
+        if raw is None or len(raw) > self.small:
             words = excess(instance, raw, self._limits) or self._matching.excess(instance, raw)
             if words:
                 return (fault((), words),)
-        if self._is_valid(instance):
+        if self.fits(instance):
             return ()
         return self._explainer.explain(instance)
 

@@ -1,23 +1,36 @@
-"""The ready-made server: tools (resources, prompts) under one name."""
+"""The ready-made server: tools, resources and prompts under one name."""
 
 from collections.abc import Collection, Coroutine, Sequence
-from typing import Any
+from typing import Any, Final, TypedDict
 
 import msgspec
+from typing_extensions import Unpack
 
 from genmcp.channel import Channel
+from genmcp.completion import complete
 from genmcp.core.request import Request
-from genmcp.errors import ConfigurationError, InvalidParams
-from genmcp.function import tool_of
+from genmcp.errors import ConfigurationError, MethodNotFound
+from genmcp.extension import Extension
 from genmcp.metadata import check_metadata
-from genmcp.protocol.capabilities import ServerCapabilities, ToolsCapability
+from genmcp.protocol.capabilities import (
+    PromptsCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+    ToolsCapability,
+)
+from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
 from genmcp.protocol.implementation import Icon, Implementation
 from genmcp.protocol.result import PaginatedResult, Result
-from genmcp.protocol.tools import ListToolsResult
 from genmcp.server import Route, Server
-from genmcp.tool import Tool, ToolRoute
+from genmcp.suite.extended import Extended, Extensions
+from genmcp.suite.kinds import KINDS, Kind, Shelf, private
 
-__all__ = ["About", "Suite"]
+__all__ = ["About", "Components", "Suite"]
+
+# A tool on a second page does not exist for the many clients that never ask for one. Resources
+# and prompts are chosen by people, and may be more than anybody wants at once.
+_TOOLS_OF_A_PAGE: Final = 1000
+_OTHERS_OF_A_PAGE: Final = 100
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,14 +46,31 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     icons: Sequence[Icon] | None = None
 
 
-class Suite(Server):
-    """A server made of tools.
+class Components(TypedDict, total=False):
+    """What a suite is made of, each in the order in which it is listed."""
 
-    tools: classes, instances, or functions under `@tool`. A class is made here, without
-    arguments. Two of one name are refused.
+    tools: Sequence[object]
+    resources: Sequence[object]
+    prompts: Sequence[object]
+    extensions: Sequence[Extension | type[Extension]]
+
+
+class Suite(Server):
+    """A server made of tools, resources and prompts.
+
+    tools: `Tool`, and functions under `@tool`. Two of one name are refused.
+    resources: `Resource` and `ResourceRepo`.
+    prompts: `Prompt` and `PromptRepo`, and functions under `@prompt`.
+    extensions: what yields all these for one principal and not for another; the suite's own
+        come first.
+    page_size: how many a page of a list has at most; by default 1000 tools, and 100 resources,
+        templates or prompts.
+
+    Each is an instance, or a class, which is made here without arguments. Of two for one name or
+    URI the first one counts, and is listed.
 
     Raises:
-        ConfigurationError: a tool, or what the suite says of itself, is wrong.
+        ConfigurationError: one of them, or what the suite says of itself, is wrong.
     """
 
     def __init__(
@@ -48,16 +78,18 @@ class Suite(Server):
         *,
         name: str,
         version: str,
-        tools: Sequence[object] = (),
         about: About | None = None,
+        page_size: int | None = None,
+        **components: Unpack[Components],
     ) -> None:
         for option, value in (("name", name), ("version", version)):
             if not isinstance(value, str) or not value.strip():
                 raise ConfigurationError(f"Suite: {option} must be a text, not {value!r}")
         if not isinstance(about, About | None):
             raise ConfigurationError(f"Suite: about must be an About, not {about!r}")
-        if not isinstance(tools, list | tuple):
-            raise ConfigurationError(f"Suite: tools must be a list of tools, not {tools!r}")
+        if page_size is not None and (type(page_size) is not int or page_size < 1):
+            raise ConfigurationError(f"Suite: page_size must be 1 or more, not {page_size!r}")
+        _check(components)
         self._about = about or About()
         check_metadata("About", msgspec.structs.asdict(self._about))
         self._info = Implementation(
@@ -68,15 +100,25 @@ class Suite(Server):
             website_url=self._about.website_url,
             icons=self._about.icons,
         )
-        self._tools = _by_name([ToolRoute.of(_instance(tool)) for tool in tools])
-        self._tool_list = ListToolsResult(
-            tools=[route.definition for route in self._tools.values()],
-            ttl_ms=0,
-            cache_scope="public",
-        )
+        self._page_size = page_size
+        self._extensions = Extensions(components.get("extensions", ()))
+        self._shelves = {
+            kind.name: _shelf(kind, components.get(kind.name, ()))  # type: ignore[arg-type]
+            for kind in KINDS
+        }
+        self._tools = {
+            route.definition.name: _TOOLS.guarded(route, route.definition.name)
+            for route in self._shelves["tools"].routes
+        }
+        self._extended = {kind.name for kind in KINDS if self._extensions.may_have(kind)}
+        offered = {name for name, shelf in self._shelves.items() if shelf.routes} | self._extended
+        self._capabilities = self._offered(offered)
+        self._methods = _methods(offered, completes=self._capabilities.completions is not None)
 
     def __repr__(self) -> str:
-        return f"<Suite {self._info.name} {self._info.version}, {len(self._tools)} tools>"
+        counts = [(len(shelf.routes), name) for name, shelf in self._shelves.items()]
+        held = [f"{count} {name}" for count, name in counts if count or name == "tools"]
+        return f"<Suite {self._info.name} {self._info.version}, {', '.join(held)}>"
 
     @property
     def info(self) -> Implementation:
@@ -90,51 +132,97 @@ class Suite(Server):
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """Tools, and log messages from them."""
-        return ServerCapabilities(logging={}, tools=ToolsCapability())
+        """Tools, log messages from them, and what else there is."""
+        return self._capabilities
 
     @property
     def methods(self) -> Collection[str]:
-        """The methods of tools."""
-        return _METHODS
+        """The methods of tools, and of what else there is."""
+        return self._methods
 
     def find(self, method: str, key: str) -> Route | None:
-        """Return the tool called *key*."""
-        return self._tools.get(key) if method == "tools/call" else None
+        """Return the tool or prompt called *key*, or the resource there.
+
+        What only an extension may have is looked for when it answers.
+        """
+        if method == "tools/call":
+            tool = self._tools.get(key)
+            if tool is not None:
+                return tool
+        kind = _FOUND_BY.get(method)
+        if kind is None:
+            return None
+        found = kind.guarded(self._shelves[kind.name].find(key), key)
+        if found is None and kind.name in self._extended:
+            return Extended(kind=kind, key=key, extensions=self._extensions)
+        return found
 
     def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result]:
-        """Call the tool that was found."""
-        route: ToolRoute = request.route
-        return route.handle(request, channel)
+        """Call, read or get what was found; or complete an argument."""
+        route: Any = request.route
+        if route is None:
+            return self._complete(request, channel)
+        answer: Coroutine[Any, Any, Result] = route.handle(request, channel)
+        return answer
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
-        """Return the tools, in the order they were given."""
-        if cursor is not None:
-            raise InvalidParams(f"Invalid cursor: {cursor}")
-        return self._tool_list
+        """Return what is listed, in the order it was given."""
+        kind = _LISTED_BY[method]
+        size = self._page_size or (_TOOLS_OF_A_PAGE if kind is _TOOLS else _OTHERS_OF_A_PAGE)
+        shelf = self._shelves[kind.name]
+        if kind.name not in self._extended:
+            return await kind.lists[method](shelf).page(cursor, channel, size=size)
+        shelf = await self._extensions.shelf(kind, shelf, channel)
+        return private(await kind.lists[method](shelf).page(cursor, channel, size=size))
+
+    async def _complete(self, request: Request, channel: Channel) -> CompleteResult:
+        if not isinstance(request.params, CompleteRequestParams):
+            raise MethodNotFound(request.method)
+        ref = request.params.ref
+        if isinstance(ref, PromptReference):
+            kind, key = _PROMPTS, ref.name
+        else:
+            kind, key = _RESOURCES, ref.uri
+        completer = self._shelves[kind.name].completer(key, channel.principal)
+        if completer is None and kind.name in self._extended:
+            completer = await self._extensions.completer(kind, key, channel)
+        return await complete(request, channel, completer)
+
+    def _offered(self, kinds: Collection[str]) -> ServerCapabilities:
+        completes = any(shelf.completes for shelf in self._shelves.values())
+        return ServerCapabilities(
+            logging={},
+            tools=ToolsCapability(),
+            resources=ResourcesCapability() if "resources" in kinds else None,
+            prompts=PromptsCapability() if "prompts" in kinds else None,
+            completions={} if completes or self._extended - {"tools"} else None,
+        )
 
 
-_METHODS = frozenset({"tools/list", "tools/call"})
+_TOOLS, _RESOURCES, _PROMPTS = KINDS
+_FOUND_BY: Final = {kind.found_by: kind for kind in KINDS}
+_LISTED_BY: Final = {method: kind for kind in KINDS for method in kind.lists}
 
 
-def _instance(tool: object) -> Tool[Any]:
-    if isinstance(tool, Tool):
-        return tool
-    if isinstance(tool, type) and issubclass(tool, Tool):
-        try:
-            return tool()
-        except TypeError as error:
-            raise ConfigurationError(
-                f"{tool.__name__} takes arguments; give an instance of it: {error}"
-            ) from error
-    return tool_of(tool)
+def _methods(kinds: Collection[str], *, completes: bool) -> frozenset[str]:
+    offered = [kind for kind in KINDS if kind is _TOOLS or kind.name in kinds]
+    methods = {method for kind in offered for method in (kind.found_by, *kind.lists)}
+    return frozenset(methods | {"completion/complete"} if completes else methods)
 
 
-def _by_name(routes: Sequence[ToolRoute]) -> dict[str, ToolRoute]:
-    found: dict[str, ToolRoute] = {}
-    for route in routes:
-        name = route.definition.name
-        if name in found:
-            raise ConfigurationError(f"Suite: two tools are called {name!r}")
-        found[name] = route
-    return found
+def _check(components: Components) -> None:
+    for option, given in components.items():
+        if option not in Components.__annotations__:
+            raise TypeError(f"Suite takes no {option!r}")
+        if not isinstance(given, list | tuple):
+            raise ConfigurationError(f"Suite: {option} must be a list of {option}, not {given!r}")
+
+
+def _shelf(kind: Kind, components: Sequence[object]) -> Shelf:
+    routes = [kind.route_of(each) for each in components]
+    shelf = kind.shelf(routes)
+    if kind is _TOOLS and len(shelf.routes) < len(routes):
+        names = [route.definition.name for route in routes]  # type: ignore[attr-defined]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"Suite: two tools are called {twice!r}")
+    return shelf

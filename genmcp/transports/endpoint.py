@@ -2,16 +2,19 @@
 
 import inspect
 import logging
-import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Final
-
-from starlette.routing import Route
+from typing import TYPE_CHECKING, Final
 
 from genmcp.core.server_dispatch import Era, check_legacy, era_of, request_at_once
-from genmcp.errors import ConfigurationError, InternalError, McpError, NotAllowed
+from genmcp.errors import (
+    ConfigurationError,
+    InternalError,
+    InvalidRequest,
+    McpError,
+    NotAllowed,
+)
 from genmcp.mux.mux import Mux
 from genmcp.server import Server
 from genmcp.transports import legacy, modern
@@ -30,6 +33,9 @@ from genmcp.wire.http import (
     judge_post,
     preflight_headers,
 )
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
 
 __all__ = ["Endpoint"]
 
@@ -73,7 +79,7 @@ class Endpoint:
             raise ConfigurationError(f"principal takes a plain function, not {principal!r}")
         self.mux = target if isinstance(target, Mux) else Mux(target)
         self._owns_mux = self.mux is not target
-        self._gate = Gate(security or Security())
+        self._gate = Gate(security or Security(), self.mux.limits.headers)
         self._principal = principal
         self._copied = tuple(copy_assigns)
         self._heartbeat = heartbeat
@@ -103,14 +109,16 @@ class Endpoint:
                 raise
             await _refuse(visit, told)
 
-    def route(self, path: str) -> Route:
+    def route(self, path: str) -> "Route":
         """Return a Starlette route that answers at *path*, with and without a slash at its end.
 
         It takes every method and redirects nowhere.
         """
         if not path.startswith("/"):
             raise ConfigurationError(f"route: a path begins with a slash, unlike {path!r}")
-        return _Route(path, self)
+        from genmcp.transports.route import EndpointRoute
+
+        return EndpointRoute(path, self)
 
     async def aclose(self) -> None:
         """End what is open on this event loop, and close the mux if it was made here.
@@ -149,7 +157,8 @@ class Endpoint:
             visit.headers = cors_headers(origin.strip())
         if scope["method"] == "OPTIONS":
             return  # a preflight comes without credentials
-        visit.principal = principal_of(scope, self._principal)
+        if self._principal is not authenticated or "user" in scope:
+            visit.principal = principal_of(scope, self._principal)
         if self._open and visit.principal is None and peer and peer[0] != "127.0.0.1":
             self._warn_of(peer[0])
         if self._copied:
@@ -192,22 +201,24 @@ async def _post(visit: Visit) -> None:
     if request is not None:
         visit.id = request.id
         await Responder(visit).serve(request)
-    elif isinstance(message, list):
-        await legacy.post_batch(visit, message)
     else:
-        await _post_one(visit, message)
+        await _answered(visit, message)
 
 
-async def _post_one(visit: Visit, message: jsonrpc.Message) -> None:
+def _answered(
+    visit: Visit, message: jsonrpc.Message | list[jsonrpc.Message | InvalidRequest]
+) -> Awaitable[None]:
+    """Return what answers a *message* that has to be looked at, by its era; or a batch."""
+    if isinstance(message, list):
+        return legacy.post_batch(visit, message)
     if message.method is not None:
         visit.id = message.request_id
     era = era_of(visit.table, message)
+    if era is Era.SESSION:
+        return legacy.post(visit, message)
     if era is Era.MODERN:
-        await modern.post(visit, message)
-    elif era is Era.HANDSHAKE:
-        await legacy.initialize(visit, message)
-    else:
-        await legacy.post(visit, message)
+        return modern.post(visit, message)
+    return legacy.initialize(visit, message)
 
 
 async def _get(visit: Visit) -> None:
@@ -243,11 +254,3 @@ _METHODS: Final[dict[str, Callable[[Visit], Awaitable[None]]]] = {
     "DELETE": _delete,
     "OPTIONS": _options,
 }
-
-
-class _Route(Route):
-    """A route whose path may end in a slash or not, so that no router redirects to the other."""
-
-    def __init__(self, path: str, endpoint: Endpoint) -> None:
-        super().__init__(path.rstrip("/") or "/", endpoint, name="mcp", include_in_schema=False)
-        self.path_regex = re.compile(self.path_regex.pattern.removesuffix("$").rstrip("/") + "/?$")

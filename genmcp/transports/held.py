@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -17,18 +17,29 @@ from genmcp.core.server_dispatch import exchange_of
 from genmcp.errors import StoreError
 from genmcp.mux.calls import Hook, Reason
 from genmcp.mux.mux import Answer
-from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.notifications import (
+    LoggingMessageNotificationParams,
+    ProgressNotificationParams,
+)
+from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Value
 from genmcp.transports.asgi import encoded, left
 from genmcp.transports.outgoing import Outgoing
+from genmcp.transports.pace import Newest, Pace
 from genmcp.transports.visit import Visit
 
-__all__ = ["Held"]
+__all__ = ["Held", "tool_of"]
 
 logger = logging.getLogger("genmcp")
 
 _TURN: Final = 0.001
 """For how many seconds a hook may go on speaking before others run."""
+
+
+def tool_of(request: Request) -> str | None:
+    """Return the name of the tool that *request* calls, if it calls one."""
+    params = request.params
+    return params.name if isinstance(params, CallToolRequestParams) else None
 
 
 class Held:
@@ -40,21 +51,39 @@ class Held:
 
     idle = False
 
+    __slots__ = (
+        "_exchange",
+        "_hooks",
+        "_logs",
+        "_loop",
+        "_newest",
+        "_outgoing",
+        "_over",
+        "_resumable",
+        "_session",
+        "_stream",
+        "_timer",
+        "_turn",
+        "_visit",
+        "_watch",
+    )
+
     def __init__(self, visit: Visit, exchange: Exchange, session: str | None) -> None:
         self._visit = visit
         self._exchange = exchange
         self._session = session
+        self._stream = exchange.stream
+        self._newest = Newest(visit.mux.limits.progress_rate, self._note)
         self._outgoing = Outgoing(
             visit.send,
             visit.headers,
             visit.mux.limits,
             keep=self._keep,
             left=self._leave,
-            said=self._say_newest,
+            said=self._newest.say,
         )
         self._hooks: dict[Request, Hook] = {}
-        self._newest: dict[Request, bytes] = {}
-        self._open = ExitStack()
+        self._logs = Pace(visit.mux.limits.log_rate)
         self._watch: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = visit.loop
@@ -80,15 +109,20 @@ class Held:
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification; return whether the client takes any."""
         message = self._visit.mux.encoder.notification(request.revision, method, params)
-        if self._outgoing.full and self._exchange.state is State.STREAMING:
-            if isinstance(params, ProgressNotificationParams):
-                self._newest[request] = message
-                await asyncio.sleep(0)
-                return True
-            await self._outgoing.room()
-        self._step(partial(self._exchange.note, message), len(message))
+        full = self._outgoing.full and self._exchange.state is State.STREAMING
+        if isinstance(params, ProgressNotificationParams):
+            self._newest.offer(request, message, room=not full)
+        else:
+            if full:
+                await self._outgoing.room()
+            if isinstance(params, LoggingMessageNotificationParams) and (wait := self._logs.turn()):
+                await asyncio.sleep(wait)
+            self._note(message)
         await self._let_others_run()
         return self._exchange.state is not State.WAITING
+
+    def _note(self, message: bytes) -> None:
+        self._step(partial(self._exchange.note, message), len(message))
 
     async def _let_others_run(self) -> None:
         """Take turns, but not after each of many words: those said in one turn go out together."""
@@ -126,6 +160,7 @@ class Held:
     def hold(self, request: Request) -> None:
         """Take in that the hook of *request* waits for something, in the running asyncio.Task."""
         self._hooks[request] = hook = Hook(request)
+        self._visit.mux.held.take(principal=self._visit.principal, tool=tool_of(request))
         if request.session is not None:
             self._visit.mux.calls.add(request.session, hook)
         if self._watch is None:
@@ -140,6 +175,7 @@ class Held:
         hook = self._hooks.pop(request, None)
         if hook is None:
             return None
+        self._visit.mux.held.leave(principal=self._visit.principal, tool=tool_of(request))
         if request.session is not None:
             self._visit.mux.calls.discard(request.session, hook)
         return hook.end()
@@ -148,8 +184,7 @@ class Held:
         """Take in what answers *request*."""
         if self._exchange.closed:
             return
-        if request in self._newest:
-            self._outgoing.push(self._exchange.note(self._newest.pop(request)))
+        self._newest.finish(request)
         if answer.headers:
             self._outgoing.headers = [*self._outgoing.headers, *encoded(answer.headers)]
         self._outgoing.push(self._exchange.answer(answer.message, answer.status))
@@ -163,15 +198,18 @@ class Held:
     def _begin(self) -> None:
         """Count as open, watch for the client to leave, break silences: until `end`."""
         visit = self._visit
-        stream = self._exchange.stream
-        visit.mux.held.take(visit.principal)
-        self._open.callback(visit.mux.held.leave, visit.principal)
         visit.shutdown.add(self)
-        self._open.callback(visit.shutdown.discard, self)
-        self._open.enter_context(visit.mux.replay.written(self._session, stream, self))
+        if self._session is not None and self._stream is not None:
+            visit.mux.replay.add(self._session, self._stream, self)
         self._watch = self._loop.create_task(self._watch_client())
         self._timer = self._loop.call_later(visit.heartbeat, self._beat)
         self._outgoing.write()
+
+    def _uncount(self) -> None:
+        visit = self._visit
+        if self._session is not None and self._stream is not None:
+            visit.mux.replay.discard(self._session, self._stream, self)
+        visit.shutdown.discard(self)
 
     async def finish(self) -> None:
         """Send what is left.
@@ -190,17 +228,18 @@ class Held:
             with suppress(asyncio.CancelledError):
                 self.release(request)
         self._visit.answered = self._outgoing.begun
-        self._open.close()
-        tasks = self._outgoing.close()
+        self._newest.close()
         if self._timer is not None:
             self._timer.cancel()
+        tasks = self._outgoing.close()
         if self._watch is not None:
             self._watch.cancel()
             tasks.append(self._watch)
+            self._uncount()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._resumable and self._session is not None:
             with suppress(StoreError):
-                await self._visit.mux.replay.end(self._session, self._exchange.stream or "")
+                await self._visit.mux.replay.end(self._session, self._stream or "")
 
     def stop(self) -> None:
         """Cancel what still runs, and say so to the client: the server is going away."""
@@ -234,11 +273,6 @@ class Held:
             self._outgoing.push(self._exchange.beat())
             silent = 0.0
         self._timer = self._loop.call_later(self._visit.heartbeat - silent, self._beat)
-
-    def _say_newest(self) -> None:
-        newest, self._newest = self._newest, {}
-        for message in newest.values():
-            self._take_step(partial(self._exchange.note, message), len(message))
 
     async def _keep(self, records: Sequence[Record]) -> None:
         if self._session is None:

@@ -92,12 +92,12 @@ async def get(visit: Visit) -> None:
     session = _session(visit)
     judge_get(visit.table)
     streams = visit.mux.streams
-    streams.check(visit.principal)
-    streams.take(visit.principal)
+    streams.check(principal=visit.principal)
+    streams.take(principal=visit.principal)
     try:
         await _stream(visit, session)
     finally:
-        streams.leave(visit.principal)
+        streams.leave(principal=visit.principal)
 
 
 async def _stream(visit: Visit, session: Session) -> None:

@@ -41,8 +41,8 @@ class Outgoing(msgspec.Struct, eq=False):
     _size: int = 0
     _writes: bool = False
     _writer: "asyncio.Task[None] | None" = None
-    _wake: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-    _sent: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    _wake: asyncio.Event | None = None
+    _sent: asyncio.Event | None = None
     _finishing: bool = False
     _stopping: bool = False
     _deadline: Deadline | None = None
@@ -62,9 +62,10 @@ class Outgoing(msgspec.Struct, eq=False):
             self._wake_writer()
 
     def _wake_writer(self) -> None:
+        if self._wake is None:
+            self._wake = asyncio.Event()
+            self._writer = asyncio.get_running_loop().create_task(self._write(self._wake))
         self._wake.set()
-        if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_task(self._write())
 
     @property
     def full(self) -> bool:
@@ -74,6 +75,8 @@ class Outgoing(msgspec.Struct, eq=False):
     async def room(self) -> None:
         """Wait until the client has read what is there for it, or is given up."""
         while self.full and not self._finishing:
+            if self._sent is None:
+                self._sent = asyncio.Event()
             self._sent.clear()
             await self._sent.wait()
 
@@ -81,7 +84,7 @@ class Outgoing(msgspec.Struct, eq=False):
         """Send what is left."""
         self._writes = False
         self._finishing = True
-        if self._writer is None:
+        if self._wake is None or self._writer is None:
             await self._flush()
         else:
             self._wake.set()
@@ -96,19 +99,21 @@ class Outgoing(msgspec.Struct, eq=False):
     def close(self) -> list["asyncio.Task[None]"]:
         """Write no more, and return what is to be waited for; nobody has to wait for room."""
         self._finishing = True
-        self._sent.set()
+        if self._sent is not None:
+            self._sent.set()
         if self._writer is None:
             return []
         self._writer.cancel()
         return [self._writer]
 
-    async def _write(self) -> None:
+    async def _write(self, wake: asyncio.Event) -> None:
         while self._ready or not self._finishing:
-            self._wake.clear()
+            wake.clear()
             await self._flush()
-            self._sent.set()
+            if self._sent is not None:
+                self._sent.set()
             if not self._ready and not self._finishing:
-                await self._wake.wait()
+                await wake.wait()
 
     async def _flush(self) -> None:
         """Send all there is, but give the connection up if too little of it is read."""

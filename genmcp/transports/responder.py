@@ -1,10 +1,9 @@
 """What answers a POST: its hooks run here, in the asyncio.Task of the request."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from threading import Lock
-from types import coroutine
 from typing import Any, Final
 
 import msgspec
@@ -18,11 +17,14 @@ from genmcp.mux.mux import Answer
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
 from genmcp.transports.asgi import ClientLeft, encoded
-from genmcp.transports.held import Held
+from genmcp.transports.held import Held, tool_of
 from genmcp.transports.steps import resume
 from genmcp.transports.visit import Visit
 
 __all__ = ["Responder"]
+
+Begun = Answer | Coroutine[Any, Any, Answer]
+"""A hook that has run: what it answers, or what is left of it."""
 
 _NO_ANSWER: Final = Answer(None)
 _making: Final = Lock()
@@ -40,34 +42,38 @@ class Responder(msgspec.Struct, eq=False):
     _held: Held | None = None
     _over: bool = False
 
-    async def serve(self, request: Request) -> None:
-        """Answer the one *request* of a POST."""
+    def serve(self, request: Request) -> Awaitable[None]:
+        """Return what answers the one *request* of a POST.
+
+        Its hook has run up to its first wait; one that had none, and said nothing on the way,
+        costs nothing more.
+        """
         self._request = request
+        begun = self._begin(request)
+        if isinstance(begun, Answer) and self._held is None:
+            self._over = True
+            headers = encoded(begun.headers) if begun.headers else ()
+            return self.visit.reply(begun.status, begun.message or b"", headers)
+        return self._serve(request, begun)
+
+    async def _serve(self, request: Request, begun: Begun) -> None:
+        held = self._holding()
         try:
-            answer = await self._answer(request)
-            if self._held is None:  # it came at once, and is all there is to say
-                self._over = True
-                headers = encoded(answer.headers) if answer.headers else ()
-                await self.visit.reply(answer.status, answer.message or b"", headers)
-            else:
-                self._held.take(request, answer)
-                await self._held.finish()
+            held.take(request, begun if isinstance(begun, Answer) else await begun)
+            await held.finish()
         except asyncio.CancelledError:
-            await self._tell_cancelled(request)
+            await self._tell_cancelled(request, held)
             raise
         finally:
             self._over = True
-            if self._held is not None:
-                await self._held.end()
+            await held.end()
 
-    async def _tell_cancelled(self, request: Request) -> None:
+    async def _tell_cancelled(self, request: Request, held: Held) -> None:
         """Tell whoever waits that the host, or the hook itself, has ended the call."""
-        if self._held is not None:
-            answer = self.visit.mux.refusal(request, Overloaded("The call was cancelled"))
-            self._held.take(request, answer)
-            self._held.hasten()
-            with suppress(ClientLeft, asyncio.CancelledError):
-                await self._held.finish()
+        held.take(request, self.visit.mux.refusal(request, Overloaded("The call was cancelled")))
+        held.hasten()
+        with suppress(ClientLeft, asyncio.CancelledError):
+            await held.finish()
 
     async def serve_batch(
         self, exchange: Exchange, requests: Sequence[Request], refused: Sequence[bytes]
@@ -75,7 +81,7 @@ class Responder(msgspec.Struct, eq=False):
         """Answer *requests*, each hook in an asyncio.Task of its own; *refused* are answered."""
         session = requests[0].session if requests else None
         self._held = held = Held(self.visit, exchange, session)
-        hooks = [asyncio.create_task(self._answer_member(request)) for request in requests]
+        hooks = [asyncio.create_task(self._answer_member(request, held)) for request in requests]
         try:
             for message in refused:
                 held.refuse(message)
@@ -88,37 +94,33 @@ class Responder(msgspec.Struct, eq=False):
             await asyncio.gather(*hooks, return_exceptions=True)
             await held.end()
 
-    async def _answer_member(self, request: Request) -> None:
-        answer = await self._answer(request)
-        assert self._held is not None
-        self._held.take(request, answer)
+    async def _answer_member(self, request: Request, held: Held) -> None:
+        begun = self._begin(request)
+        held.take(request, begun if isinstance(begun, Answer) else await begun)
 
-    @coroutine
-    def _answer(self, request: Request) -> Generator[Any, Any, Answer]:
-        """Run the hook of *request* here; one that waits for nothing costs nothing more.
+    def _begin(self, request: Request) -> Begun:
+        """Run the hook of *request* here, up to its first wait; return its answer, or the rest.
 
-        Raises:
-            asyncio.CancelledError: the host, or the hook itself, has cancelled this asyncio.Task.
+        The rest raises asyncio.CancelledError where the host, or the hook itself, has cancelled
+        this asyncio.Task.
         """
         visit = self.visit
         mux = visit.mux
         if mux.held.full and request.route is not None:  # what the mux answers itself never waits
             try:
-                mux.held.check(visit.principal)
+                mux.held.check(principal=visit.principal, tool=tool_of(request))
             except Overloaded as error:
                 return mux.refusal(request, error)
         channel = Channel(request, self, visit.principal, mux.assigns, visit.copied)
         work = mux.answer(request, channel)
-        answer: Answer
         try:
             waited = work.send(None)
         except StopIteration as done:
-            answer = done.value
+            answer: Answer = done.value
             return answer
         held = self._holding()
         held.hold(request)
-        answer = yield from self._waited(request, held, resume(work, waited))
-        return answer
+        return self._waited(request, held, resume(work, waited))
 
     async def _waited(
         self, request: Request, held: Held, work: Coroutine[Any, Any, Answer]

@@ -30,38 +30,43 @@ class Encoder:
         self._complete = b'{"resultType":"complete",' + self._named
         self._kept: dict[tuple[str, type], tuple[Value, bytes]] = {}
 
+    def response(self, revision: Revision, id: jsonrpc.RequestId, value: Value) -> bytes:
+        """Return the whole response to request *id*; *value* is a result of 2026-07-28."""
+        return jsonrpc.encode_response(id, self.result(revision, value))
+
     def result(self, revision: Revision, value: Value) -> bytes:
         """Return *value*, a result of 2026-07-28, as *revision*'s JSON.
 
         A result that anybody may keep is encoded once, as long as it is the same object.
         """
+        place = None
         if getattr(value, "cache_scope", "") == "public":
-            kept = self._kept.get((revision.version, type(value)))
+            place = revision.version, type(value)
+            kept = self._kept.get(place)
             if kept is not None and kept[0] is value:
                 return kept[1]
-            encoded = self._encode(revision, value)
-            self._kept[revision.version, type(value)] = (value, encoded)
-            return encoded
-        return self._encode(revision, value)
+        if revision.modern:
+            body = _json.encode(value)
+            head = self._complete
+            if getattr(value, "meta", None) is not None or (
+                getattr(value, "result_type", "complete") != "complete"
+            ):
+                head, body = self._particular(value)
+            encoded = head + b"," + body[1:] if len(body) > len(b"{}") else head + b"}"
+        else:
+            encoded = _json.encode(revision.down(value))
+        if place is not None:
+            self._kept[place] = value, encoded
+        return encoded
 
-    def _encode(self, revision: Revision, value: Value) -> bytes:
-        if not revision.modern:
-            return _json.encode(revision.down(value))
+    def _particular(self, value: Value) -> tuple[bytes, bytes]:
+        """Return the head and the members of a result of its own type, or with its own `_meta`."""
         kind: str = getattr(value, "result_type", "complete")
         meta = getattr(value, "meta", None)
-        if meta is not None:
-            value = msgspec.structs.replace(value, meta={SERVER_INFO: self._info, **meta})
-            head = b'{"resultType":"%b"' % kind.encode()
-        elif kind == "complete":
-            head = self._complete
-        else:
-            head = b'{"resultType":"%b",%b' % (kind.encode(), self._named)
-        body = _json.encode(value)
-        return b"%b}" % head if body == b"{}" else b"%b,%b" % (head, body[1:])
-
-    def response(self, revision: Revision, id: jsonrpc.RequestId, value: Value) -> bytes:
-        """Return the whole response to request *id*."""
-        return jsonrpc.encode_response(id, self.result(revision, value))
+        if meta is None:
+            return b'{"resultType":"%b",%b' % (kind.encode(), self._named), _json.encode(value)
+        value = msgspec.structs.replace(value, meta={SERVER_INFO: self._info, **meta})
+        return b'{"resultType":"%b"' % kind.encode(), _json.encode(value)
 
     def error(self, revision: Revision, id: jsonrpc.RequestId | None, error: McpError) -> bytes:
         """Return the whole error response to request *id*."""

@@ -92,9 +92,10 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gate:
-    """Judges heads by one `Security`."""
+    """Judges heads by one `Security`; their values may have *largest* bytes together."""
 
-    def __init__(self, security: Security) -> None:
+    def __init__(self, security: Security, largest: int = 64 * 1024) -> None:
+        self._largest = largest
         self._origins = frozenset(origin.lower() for origin in security.allowed_origins)
         hosts = security.allowed_hosts
         self._hosts = None if hosts is None else tuple(host.lower() for host in hosts)
@@ -108,10 +109,15 @@ class Gate:
         None if that is not known.
 
         Raises:
-            Refused: 400 for a header sent twice, 403 for the origin, 421 for the host.
+            Refused: 400 for a header sent twice, 403 for the origin, 421 for the host, 431 for
+                more than may be.
         """
         pairs = headers if isinstance(headers, list) else list(headers)
         table = dict(pairs)
+        if len(b"".join(table.values())) > self._largest:
+            raise Refused(
+                f"The head is larger than {self._largest} bytes (limit: headers)", status=431
+            )
         if len(table) != len(pairs):
             table = _joined(pairs)
         self._check(table.get(b"origin"), table.get(b"host", b""), peer)

@@ -6,12 +6,16 @@ import uvicorn
 from starlette.applications import Starlette
 
 from genmcp import About, Endpoint, Suite
+from tests.conformance.prompts import PROMPTS
+from tests.conformance.resources import RESOURCES
 from tests.conformance.tools import TOOLS
 
 suite = Suite(
     name="genmcp-conformance",
     version="1.0.0",
     tools=TOOLS,
+    resources=RESOURCES,
+    prompts=PROMPTS,
     about=About(title="The fixture of the conformance suite"),
 )
 app = Starlette(routes=[Endpoint(suite).route("/mcp")])

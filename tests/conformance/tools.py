@@ -35,7 +35,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def _png() -> bytes:
+def png() -> bytes:
     """Return a red pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -72,7 +72,7 @@ class ImageContent(Tool):
     name = "test_image_content"
 
     async def call(self, request: Call, channel: Channel) -> Image:
-        return Image(_png())
+        return Image(png())
 
 
 class AudioContent(Tool):
@@ -103,7 +103,7 @@ class MultipleContentTypes(Tool):
         data = '{"test":"data","value":123}'
         return result(
             "Multiple content types test:",
-            Image(_png()),
+            Image(png()),
             embedded("test://mixed-content-resource", data, "application/json"),
         )
 

@@ -239,7 +239,7 @@ def test_keyring_does_not_take_just_any_text_for_foreign(text: str) -> None:
 def test_keyring_has_a_key_for_each_purpose() -> None:
     """What one purpose's key encrypted, another's does not decrypt, whatever is bound to it."""
     ciphers = [Keyring(NEW).sealing(purpose)[1] for purpose in Purpose]
-    boxes = {cipher.encrypt(NONCE, b"payload", None) for cipher in ciphers}
+    boxes = {cipher.encrypt(NONCE, b"payload", b"") for cipher in ciphers}
 
     assert len(Purpose) == len(boxes)
 

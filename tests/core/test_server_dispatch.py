@@ -241,8 +241,9 @@ def test_dispatch_blanks_around_a_header_do_not_count(name: str) -> None:
     """RFC 9110, 5.5: they are no part of the value, though not every server takes them off."""
     standard = {"mcp_protocol_version": MODERN_VERSION, "mcp_method": "tools/call"}
     standard |= {"mcp_name": "add"}
+    blank: Any = {name: f" {standard[name]}\t"}
 
-    assert "add" == modern(**{name: f" {standard[name]}\t"}).params.name
+    assert "add" == modern(**blank).params.name
 
 
 def test_dispatch_modern_request_is_all_a_server_needs() -> None:

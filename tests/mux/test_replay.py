@@ -86,14 +86,6 @@ async def test_replay_is_read_by_one_connection_at_a_time() -> None:
     assert {} == replay._writers
 
 
-async def test_replay_of_nothing_is_not_written() -> None:
-    """Where there is no session, or no stream, nobody is known as its writer."""
-    replay = Replay(MemoryStore(), ttl=60, keep=100)
-
-    with replay.written(None, "s", Writer()), replay.written("k", None, Writer()):
-        assert {} == replay._writers
-
-
 async def test_replay_goes_on_when_its_place_was_dropped() -> None:
     """A reader that is too slow is told how much it missed, and goes on with the rest."""
     replay = Replay(MemoryStore(), ttl=60, keep=2)

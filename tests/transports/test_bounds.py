@@ -254,3 +254,124 @@ async def test_bounds_hook_that_cancels_itself_cancels_its_request() -> None:
     assert connection.task.cancelled()
     assert 503 == connection.status
     assert "cancelled" in connection.json["error"]["message"]
+
+
+async def test_bounds_calls_of_one_tool_leave_places_for_others() -> None:
+    """One tool has taken all of its own; another one is called."""
+    client = Client(served(hold, answer, calls_of_tool=1))
+    async with client.open(client.call("hold")):
+        await until(lambda: len(client.app.mux.held) == 1)
+
+        refused = await client.send(client.call("hold"))
+        called = await client.send(client.call("answer"))
+
+    assert [429, 200] == [refused.status, called.status]
+    assert "(limit: calls_of_tool)" in refused.json["error"]["message"]
+
+
+async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
+    """One too many is refused; those that are there go on."""
+    begun, go = threading.Semaphore(0), threading.Event()
+
+    @tool
+    def block() -> str:
+        begun.release()
+        go.wait(PATIENCE)
+        return "done"
+
+    client = Client(served(block, threads=1, waiting=1))
+    async with client.open(client.call("block")) as one, client.open(client.call("block")) as two:
+        await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
+        await until(lambda: len(client.app.mux.held) == 2)
+
+        refused = await client.send(client.call("block"))
+        go.set()
+        await one.over()
+        await two.over()
+
+    assert 503 == refused.status
+    assert "(limit: waiting)" in refused.json["error"]["message"]
+    assert ["done", "done"] == [each.json["result"]["content"][0]["text"] for each in (one, two)]
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_bounds_result_that_is_too_large_is_an_error_the_model_reads(version: str) -> None:
+    """It is not sent; the next one is."""
+
+    @tool
+    async def say(times: int) -> str:
+        return "x" * times
+
+    client = await Client.begin(served(say, result=1000), version)
+
+    large = await client.send(client.call("say", {"times": 1000}))
+    small = await client.send(client.call("say", {"times": 10}))
+
+    assert large.json["result"]["isError"] is True
+    assert "1000 bytes (limit: result)" in large.json["result"]["content"][0]["text"]
+    assert "isError" not in small.json["result"]
+
+
+async def test_bounds_head_that_is_too_large_is_refused() -> None:
+    """431, with the limit and its name."""
+    client = Client(served(answer, headers=1000))
+
+    refused = await client.send(client.call("answer"), headers={"x-long": "y" * 1000})
+    served_ = await client.send(client.call("answer"), headers={"x-long": "y" * 500})
+
+    assert [431, 200] == [refused.status, served_.status]
+    assert "1000 bytes (limit: headers)" in refused.json["error"]["message"]
+
+
+async def test_bounds_progress_in_between_gives_way_to_newer() -> None:
+    """Past its rate the newest counts, and the last comes before the answer."""
+
+    @tool
+    async def report(channel: Channel) -> str:
+        for step in range(1, 501):
+            await channel.progress(step)
+        return "done"
+
+    client = Client(served(report, progress_rate=0.001))
+    answered = await client.send(client.call("report", progressToken=1))
+
+    steps = [each["params"]["progress"] for each in answered.messages if "params" in each]
+    assert [1, 500] == steps
+
+
+async def test_bounds_progress_that_was_held_back_is_said_when_its_time_comes() -> None:
+    """Without another word of the hook."""
+    go = asyncio.Event()
+
+    @tool
+    async def report(channel: Channel) -> None:
+        for step in range(1, 100):
+            await channel.progress(step)
+        await go.wait()
+
+    client = Client(served(report, progress_rate=50.0))
+    async with client.open(client.call("report", progressToken=1)) as connection:
+        await connection.message()
+        await connection.message()
+        go.set()
+        await connection.over()
+
+    steps = [each["params"]["progress"] for each in connection.messages if "params" in each]
+    assert [1, 99] == steps
+
+
+async def test_bounds_log_messages_are_spaced_out_and_all_arrive() -> None:
+    """A hook that says more than its rate waits; nothing is lost."""
+
+    @tool
+    async def talk(channel: Channel) -> None:
+        for number in range(20):
+            await channel.log("info", number)
+
+    client = Client(served(talk, log_rate=1000.0))
+    level: Any = {"io.modelcontextprotocol/logLevel": "info"}
+    began = asyncio.get_running_loop().time()
+    answered = await client.send(client.call("talk", **level))
+
+    assert asyncio.get_running_loop().time() - began >= 0.019
+    assert [*range(20)] == [each["params"]["data"] for each in answered.messages[:-1]]

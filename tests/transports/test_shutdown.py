@@ -1,11 +1,13 @@
 """How what is open ends when the server goes away (DESIGN.md, section 3, "Shutdown")."""
 
 import asyncio
+import os
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -110,6 +112,67 @@ async def listening(http: httpx.AsyncClient, url: str) -> httpx.Response:
     client.session = begun.headers["mcp-session-id"]
     request = http.build_request("GET", url, headers=headers(client, None))
     return await http.send(request, stream=True)
+
+
+RELOADED = '''
+from genmcp import Endpoint, Suite, tool
+
+
+@tool
+async def version() -> str:
+    """Tells which code runs."""
+    return "{version}"
+
+
+app = Endpoint(Suite(name="test", version="1", tools=[version]), grace=10)
+'''
+
+
+async def test_shutdown_for_a_reload_ends_listeners_and_serves_the_new_code(
+    free_port: int, tmp_path: Path
+) -> None:
+    """`uvicorn --reload`: an open stream does not hold it up, and its client comes back."""
+    module = tmp_path / "reloaded.py"
+    module.write_text(RELOADED.format(version="old"), encoding="utf-8")
+    command = ["-m", "uvicorn", "reloaded:app", "--reload", "--port", str(free_port)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        cwd=tmp_path,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    url = f"http://127.0.0.1:{free_port}/"
+
+    async def started(errors: asyncio.StreamReader) -> None:
+        async with asyncio.timeout(20):
+            while b"startup complete" not in await errors.readline():
+                pass
+
+    async def told(http: httpx.AsyncClient) -> str:
+        client = Client(None)
+        message = client.call("version")
+        answer = await http.post(url, json=message, headers=headers(client, message))
+        return str(answer.json()["result"]["content"][0]["text"])
+
+    try:
+        async with httpx.AsyncClient(timeout=20) as http:
+            await started(process.stderr)
+            listener = await listening(http, url)
+            assert "old" == await told(http)
+            ended = asyncio.create_task(listener.aread())
+            async with asyncio.timeout(20):
+                while not ended.done():  # the reloader may not look yet
+                    module.write_text(RELOADED.format(version="new"), encoding="utf-8")
+                    await asyncio.wait({ended}, timeout=0.5)
+
+            assert b"" == ended.result()  # to its last chunk, or httpx would raise
+            await started(process.stderr)
+            assert "new" == await told(http)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.communicate()
 
 
 async def test_shutdown_ends_listeners_at_once_and_lets_calls_finish(free_port: int) -> None:

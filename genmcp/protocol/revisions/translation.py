@@ -7,7 +7,7 @@ for each type, when it is first met. What does not change is not copied.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, TypeAlias, get_args
 
 from msgspec.structs import fields, replace
@@ -28,12 +28,11 @@ def same(value: Any) -> Any:
 def without(*members: str) -> Change:
     """Return the change that leaves out *members*, which are None when absent."""
     nothing = dict.fromkeys(members)
+    # Two of them come in a tuple, one would not.
+    read, absent = attrgetter(members[0], *members), (None, *nothing.values())
 
     def leave_out(value: Any) -> Any:
-        for name in members:
-            if getattr(value, name) is not None:
-                return replace(value, **nothing)
-        return value
+        return value if read(value) == absent else replace(value, **nothing)
 
     return leave_out
 
@@ -72,19 +71,20 @@ class Step(dict[type, Change]):
     def _of_value(self, type_: type[Value]) -> Change:
         own = [self._changes[base] for base in reversed(type_.__mro__) if base in self._changes]
         holders = tuple(
-            member.name
+            (member.name, member.default)
             for member in fields(type_)
             if any(self[held] is not same for held in _values_in(member.type))
         )
         return _in_turn([partial(self._members, holders), *own] if holders else own)
 
-    def _members(self, names: Sequence[str], value: Any) -> Any:
+    def _members(self, holders: Sequence[tuple[str, Any]], value: Any) -> Any:
         new = {}
-        for name in names:
+        for name, default in holders:
             held = getattr(value, name)
-            changed = self[type(held)](held)
-            if changed is not held:
-                new[name] = changed
+            if held is not default:  # what everybody has does not change
+                changed = self[type(held)](held)
+                if changed is not held:
+                    new[name] = changed
         return replace(value, **new) if new else value
 
     def _items(self, items: Sequence[Any]) -> Sequence[Any]:
@@ -102,12 +102,13 @@ class Composed(dict[type, Change]):
 
     def __missing__(self, type_: type) -> Change:
         first, second = self._first[type_], self._second
+        usual = second[type_]
 
         def both(value: Any) -> Any:
             between = first(value)
-            return second[type(between)](between)
+            return usual(between) if between is value else second[type(between)](between)
 
-        change = self[type_] = second[type_] if first is same else both
+        change = self[type_] = usual if first is same else both
         return change
 
 

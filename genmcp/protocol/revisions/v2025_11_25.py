@@ -7,6 +7,7 @@ Not offered: its experimental `tasks`, `notifications/elicitation/complete`, and
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from types import NoneType
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, structs
@@ -135,6 +136,9 @@ def _without_tasks(capabilities: Any) -> Any:
     return structs.replace(capabilities, extensions=others or None)
 
 
+_NO_OBJECTS: Final = (str, int, float, list, tuple, NoneType)
+
+
 def _only_objects(result: Any) -> Any:
     """SEP-2106: structured content was an object."""
     if _may_be_object(result.structured_content):
@@ -145,7 +149,7 @@ def _only_objects(result: Any) -> Any:
 def _may_be_object(content: Any) -> bool:
     if isinstance(content, Raw):
         return bytes(content).lstrip().startswith(b"{")
-    return not isinstance(content, str | int | float | list | tuple | None)
+    return not isinstance(content, _NO_OBJECTS)
 
 
 def _with_object_output(tool: tools.ToolDefinition) -> tools.ToolDefinition:

@@ -1,0 +1,48 @@
+"""What a model may read: the sheet of each repair, straight from the database."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from example_app.tools.assigned import workshop_of
+from example_app.workshop import Refusal, RepairSheet
+from genmcp import Channel, ResourceDefinition, ResourceRepo, starting_with
+
+__all__ = ["RepairSheets", "sheet_uri"]
+
+
+class RepairSheets(ResourceRepo):
+    """The sheet of a repair: what is to do, the parts it took, and what they cost."""
+
+    name = "repair"
+    title = "Repair sheet"
+    template = "workshop://repairs/{id}"
+    mime_type = "application/json"
+
+    def list(self, cursor: Any, channel: Channel, /) -> Sequence[ResourceDefinition]:
+        return [
+            ResourceDefinition(
+                sheet_uri(repair.id),
+                f"repair-{repair.id}",
+                title=f"{repair.bicycle}, {repair.customer}",
+                mime_type=self.mime_type,
+            )
+            for repair in workshop_of(channel).repairs(closed=True)
+        ]
+
+    def read(self, key: dict[str, str], channel: Channel, /) -> RepairSheet | None:
+        """Return the sheet; None where there is none, and the client hears of that."""
+        try:
+            return workshop_of(channel).sheet(int(key["id"]))
+        except (ValueError, Refusal):
+            return None
+
+    def complete(
+        self, argument: str, value: str, context: Mapping[str, str], channel: Channel, /
+    ) -> Sequence[str]:
+        repairs = workshop_of(channel).repairs(closed=True)
+        return starting_with((str(repair.id) for repair in repairs), value)
+
+
+def sheet_uri(repair: int) -> str:
+    """Return where the sheet of a repair is read."""
+    return f"workshop://repairs/{repair}"

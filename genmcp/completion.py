@@ -1,0 +1,126 @@
+"""Completion: how an argument of a prompt, or a variable of a resource template, may go on.
+
+2026-07-28, server/utilities, "Completion". A provider completes with a hook,
+
+    async def complete(self, argument, value, context, channel):
+        return [city for city in cities if city.startswith(value)]
+
+where *argument* is the name of what is typed, *value* what is typed so far, and *context* the
+arguments chosen already. It returns texts, the likeliest first; or a `Completion` if it knows how
+many there are in all; or None, if it has nothing to say of this argument.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.channel import Channel
+from genmcp.core.request import Request
+from genmcp.errors import ContractError, InvalidParams, PromptNotFound
+from genmcp.hook import Hook
+from genmcp.protocol.completion import (
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
+    PromptReference,
+)
+
+__all__ = ["Completer", "complete", "complete_result", "starting_with"]
+
+#: 2026-07-28, "Completion Results".
+MOST_VALUES: Final = 100
+
+
+class Completer(msgspec.Struct, frozen=True, kw_only=True):
+    """What completes the arguments of one prompt, or the variables of one resource template.
+
+    owner: what errors call it. names: what it has to complete; None if only the hook knows.
+    hook: the provider's `complete`, if it has one. options: fixed values by argument, for those
+    the hook says nothing of.
+    """
+
+    owner: str
+    names: Collection[str] | None = None
+    hook: Hook | None = None
+    options: Mapping[str, Sequence[str]] = {}
+
+    @classmethod
+    def of(cls, provider: object, kind: type, *, owner: str, names: Collection[str]) -> "Completer":
+        """Return what completes *names* by the hook of *provider*, a *kind* of provider.
+
+        Raises:
+            ConfigurationError: the hook yields.
+        """
+        return cls(owner=owner, names=names, hook=Hook.of(provider, "complete", kind))
+
+    async def complete(self, params: CompleteRequestParams, channel: Channel) -> CompleteResult:
+        """Return how the argument of *params* may go on.
+
+        Raises:
+            InvalidParams: there is no such argument.
+            ContractError: the hook returned something else than texts.
+        """
+        name, value = params.argument.name, params.argument.value
+        if self.names is not None and name not in self.names:
+            raise InvalidParams(f"Unknown argument of {self.owner}: {name}", {"argument": name})
+        found = None
+        if self.hook is not None:
+            context = dict(params.context.arguments or {}) if params.context else {}
+            found = await self.hook(channel, name, value, context, channel)
+        if found is None:
+            found = starting_with(self.options.get(name, ()), value)
+        try:
+            return complete_result(found)
+        except ContractError as error:
+            raise ContractError(f"complete of {self.owner}: {error}") from None
+
+
+async def complete(
+    request: Request, channel: Channel, completer: Completer | None
+) -> CompleteResult:
+    """Answer a `completion/complete` by *completer*, which is that of what the request refers to.
+
+    Raises:
+        InvalidParams: there is none, or it has no such argument.
+    """
+    params = request.params
+    assert isinstance(params, CompleteRequestParams)
+    if completer is not None:
+        return await completer.complete(params, channel)
+    if isinstance(params.ref, PromptReference):
+        raise PromptNotFound(params.ref.name)
+    raise InvalidParams(f"Unknown resource template: {params.ref.uri}", {"uri": params.ref.uri})
+
+
+def complete_result(found: Any) -> CompleteResult:
+    """Return the result that *found*, returned by a hook, stands for: at most 100 values.
+
+    Raises:
+        ContractError: it is not a list of texts, a Completion or a CompleteResult of them.
+    """
+    if isinstance(found, CompleteResult):
+        return CompleteResult(completion=_bounded(found.completion), meta=found.meta)
+    if not isinstance(found, Completion):
+        found = Completion(found, None, None)
+    return CompleteResult(completion=_bounded(found))
+
+
+def starting_with(options: Iterable[str], value: str) -> list[str]:
+    """Return those of *options* that *value* may become, in their order; case does not count."""
+    typed = value.casefold()
+    return [option for option in options if option.casefold().startswith(typed)]
+
+
+def _bounded(given: Completion) -> Completion:
+    values = given.values
+    if not isinstance(values, list | tuple) or not all(isinstance(each, str) for each in values):
+        raise ContractError("it must return a list of texts, a Completion, or None")
+    more = len(values) > MOST_VALUES
+    if given.has_more is None and given.total is not None:
+        more = given.total > len(values) or more
+    return Completion(
+        values=values[:MOST_VALUES],
+        total=len(values) if given.total is None and not given.has_more else given.total,
+        has_more=given.has_more or more,
+    )

@@ -1,0 +1,96 @@
+"""What resources and repositories say of themselves, checked when they are registered."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from genmcp.errors import ConfigurationError
+from genmcp.metadata import annotations_of, check_metadata, take_docstring
+from genmcp.protocol.content import Annotations
+from genmcp.protocol.implementation import Icon
+from genmcp.protocol.result import CacheScope
+
+__all__ = ["Described", "Description"]
+
+
+class Description(TypedDict, total=False):
+    """The attributes of `Described`, as keyword arguments."""
+
+    name: str
+    title: str
+    description: str
+    mime_type: str
+    annotations: Annotations | Mapping[str, Any]
+    icons: Sequence[Icon]
+    meta: Mapping[str, Any]
+    ttl: float
+    cache_scope: CacheScope
+
+
+class Described:
+    """Something with resources; `Resource` and `ResourceRepo` say what it says of itself.
+
+    name, title, description, icons, meta: what its listing says of it; the class's docstring is
+        its description unless it gives one.
+    mime_type: the type of all its contents that do not say theirs.
+    annotations: Annotations, or a mapping of them (`{"audience": ["user"], "priority": 0.5}`).
+    ttl: for how many seconds a client may keep what it read or listed.
+    cache_scope: `"public"` if that does not depend on who asks, and may be handed on to anybody;
+        2026-07-28, server/utilities, "Caching".
+    """
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    annotations: Annotations | Mapping[str, Any] | None = None
+    icons: Sequence[Icon] | None = None
+    meta: Mapping[str, Any] | None = None
+    ttl: float = 0
+    cache_scope: CacheScope = "private"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Take the docstring for the description, if there is no other."""
+        super().__init_subclass__(**options)
+        take_docstring(cls)
+
+    def visible(self, principal: str | None) -> bool:
+        """Whether it is there for *principal*; None is whoever is not authenticated.
+
+        It is asked when it is listed, read or completed, and does not wait.
+        """
+        return True
+
+    def describe(self, attributes: Description) -> None:
+        """Set *attributes* on this instance.
+
+        Raises:
+            ConfigurationError: there is no such attribute.
+        """
+        for key, value in attributes.items():
+            if key not in Description.__annotations__:
+                raise ConfigurationError(f"{type(self).__name__} takes no {key}")
+            setattr(self, key, value)
+
+    def check(self) -> None:
+        """Check what is said here.
+
+        Raises:
+            ConfigurationError: the message names the class, the attribute, and what it takes.
+        """
+        owner = type(self).__name__
+        said = {key: getattr(self, key) for key in Description.__annotations__}
+        check_metadata(owner, said, annotations=Annotations)
+        given = self.given_annotations
+        if given is not None and given.priority is not None and not 0 <= given.priority <= 1:
+            raise ConfigurationError(
+                f"{owner}.annotations: priority must be 0 to 1, not {given.priority!r}"
+            )
+
+    @property
+    def given_annotations(self) -> Annotations | None:
+        """The annotations as a struct.
+
+        Raises:
+            ConfigurationError: one is of another type, or there is no such annotation.
+        """
+        return annotations_of(type(self).__name__, self.annotations, Annotations)

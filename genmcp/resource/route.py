@@ -1,0 +1,214 @@
+"""Resources and repositories made ready once, so that a read costs only what it reads."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import isfunction
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from genmcp.channel import Channel
+from genmcp.completion import Completer
+from genmcp.core.request import Request
+from genmcp.errors import ConfigurationError, ContractError, ResourceNotFound
+from genmcp.hook import Hook, visibility
+from genmcp.metadata import as_listed, instance_of, milliseconds
+from genmcp.protocol.content import ResourceDefinition
+from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
+from genmcp.protocol.result import CacheScope
+from genmcp.resource.contents import contents_of, size_of
+from genmcp.resource.described import Described
+from genmcp.resource.repo import ResourceRepo, template_of
+from genmcp.resource.resource import Resource
+from genmcp.server import Route
+from genmcp.uri_template.template import UriTemplate
+
+__all__ = ["ResourceRoute"]
+
+
+class ResourceRoute(Route, frozen=True, kw_only=True):
+    """A resource, or a repository of them.
+
+    pattern: its URI; or what its URIs begin with, and `*`.
+    definition: what is listed of a single resource. template: what is listed of a repository.
+    fixed: what is read, if it is always the same. completer: what completes the variables of the
+    template.
+    ttl_ms, cache_scope: how long a client may keep what it got, and whether anybody may have it.
+    """
+
+    pattern: str
+    provider: Described
+    ttl_ms: int
+    cache_scope: CacheScope
+    reader: Hook
+    parse_uri: Callable[[str], Any] | None = None
+    lister: Hook | None = None
+    definition: ResourceDefinition | None = None
+    template: ResourceTemplateDefinition | None = None
+    fixed: ReadResourceResult | None = None
+    completer: Completer | None = None
+
+    @classmethod
+    def of(cls, provider: object) -> "ResourceRoute":
+        """Return the route of *provider*: a Resource or ResourceRepo, or a class of them.
+
+        Raises:
+            ConfigurationError: it is neither, or what it says of itself is wrong.
+        """
+        made = instance_of(provider, Described)
+        if isinstance(made, Resource):
+            return _of_resource(made)
+        if isinstance(made, ResourceRepo):
+            return _of_repo(made)
+        raise ConfigurationError(
+            f"{provider!r} is not a resource: give a Resource, or a ResourceRepo or its class"
+        )
+
+    @property
+    def prefix(self) -> str | None:
+        """What its URIs begin with; None if it has one URI only."""
+        return self.pattern[:-1] if self.pattern.endswith("*") else None
+
+    async def handle(self, request: Request, channel: Channel) -> ReadResourceResult:
+        """Read the resource that *request* asks for.
+
+        Raises:
+            ResourceNotFound: there is none, says the hook.
+        """
+        if self.fixed is not None:
+            return self.fixed
+        uri: str = request.params.uri  # type: ignore[attr-defined]
+        try:
+            value = await self._read(uri, channel)
+        except ResourceNotFound as error:
+            # What a hook calls it need not be what the client asked for.
+            raise ResourceNotFound(uri) from error
+        if isinstance(value, ReadResourceResult):
+            return value
+        try:
+            contents = contents_of(value, uri, self.provider.mime_type)
+        except ContractError as error:
+            raise self.broken("read", value, str(error)) from error
+        return ReadResourceResult(
+            contents=contents, ttl_ms=self.ttl_ms, cache_scope=self.cache_scope
+        )
+
+    def broken(self, hook: str, value: Any, why: str) -> ContractError:
+        """Return the error that says that *hook* must not return *value*, and *why*."""
+        return ContractError(f"{self.hook_name(hook)} returned {type(value).__name__}: {why}")
+
+    def hook_name(self, hook: str) -> str:
+        """Return what errors call a *hook* of it."""
+        return f"{type(self.provider).__name__}.{hook} ({self.pattern})"
+
+    async def _read(self, uri: str, channel: Channel) -> Any:
+        key: Any = uri
+        if self.parse_uri is not None:
+            key = self.parse_uri(uri)
+            if inspect.isawaitable(key):
+                key = await key
+        value = None if key is None else await self.reader(channel, key, channel)
+        if value is None:
+            raise ResourceNotFound(uri)
+        return value
+
+
+def _of_resource(resource: Resource) -> ResourceRoute:
+    resource.check()
+    owner = f"{type(resource).__name__} {resource.uri}"
+    listed = _listed(resource)
+    function = resource.content if isfunction(resource.content) else None
+    if function is not None and listed["description"] is None:
+        listed["description"] = inspect.getdoc(function)
+    if listed["name"] is None:
+        named = "" if function is None else function.__name__
+        listed["name"] = named if named.isidentifier() else resource.uri
+    reader = resource.reader
+    route = ResourceRoute(
+        pattern=resource.uri,
+        provider=resource,
+        reader=reader or Hook(partial(_given, resource.content), is_async=True),
+        visible=visibility(resource, Resource),
+        **_caching(resource),
+    )
+    if route.prefix is not None:
+        template = UriTemplate(route.prefix + _REST)
+        return replace(route, **_template(owner, resource, template, listed))
+    fixed, size = None, resource.size
+    if reader is None:
+        try:
+            contents = contents_of(resource.content, resource.uri, resource.mime_type)
+        except ContractError as error:
+            raise ConfigurationError(f"{owner}: {error}") from None
+        fixed = ReadResourceResult(contents=contents, **_caching(resource))
+        size = size_of(contents) if size is None else size
+    definition = ResourceDefinition(uri=resource.uri, size=size, **listed)
+    return replace(route, definition=as_listed(owner, definition), fixed=fixed)
+
+
+def _of_repo(repo: ResourceRepo) -> ResourceRoute:
+    repo.check()
+    owner = type(repo).__name__
+    template = None if repo.template is None else template_of(repo.template)
+    prefix = repo.prefix
+    if prefix is None and template is not None:
+        prefix = template.prefix
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"{owner} needs a prefix or a template; prefix is {prefix!r}")
+    if template is not None:
+        if not prefix.startswith(template.prefix) and not template.prefix.startswith(prefix):
+            raise ConfigurationError(
+                f"{owner}: no URI has both the prefix {prefix!r} and the template {template.text!r}"
+            )
+        if repo.name is None:
+            raise ConfigurationError(f"{owner} has a template, and no name to list it under")
+    reader = Hook.of(repo, "read", ResourceRepo)
+    if reader is None:
+        raise ConfigurationError(f"{owner} has no read")
+    return ResourceRoute(
+        pattern=prefix + "*",
+        provider=repo,
+        reader=reader,
+        parse_uri=repo.parse_uri,
+        lister=Hook.of(repo, "list", ResourceRepo),
+        visible=visibility(repo, ResourceRepo),
+        **({} if template is None else _template(owner, repo, template, _listed(repo))),
+        **_caching(repo),
+    )
+
+
+def _listed(provider: Described) -> dict[str, Any]:
+    """Return the members that listed resources and templates have in common."""
+    said = {key: getattr(provider, key) for key in _LISTED}
+    return {**said, "annotations": provider.given_annotations}
+
+
+_LISTED: Final = ("name", "title", "description", "mime_type", "icons", "meta")
+
+_REST: Final = "{+path}"
+"""What a template has where a wildcard is."""
+
+
+def _template(
+    owner: str, provider: Described, template: UriTemplate, listed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the members of a route that lists *template*."""
+    definition = ResourceTemplateDefinition(uri_template=template.text, **listed)
+    return {
+        "template": as_listed(owner, definition),
+        "completer": Completer.of(
+            provider,
+            ResourceRepo,
+            owner=f"resource template {template.text}",
+            names=template.variables,
+        ),
+    }
+
+
+def _caching(provider: Described) -> dict[str, Any]:
+    return {"ttl_ms": milliseconds(provider.ttl), "cache_scope": provider.cache_scope}
+
+
+async def _given(value: Any, uri: str, channel: Channel) -> Any:
+    return value

@@ -1,0 +1,122 @@
+"""What tools, resources and prompts have in common for a suite, and where they differ."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from genmcp.channel import Channel
+from genmcp.completion import Completer
+from genmcp.core.request import Request
+from genmcp.errors import McpError, PromptNotFound, ResourceNotFound, ToolNotFound
+from genmcp.listing import Listing
+from genmcp.prompt.prompts import Prompts, prompt_route
+from genmcp.protocol.result import CacheableResult, PaginatedResult, Result
+from genmcp.resource.resources import Resources
+from genmcp.resource.route import ResourceRoute
+from genmcp.server import Route
+from genmcp.suite.tools import Tools, tool_route
+
+__all__ = ["KINDS", "Guarded", "Kind", "Shelf", "private"]
+
+R = TypeVar("R", bound=Result)
+
+
+class Shelf(Protocol):
+    """The components of one kind: `Tools`, `Resources`, `Prompts`."""
+
+    @property
+    def routes(self) -> Sequence[Any]:
+        """Those that count, in their order."""
+
+    @property
+    def completes(self) -> bool:
+        """Whether any of them has something to complete."""
+
+    def find(self, key: str) -> Any:
+        """Return the route that answers for a name or URI, or None."""
+
+    def completer(self, key: str, principal: str | None) -> Completer | None:
+        """Return what completes arguments of what has this name or template, if it is there."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of component.
+
+    found_by: the method whose requests name one. lists: its lists, by method. route_of: makes
+    the route of what a user gives. shelf: holds routes. absent: the error where there is none.
+    """
+
+    name: str
+    found_by: str
+    lists: Mapping[str, Callable[[Any], Listing[PaginatedResult]]]
+    route_of: Callable[[object], Route]
+    shelf: Callable[[Sequence[Any]], Shelf]
+    absent: Callable[[str], McpError]
+
+    def guarded(self, route: Any, key: str) -> Route | None:
+        """Return *route* as it is found under *key*: itself where everybody may see it."""
+        if route is None or route.visible is None:
+            return route  # type: ignore[no-any-return]
+        return Guarded(
+            headers=route.headers,
+            on_disconnect=route.on_disconnect,
+            visible=route.visible,
+            route=route,
+            key=key,
+            absent=self.absent,
+        )
+
+
+class Guarded(Route, frozen=True, kw_only=True):
+    """A *route* that only some may see; for others it is *absent*, an error made of its *key*."""
+
+    route: Any
+    key: str
+    absent: Callable[[str], McpError]
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        """Answer as the route does, if it is there for whoever asks."""
+        if not self.is_visible(channel.principal):
+            raise self.absent(self.key)
+        result: Result = await self.route.handle(request, channel)
+        return private(result)
+
+
+def private(result: R) -> R:
+    """Return *result*, which not everybody may have, so that nobody hands it on."""
+    if isinstance(result, CacheableResult) and result.cache_scope == "public":
+        return replace(result, cache_scope="private")
+    return result
+
+
+KINDS: Final = (
+    Kind(
+        "tools",
+        "tools/call",
+        {"tools/list": lambda shelf: shelf.listing},
+        tool_route,
+        Tools,
+        ToolNotFound,
+    ),
+    Kind(
+        "resources",
+        "resources/read",
+        {
+            "resources/list": lambda shelf: shelf.listing,
+            "resources/templates/list": lambda shelf: shelf.templates,
+        },
+        ResourceRoute.of,
+        Resources,
+        ResourceNotFound,
+    ),
+    Kind(
+        "prompts",
+        "prompts/get",
+        {"prompts/list": lambda shelf: shelf.listing},
+        prompt_route,
+        Prompts,
+        PromptNotFound,
+    ),
+)

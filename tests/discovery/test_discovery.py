@@ -1,0 +1,452 @@
+"""Discovery: what is found in folders and modules, what is left out, and what changes."""
+
+import importlib
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+
+import pytest
+
+from genmcp import discovery
+from genmcp.errors import ConfigurationError
+from genmcp.protocol.content import TextContent
+from genmcp.testing import connect
+
+ADD = """
+from genmcp.tool import Tool
+
+class Add(Tool):
+    '''Adds.'''
+
+    name = "add"
+
+    async def call(self, request, channel):
+        return str(request.arguments["a"] + request.arguments["b"])
+"""
+
+GREET = """
+from genmcp.function import tool
+
+@tool
+def greet(name: str) -> str:
+    return f"Hello {name}"
+"""
+
+REVIEW = """
+from genmcp.prompt.template import PromptTemplate
+
+review = PromptTemplate(name="review", messages="Review {code}")
+"""
+
+MANUAL = """
+from genmcp.resource.resource import Resource
+
+manual = Resource("docs://manual", "Read me.", name="manual")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _imports_are_undone() -> Iterator[None]:
+    """Leave the path and the modules as they were."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules:
+        del sys.modules[name]
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Write files; `__` in a name is a folder."""
+    for name, text in files.items():
+        file = folder / (name.replace("__", "/") + ".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(dedent(text))
+    return folder
+
+
+def names(found: discovery.Found) -> list[tuple[str, str]]:
+    return [(each.kind, each.name) for each in found.components]
+
+
+def faults(found: discovery.Found) -> list[str]:
+    return [f"{Path(each.source).stem}: {each.error}" for each in found.broken]
+
+
+async def test_discovery_makes_a_suite_of_a_folder(tmp_path: Path) -> None:
+    """What lies below its folders is served, at any depth, with no word of registration."""
+    write(
+        tmp_path,
+        tools__math__add=ADD,
+        tools__greet=GREET,
+        resources__manual=MANUAL,
+        prompts__review=REVIEW,
+    )
+
+    async with connect(discovery.suite(str(tmp_path), name="found", version="1")) as client:
+        assert ["docs://manual"] == [each.uri for each in await client.resources()]
+        assert ["review"] == [each.name for each in await client.prompts()]
+        assert {"add", "greet"} == {tool.name for tool in await client.tools()}
+        assert [TextContent("3")] == (await client.call("add", {"a": 1, "b": 2})).content
+        assert [TextContent("Hello Ann")] == (await client.call("greet", {"name": "Ann"})).content
+
+
+def test_discovery_finds_each_kind_in_its_folder(tmp_path: Path) -> None:
+    """A scan tells them apart, in the order of the files' names."""
+    write(
+        tmp_path,
+        tools__b=GREET,
+        tools__a__z=ADD,
+        prompts__review=REVIEW,
+        resources__manual=MANUAL,
+        other__c=ADD,
+        tools__readme="",
+    )
+    (tmp_path / "tools" / "notes.txt").write_text("not Python")
+
+    found = discovery.scan(tmp_path)
+
+    assert [
+        ("tools", "add"),
+        ("tools", "greet"),
+        ("resources", "docs://manual"),
+        ("prompts", "review"),
+    ] == names(found)
+    assert [each.value for each in found.components] == [
+        *found.tools,
+        *found.resources,
+        *found.prompts,
+    ]
+    assert [] == found.broken
+
+
+def test_discovery_logs_each_component(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One line says what it is, what it is called, and where it is from."""
+    write(tmp_path, tools__add=ADD, prompts__review=REVIEW)
+
+    with caplog.at_level(logging.INFO, "genmcp"):
+        discovery.scan(tmp_path)
+
+    assert [
+        f"tool add from {tmp_path / 'tools' / 'add.py'}",
+        f"prompt review from {tmp_path / 'prompts' / 'review.py'}",
+    ] == caplog.messages
+
+
+def test_discovery_leaves_no_trace_but_modules_of_their_own(tmp_path: Path) -> None:
+    """Two files of one name do not meet, and `sys.path` stays."""
+    write(tmp_path, tools__a__same=ADD, tools__b__same=GREET)
+    path, before = list(sys.path), set(sys.modules)
+
+    found = discovery.scan(tmp_path)
+
+    modules = [sys.modules[name] for name in sys.modules.keys() - before if "_component_" in name]
+    assert path == sys.path
+    assert {("tools", "add"), ("tools", "greet")} == set(names(found))
+    assert 2 == len(modules)
+    assert {"a", "b"} == {Path(str(module.__file__)).parent.name for module in modules}
+
+
+def test_discovery_takes_what_a_file_defines_and_not_what_it_imports(tmp_path: Path) -> None:
+    """Classes, functions and instances of elsewhere are of elsewhere, by whatever name."""
+    write(
+        tmp_path,
+        lending=f"""
+            {dedent(ADD)}
+            {dedent(GREET)}
+            ready = Add()
+            ready.name = "ready"
+            __all__ = []
+        """.replace("\n            ", "\n"),
+        starred="""
+            from genmcp.prompt.template import PromptTemplate
+            starred = PromptTemplate(name="starred", messages="")
+        """,
+        components__tools__borrows="""
+            import lending
+            from lending import Add, greet
+            from lending import ready as mine
+            from starred import *
+
+            again = mine
+            alias = Add
+
+            class Own(Add):
+                name = "own"
+
+            configured = Own()
+            configured.name = "configured"
+            twice = configured
+            _hidden = Own()
+
+            class _Hidden(Add):
+                name = "hidden"
+        """,
+    )
+    sys.path.insert(0, str(tmp_path))
+
+    found = discovery.scan(tmp_path / "components")
+
+    assert [] == faults(found)
+    assert [("tools", "configured")] == names(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("class Base(Tool): ...\nclass A(Base):\n name = 'a'\n call = call", ["a"]),
+        ("class Base(Tool):\n def __init__(self, x): ...", []),
+        (
+            (
+                "class Base(Tool):\n name = 'x'\n call = call\n"
+                " def __init__(self, n): self.name = n\n"
+                "class A(Base):\n def __init__(self): super().__init__('a')"
+            ),
+            ["a"],
+        ),
+        (
+            (
+                "class A(Tool):\n name = 'a'\n call = call\n def __init__(self, n): self.name = n\n"
+                "one, two = A('one'), A('two')"
+            ),
+            ["one", "two"],
+        ),
+        ("class A(Tool):\n call = call\n def __init__(self): self.name = 'a'", ["a"]),
+        (
+            (
+                "import abc\nclass A(Tool, abc.ABC):\n name = 'a'\n @abc.abstractmethod\n"
+                " def more(self): ...\nclass B(A):\n call = call\n more = None"
+            ),
+            ["a"],
+        ),
+        (
+            (
+                "class Shop:\n @tool\n def sell(self, what: str) -> str: return what\n"
+                "sell = Shop().sell"
+            ),
+            ["sell"],
+        ),
+        ("def plain(): ...\nclass Plain: ...\nvalue = 5\nbuiltin = len", []),
+    ],
+)
+def test_discovery_knows_components_from_their_bases(
+    source: str, expected: list[str], tmp_path: Path
+) -> None:
+    """What has no name, or is only there for others to be made of, is no component."""
+    head = "from genmcp.tool import Tool\nfrom genmcp.function import tool\n"
+    write(tmp_path, tools__file=f"{head}async def call(self, request, channel): ...\n{source}\n")
+
+    found = discovery.scan(tmp_path)
+
+    assert [] == faults(found)
+    assert expected == [each.name for each in found.components]
+
+
+BROKEN = {
+    "syntax": "def (:",
+    "raises": "raise RuntimeError('no')",
+    "exits": "import sys; sys.exit(3)",
+    "relative": "from . import other",
+    "wrong": "from genmcp.tool import Tool\nclass Odd(Tool):\n    name = 'two words'",
+}
+
+
+@pytest.mark.parametrize("source", BROKEN.values(), ids=BROKEN)
+def test_discovery_skips_a_broken_file_with_its_traceback(
+    source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others load, and nothing of it stays behind."""
+    write(tmp_path, tools__a=source, tools__b=ADD)
+    before = set(sys.modules)
+
+    found = discovery.scan(tmp_path)
+
+    assert [("tools", "add")] == names(found)
+    (broken,) = found.broken
+    assert str(tmp_path / "tools" / "a.py") == broken.source
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert broken.error is (record.exc_info or (None, None))[1]
+    assert broken.source in record.getMessage()
+    assert not [name for name in sys.modules.keys() - before if name.endswith("_a")]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("class Odd(Tool):\n name = 'odd'", "odd: Odd has no call"),
+        (
+            "class Odd(Tool):\n name = 'odd'\n call = call\n def __init__(self, x): ...",
+            "odd: Odd takes arguments; put an instance of it there: ",
+        ),
+        ("odd = Tool()", "odd: Tool has no name"),
+        (
+            (
+                "from genmcp.prompt.prompt import Prompt\n"
+                "class Odd(Prompt):\n name = 'odd'\n get = call"
+            ),
+            "odd: prompt 'odd' belongs below prompts/",
+        ),
+        ("class Odd(Tool):\n name = 'add'\n call = call", "odd: tool 'add' is in {add} already"),
+    ],
+)
+def test_discovery_leaves_out_one_component_that_is_wrong(
+    source: str, said: str, tmp_path: Path
+) -> None:
+    """It is told, and what else is in the file is found."""
+    head = "from genmcp.tool import Tool\nasync def call(self, request, channel): ...\n"
+    tail = "\nclass Fine(Tool):\n name = 'fine'\n call = call\n"
+    write(tmp_path, tools__odd=head + source + tail, tools__add=ADD)
+
+    found = discovery.scan(tmp_path)
+
+    assert [("tools", "add"), ("tools", "fine")] == names(found)
+    (fault,) = faults(found)
+    assert fault.startswith(said.format(add=tmp_path / "tools" / "add.py"))
+
+
+def test_discovery_leaves_out_files_with_an_underscore(tmp_path: Path) -> None:
+    """Private files and folders, and those of a package's own, are not looked at."""
+    write(tmp_path, tools___private="raise RuntimeError", tools___more__add=ADD)
+    write(tmp_path / "tools" / "__pycache__", x="raise RuntimeError")
+    write(tmp_path / "tools" / ".hidden", x="raise RuntimeError")
+    (tmp_path / "tools" / "__init__.py").write_text("raise RuntimeError")
+
+    assert ([], []) == (names(discovery.scan(tmp_path)), faults(discovery.scan(tmp_path)))
+
+
+def test_discovery_refuses_a_folder_without_components(tmp_path: Path) -> None:
+    """A wrong path is told at once, in full."""
+    with pytest.raises(ConfigurationError, match=re.escape(f"there is no folder {tmp_path}/x")):
+        discovery.scan(tmp_path / "x")
+    with pytest.raises(
+        ConfigurationError, match=re.escape(f"{tmp_path} has none of tools, resources, prompts")
+    ):
+        discovery.suite(tmp_path, name="found", version="1")
+
+
+def test_discovery_path_is_relative_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As every path is."""
+    write(tmp_path, here__tools__add=ADD)
+    monkeypatch.chdir(tmp_path)
+
+    found = discovery.scan("here")
+
+    assert (tmp_path / "here", [("tools", "add")]) == (found.where, names(found))
+
+
+def test_discovery_finds_what_a_package_defines(tmp_path: Path) -> None:
+    """Its modules are imported as usual, so that they may import each other; kinds may mix."""
+    write(
+        tmp_path,
+        found_package__tools__adding=ADD,
+        found_package__mixed=f"from .tools.adding import Add\n{REVIEW}\n{MANUAL}",
+        found_package___private="raise RuntimeError",
+        found_package__wrong="from . import nothing",
+    )
+    (tmp_path / "found_package" / "__init__.py").write_text(GREET)
+    sys.path.insert(0, str(tmp_path))
+    package = importlib.import_module("found_package")
+
+    found = discovery.scan(package)
+
+    assert [
+        ("tools", "greet"),
+        ("prompts", "review"),
+        ("resources", "docs://manual"),
+        ("tools", "add"),
+    ] == names(found)
+    assert isinstance(found.tools[1], sys.modules["found_package.tools.adding"].Add)
+    assert 1 == len(found.broken)
+
+
+def test_discovery_finds_what_a_module_defines(tmp_path: Path) -> None:
+    """A module is one file; one that was never a file has no imports to tell."""
+    write(tmp_path, found_module=ADD + GREET)
+    sys.path.insert(0, str(tmp_path))
+    made = ModuleType("made")
+    exec(ADD, vars(made))
+
+    assert [("tools", "add"), ("tools", "greet")] == names(
+        discovery.scan(importlib.import_module("found_module"))
+    )
+    assert [("tools", "add")] == names(discovery.scan(made))
+    assert [] == discovery.reload(discovery.scan(made)).added
+
+
+def test_discovery_reload_tells_what_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that changed is run again, a new one is found, one that is gone is gone."""
+    tools = tmp_path / "tools"
+    write(tools, same=ADD, edited=GREET, gone=ADD.replace('"add"', '"old"'), bad="1 / 0")
+    write(tmp_path, prompts__review=REVIEW)
+    before = discovery.scan(tmp_path)
+    (tools / "gone.py").unlink()
+    write(tools, edited=GREET.replace("def greet", "def great"), new=ADD.replace('"add"', '"sum"'))
+    modules = set(sys.modules)
+    caplog.clear()
+
+    with caplog.at_level(logging.INFO, "genmcp"):
+        changes = discovery.reload(before)
+
+    assert ["great", "sum"] == [each.name for each in changes.added]
+    assert ["greet", "old"] == [each.name for each in changes.removed]
+    assert [("tools", "great"), ("tools", "sum"), ("tools", "add"), ("prompts", "review")] == names(
+        changes.now
+    )
+    assert before.components[2] is changes.now.components[2]
+    assert ["bad: division by zero"] == faults(changes.now)
+    assert ["tool great", "tool sum"] == [line.partition(" from ")[0] for line in caplog.messages]
+    assert len(modules) == len(sys.modules)
+    assert ([], []) == (discovery.reload(changes.now).added, discovery.reload(changes.now).removed)
+
+
+def test_discovery_reload_follows_a_file_through_being_broken(tmp_path: Path) -> None:
+    """What it held goes with it, and comes back, even within a second."""
+    write(tmp_path, tools__add=ADD)
+    first = discovery.scan(tmp_path)
+    write(tmp_path, tools__add=ADD.replace("'''Adds.'''", "raise a"))
+    second = discovery.reload(first)
+    write(tmp_path, tools__add=ADD.replace("Adds.", "Sums."))
+    third = discovery.reload(second.now)
+
+    assert ([], ["add"]) == ([], [each.name for each in second.removed])
+    assert ["add: name 'a' is not defined"] == faults(second.now)
+    assert ["Sums."] == [each.value.description for each in third.added]
+    assert [] == third.now.broken
+
+
+def test_discovery_reload_imports_modules_of_a_package_anew(tmp_path: Path) -> None:
+    """What a module does not define any more is not found in it."""
+    write(tmp_path, reloaded__a=ADD, reloaded__b=GREET)
+    (tmp_path / "reloaded" / "__init__.py").write_text("")
+    sys.path.insert(0, str(tmp_path))
+    before = discovery.scan(importlib.import_module("reloaded"))
+    write(tmp_path, reloaded__a="# nothing is left of it")
+
+    changes = discovery.reload(before)
+
+    assert ([], ["add"]) == (
+        [each.name for each in changes.added],
+        [each.name for each in changes.removed],
+    )
+    assert not hasattr(sys.modules["reloaded.a"], "Add")
+
+
+def test_discovery_reload_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """Whatever stands in the way of a file costs that file."""
+    write(tmp_path, tools__add=ADD)
+    before = discovery.scan(tmp_path)
+    (tmp_path / "tools" / "dir.py").mkdir()
+
+    changes = discovery.reload(before)
+
+    assert ([], []) == (changes.added, changes.removed)
+    (fault,) = faults(changes.now)
+    assert fault.startswith("dir: ")
+    assert [fault] == faults(discovery.reload(changes.now).now)

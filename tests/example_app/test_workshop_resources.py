@@ -1,0 +1,84 @@
+"""The workshop's repair sheets and its letter, as the official client sees them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from mcp import MCPError
+from mcp.types import (
+    EmbeddedResource,
+    PromptReference,
+    ResourceTemplateReference,
+    TextContent,
+    TextResourceContents,
+)
+
+from tests.example_app.connecting import Mode, connected
+
+pytestmark = pytest.mark.parametrize("mode", ["auto", "legacy"])
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Where the workshop will make its database."""
+    return tmp_path / "workshop.db"
+
+
+async def test_workshop_sheets_are_listed_and_read(database: Path, mode: Mode) -> None:
+    """Each repair is a resource; a new one is there at once."""
+    async with connected(database, mode) as client:
+        before = (await client.list_resources()).resources
+        opened = await client.call_tool(
+            "open_repair", {"bicycle": "Blue tandem", "customer": "Ada", "checklist": ["Brakes"]}
+        )
+        assert opened.structured_content is not None
+        id = opened.structured_content["id"]
+        after = (await client.list_resources()).resources
+        (template,) = (await client.list_resource_templates()).resource_templates
+        (sheet,) = (await client.read_resource(f"workshop://repairs/{id}")).contents
+
+    assert f"workshop://repairs/{id}" == str(after[0].uri)
+    assert "Blue tandem, Ada" == after[0].title
+    assert before == after[1:]
+    assert "workshop://repairs/{id}" == template.uri_template
+    assert isinstance(sheet, TextResourceContents)
+    assert ["Brakes"] == json.loads(sheet.text)["checklist"]
+
+
+async def test_workshop_sheet_of_no_repair_is_not_found(database: Path, mode: Mode) -> None:
+    """A number without a repair, and what is no number."""
+    async with connected(database, mode) as client:
+        for id in ("999", "x"):
+            with pytest.raises(MCPError, match="not found"):
+                await client.read_resource(f"workshop://repairs/{id}")
+
+
+async def test_workshop_letter_brings_the_sheet_along(database: Path, mode: Mode) -> None:
+    """The arguments come as texts, and are what the prompt's type says."""
+    async with connected(database, mode) as client:
+        (letter,) = (await client.list_prompts()).prompts
+        got = await client.get_prompt("customer_letter", {"repair": "2", "language": "French"})
+        with pytest.raises(MCPError, match=r"There is no repair 999\."):
+            await client.get_prompt("customer_letter", {"repair": "999"})
+
+    sheet, wish = (message.content for message in got.messages)
+    assert ["repair", "language"] == [each.name for each in letter.arguments or ()]
+    assert isinstance(sheet, EmbeddedResource)
+    assert "workshop://repairs/2" == str(sheet.resource.uri)
+    assert isinstance(wish, TextContent)
+    assert "in French to " in wish.text
+
+
+async def test_workshop_completes_repairs_and_languages(database: Path, mode: Mode) -> None:
+    """Numbers come from the database, languages from the type."""
+    letter = PromptReference(type="ref/prompt", name="customer_letter")
+    sheet = ResourceTemplateReference(type="ref/resource", uri="workshop://repairs/{id}")
+    async with connected(database, mode) as client:
+        repairs = await client.complete(letter, {"name": "repair", "value": "2"})
+        languages = await client.complete(letter, {"name": "language", "value": "g"})
+        ids = await client.complete(sheet, {"name": "id", "value": "2"})
+
+    assert "2" in repairs.completion.values
+    assert all(id.startswith("2") for id in repairs.completion.values)
+    assert ["German"] == languages.completion.values
+    assert repairs.completion.values == ids.completion.values

@@ -1,0 +1,288 @@
+"""Completion: of prompts and templates, by hooks and by types."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from genmcp.channel import Channel
+from genmcp.completion import Completer, complete, complete_result, starting_with
+from genmcp.core.request import Client, Request
+from genmcp.errors import ConfigurationError, ContractError, InvalidParams
+from genmcp.prompt.prompt import Prompt
+from genmcp.prompt.prompts import Prompts, prompt_route
+from genmcp.prompt.repo import PromptRepo
+from genmcp.prompt.template import PromptTemplate
+from genmcp.protocol.completion import (
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    PromptReference,
+    ResourceTemplateReference,
+)
+from genmcp.protocol.revisions.chain import LATEST
+
+
+class Sink:
+    """What a channel needs to run a `def`."""
+
+    closed = False
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+
+def prompts_of(given: Sequence[object]) -> Prompts:
+    return Prompts([prompt_route(each) for each in given])
+
+
+async def ask(
+    ref: PromptReference | ResourceTemplateReference,
+    argument: str,
+    value: str = "",
+    context: CompletionContext | None = None,
+    prompts: Prompts | None = None,
+    templates: Callable[[str], Completer | None] = lambda uri: None,
+) -> Completion:
+    """Complete as a suite does."""
+    params = CompleteRequestParams(
+        ref=ref, argument=CompletionArgument(argument, value), context=context
+    )
+    request = Request(
+        id=1,
+        method="completion/complete",
+        params=params,
+        raw=msgspec.Raw(b"{}"),
+        revision=LATEST,
+        client=Client(LATEST.version),
+    )
+    channel = Channel(request, Sink())  # type: ignore[arg-type]
+    if isinstance(ref, PromptReference):
+        completer = (prompts or Prompts()).completer(ref.name, None)
+    else:
+        completer = templates(ref.uri)
+    return (await complete(request, channel, completer)).completion
+
+
+class Level(IntEnum):
+    LOW = 10
+    HIGH = 20
+
+
+class Options(msgspec.Struct):
+    language: Literal["python", "Pascal", "rust"]
+    level: Level | None = None
+    strict: bool = False
+    note: str = ""
+
+
+class Review(Prompt[Options]):
+    """Asks for a review."""
+
+    name = "review"
+
+    async def get(self, request: Any, channel: Channel) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "values"),
+    [
+        ("language", "", ["Pascal", "python", "rust"]),
+        ("language", "p", ["Pascal", "python"]),
+        ("language", "PY", ["python"]),
+        ("language", "x", []),
+        ("level", "", ["10", "20"]),
+        ("level", "2", ["20"]),
+        ("strict", "t", ["true"]),
+        ("note", "", []),
+    ],
+)
+async def test_completion_knows_the_values_of_types(
+    argument: str, value: str, values: list[str]
+) -> None:
+    """A Literal, an enum and a bool complete by themselves by what is typed."""
+    found = await ask(PromptReference("review"), argument, value, prompts=prompts_of([Review]))
+
+    assert Completion(values, len(values), False) == found
+
+
+async def test_completion_hook_gets_what_is_typed_and_chosen() -> None:
+    """It is asked first, with the context; None leaves the argument to its type."""
+    seen: list[Any] = []
+
+    class Asks(Review):
+        async def complete(
+            self, argument: str, value: str, context: Mapping[str, str], channel: Channel
+        ) -> Any:
+            seen.append((argument, value, context, channel.request.method))
+            return ["found"] if argument == "note" else None
+
+    prompts = prompts_of([Asks])
+    context = CompletionContext({"language": "rust"})
+
+    assert ["found"] == (await ask(PromptReference("review"), "note", "x", context, prompts)).values
+    assert ["rust"] == (
+        await ask(PromptReference("review"), "language", "r", prompts=prompts)
+    ).values
+    await ask(PromptReference("review"), "note", "", CompletionContext(), prompts)
+    assert [
+        ("note", "x", {"language": "rust"}, "completion/complete"),
+        ("language", "r", {}, "completion/complete"),
+        ("note", "", {}, "completion/complete"),
+    ] == seen
+
+
+async def test_completion_takes_values_a_prompt_lists() -> None:
+    """`completions` are for arguments that are texts."""
+    prompt = PromptTemplate(name="x", messages="{city}", completions={"city": ["Oslo", "Rome"]})
+
+    assert ["Oslo"] == (
+        await ask(PromptReference("x"), "city", "o", prompts=prompts_of([prompt]))
+    ).values
+
+
+async def test_completion_of_a_repository_is_told_the_prompt() -> None:
+    """It has many prompts, and knows itself which arguments they take."""
+
+    class Library(PromptRepo):
+        prefix = "lib/"
+
+        async def list(self, cursor: Any, channel: Channel) -> Any:
+            return []
+
+        async def get(self, name: str, arguments: Mapping[str, str], channel: Channel) -> Any:
+            return ""
+
+        def complete(
+            self, name: str, argument: str, value: str, context: Mapping[str, str], channel: Channel
+        ) -> Any:
+            return [name, argument, value]
+
+    class Silent(Library):
+        prefix = "silent/"
+        complete = PromptRepo.complete
+
+    prompts = prompts_of([Library, Silent])
+
+    assert ["lib/a", "b", "c"] == (
+        await ask(PromptReference("lib/a"), "b", "c", prompts=prompts)
+    ).values
+    assert [] == (await ask(PromptReference("silent/a"), "b", "c", prompts=prompts)).values
+    assert prompts.completes
+    assert not prompts_of([Silent]).completes
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completes"),
+    [
+        (Review(), True),
+        (PromptTemplate(name="x", messages="{a}"), False),
+        (PromptTemplate(name="x", messages="{a}", completions={"a": ["b"]}), True),
+    ],
+)
+def test_completion_is_offered_where_there_is_something_to_complete(
+    prompt: Any, completes: bool
+) -> None:
+    """The capability is declared for hooks and for known values."""
+    assert completes is prompts_of([prompt]).completes
+
+
+@pytest.mark.parametrize(
+    ("ref", "argument", "said"),
+    [
+        (PromptReference("other"), "a", "Unknown prompt: other"),
+        (ResourceTemplateReference("a://{b}"), "b", "Unknown resource template: a://{b}"),
+        (PromptReference("review"), "a", "Unknown argument of prompt review: a"),
+    ],
+)
+async def test_completion_of_what_is_unknown_is_invalid(ref: Any, argument: str, said: str) -> None:
+    """2026-07-28, completion, "Error Handling": -32602."""
+    with pytest.raises(InvalidParams, match=f"^{re.escape(said)}$"):
+        await ask(ref, argument, prompts=prompts_of([Review]))
+
+
+async def test_completion_of_templates_is_done_by_any_object_with_the_hook() -> None:
+    """A repository of resources needs nothing but `complete`, and not even that."""
+
+    class Books:
+        async def complete(
+            self, argument: str, value: str, context: Mapping[str, str], channel: Channel
+        ) -> Any:
+            return (f"{value}!",)
+
+    def completer(provider: object) -> Callable[[str], Completer | None]:
+        return lambda uri: Completer.of(provider, object, owner=f"template {uri}", names=["b"])
+
+    ref = ResourceTemplateReference("a://{b}")
+
+    assert Completion(("x!",), 1, False) == await ask(ref, "b", "x", templates=completer(Books()))
+    assert Completion([], 0, False) == await ask(ref, "b", "x", templates=completer(object()))
+    with pytest.raises(InvalidParams, match=r"Unknown argument of template a://\{b\}: c"):
+        await ask(ref, "c", templates=completer(Books()))
+
+
+def test_completion_hook_that_yields_is_refused() -> None:
+    """It must return what it found."""
+
+    class Yields(Review):
+        def complete(self, *arguments: Any) -> Any:
+            yield "x"
+
+    with pytest.raises(ConfigurationError, match=re.escape("Yields.complete yields")):
+        prompts_of([Yields])
+
+
+MANY = [str(number) for number in range(250)]
+
+
+@pytest.mark.parametrize(
+    ("found", "completion"),
+    [
+        ([], Completion([], 0, False)),
+        (("a", "b"), Completion(("a", "b"), 2, False)),
+        (MANY[:100], Completion(MANY[:100], 100, False)),
+        (MANY, Completion(MANY[:100], 250, True)),
+        (Completion(["a"]), Completion(["a"], 1, False)),
+        (Completion(["a"], total=9), Completion(["a"], 9, True)),
+        (Completion(["a"], has_more=True), Completion(["a"], None, True)),
+        (Completion(["a"], 9, False), Completion(["a"], 9, False)),
+        (Completion(MANY, has_more=False), Completion(MANY[:100], 250, True)),
+        (Completion(MANY, total=1000), Completion(MANY[:100], 1000, True)),
+        (CompleteResult(completion=Completion(MANY)), Completion(MANY[:100], 250, True)),
+    ],
+)
+def test_completion_has_at_most_100_values_and_says_how_many_there_are(
+    found: Any, completion: Completion
+) -> None:
+    """2026-07-28, completion, "Completion Results"."""
+    assert completion == complete_result(found).completion
+
+
+def test_completion_keeps_the_meta_of_a_result() -> None:
+    """What a hook says besides goes along."""
+    given = CompleteResult(completion=Completion(["a"]), meta={"a": 1})
+
+    assert {"a": 1} == complete_result(given).meta
+
+
+@pytest.mark.parametrize("found", ["text", 5, {"a": 1}, ["a", 1], Completion("text")])
+async def test_completion_of_something_else_than_texts_is_told(found: Any) -> None:
+    """It is a defect of the hook, told with what was completed."""
+
+    class Odd(Review):
+        async def complete(self, *arguments: Any) -> Any:
+            return found
+
+    with pytest.raises(ContractError, match=r"^complete of prompt review: it must return a list"):
+        await ask(PromptReference("review"), "note", prompts=prompts_of([Odd]))
+
+
+def test_completion_compares_without_case() -> None:
+    """`ß` begins with `SS`, and the order stays."""
+    assert ["Straße", "STRASSE"] == starting_with(["Straße", "Rad", "STRASSE"], "strass")

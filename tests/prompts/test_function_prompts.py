@@ -1,0 +1,180 @@
+"""`@prompt`: what of a function becomes the prompt, and what of the function stays."""
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from genmcp.channel import Channel
+from genmcp.core.request import Client, Request
+from genmcp.errors import ConfigurationError, InvalidParams
+from genmcp.prompt.function import prompt, prompt_of
+from genmcp.prompt.prompt import PromptRoute
+from genmcp.protocol.completion import (
+    CompleteRequestParams,
+    CompletionArgument,
+    PromptReference,
+)
+from genmcp.protocol.prompts import GetPromptRequestParams, PromptArgument
+from genmcp.protocol.revisions.chain import LATEST
+
+
+class Sink:
+    """What a channel needs to run a `def`."""
+
+    closed = False
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+
+async def text(function: Any, **arguments: str) -> str:
+    """Get the prompt made of a function; it has one text."""
+    route = PromptRoute.of(prompt_of(function))
+    request = Request(
+        id=1,
+        method="prompts/get",
+        params=GetPromptRequestParams(name=route.definition.name, arguments=arguments),
+        raw=msgspec.Raw(b"{}"),
+        revision=LATEST,
+        client=Client(LATEST.version),
+        route=route,
+    )
+    (message,) = (await route.handle(request, Channel(request, Sink()))).messages  # type: ignore[arg-type]
+    return message.content.text  # type: ignore[union-attr]
+
+
+async def test_function_prompt_takes_name_docstring_and_hints() -> None:
+    """The listing is what the function says, and arguments arrive as it wants them."""
+
+    @prompt
+    async def review(
+        code: Annotated[str, "What to review."],
+        lines: int = 3,
+        *,
+        channel: Channel,
+        tone: Literal["kind", "curt"] = "kind",
+    ) -> str:
+        """Asks for a review."""
+        return f"{code} {lines + 1} {tone} {channel.request.method}"
+
+    definition = PromptRoute.of(prompt_of(review)).definition
+
+    assert ("review", "Asks for a review.") == (definition.name, definition.description)
+    assert [
+        PromptArgument("code", description="What to review.", required=True),
+        PromptArgument("lines"),
+        PromptArgument("tone"),
+    ] == definition.arguments
+    assert "x 5 curt prompts/get" == await text(review, code="x", lines="4", tone="curt")
+    with pytest.raises(InvalidParams, match="/other: unexpected property"):
+        await text(review, code="x", other="y")
+
+
+async def test_function_prompt_stays_a_function_and_may_block() -> None:
+    """It is called as if nothing had happened; attributes of Prompt are taken."""
+
+    @prompt(name="greet people", title="Greet", ttl=5, cache_scope="private")
+    def greet(name: str) -> str:
+        return f"Greet {name}"
+
+    made = prompt_of(greet)
+
+    assert "Greet Ann" == greet("Ann")
+    assert "Greet Bob" == await text(greet, name="Bob")
+    assert ("greet people", "Greet", 5, "private") == (
+        made.name,
+        made.title,
+        made.ttl,
+        made.cache_scope,
+    )
+    assert None is made.description
+
+
+async def test_function_prompt_completes_with_a_function() -> None:
+    """`complete` is the hook of a prompt without `self`."""
+
+    def cities(
+        argument: str, value: str, context: Mapping[str, str], channel: Channel
+    ) -> list[str]:
+        return [f"{argument} {value} {context}"]
+
+    @prompt(complete=cities)
+    def travel(city: str) -> str:
+        return city
+
+    nothing: Any = None
+    params = CompleteRequestParams(
+        ref=PromptReference("travel"), argument=CompletionArgument("city", "Os")
+    )
+    found = await PromptRoute.of(prompt_of(travel)).completer.complete(
+        params,
+        Channel(nothing, Sink()),  # type: ignore[arg-type]
+    )
+
+    assert ["city Os {}"] == found.completion.values
+
+
+async def test_function_prompt_may_be_a_method_of_an_instance() -> None:
+    """What is registered is the bound method; without its instance it is refused."""
+
+    class Shop:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @prompt
+        async def advertise(self, what: str) -> str:
+            return f"{what} at {self.name}"
+
+    assert "Shoes at Anns" == await text(Shop("Anns").advertise, what="Shoes")
+    with pytest.raises(ConfigurationError, match="is a method: give that of an instance"):
+        prompt_of(Shop.advertise)
+
+
+async def test_function_prompt_may_be_wrapped_afterwards() -> None:
+    """A decorator outside is what runs."""
+
+    @prompt
+    async def plain(a: str) -> str:
+        return a
+
+    @functools.wraps(plain)
+    async def loud(a: str) -> str:
+        return (await plain(a)).upper()
+
+    assert "X" == await text(loud, a="x")
+
+
+ANYTHING: Any = prompt
+
+
+def _yields(a: str) -> Any:
+    yield a
+
+
+def _positional(*a: str) -> str:
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: prompt(int), "@prompt is for functions, not for <class 'int'>"),
+        (lambda: prompt(_yields), "_yields yields"),
+        (lambda: prompt(_positional), "_positional: parameter *a"),
+        (lambda: ANYTHING(output_schema={})(plain), "@prompt takes no output_schema"),
+        (lambda: prompt(title="")(plain), "title is blank"),
+        (lambda: prompt_of(plain), "is not a prompt: give a Prompt class"),
+    ],
+)
+def test_function_prompt_that_is_wrong_is_refused(make: Callable[[], Any], said: str) -> None:
+    """It is told where the decorator stands."""
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        make()
+
+
+def plain() -> None:
+    """A function that is no prompt, for the test above."""

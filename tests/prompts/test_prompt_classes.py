@@ -1,0 +1,456 @@
+"""Prompts: what a class may say of itself, what it takes, and what it may return."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Annotated, Any, Generic, Literal, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+from typing_extensions import TypeVar
+
+from genmcp.channel import Channel
+from genmcp.content import Image, embedded, link, result
+from genmcp.core.request import Client, Request
+from genmcp.errors import ConfigurationError, ContractError, InvalidParams
+from genmcp.prompt.messages import assistant, user
+from genmcp.prompt.prompt import Prompt, PromptRoute
+from genmcp.protocol.content import ImageContent, TextContent
+from genmcp.protocol.implementation import Icon
+from genmcp.protocol.prompts import (
+    GetPromptRequestParams,
+    GetPromptResult,
+    PromptArgument,
+    PromptDefinition,
+    PromptMessage,
+)
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.tool import Call
+
+T = TypeVar("T")
+
+
+class Thread:
+    """The sink of a channel that only has a thread, and tells whether it was used."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.ran: list[Callable[..., Any]] = []
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self.ran.append(function)
+        return function(*arguments)
+
+
+async def get(
+    prompt: Prompt[Any], arguments: Mapping[str, str] | None = None, sink: Thread | None = None
+) -> GetPromptResult:
+    """Get a prompt as a suite does."""
+    route = PromptRoute.of(prompt)
+    params = GetPromptRequestParams(name=prompt.name, arguments=arguments)
+    request = Request(
+        id=1,
+        method="prompts/get",
+        params=params,
+        raw=msgspec.Raw(b"{}"),
+        revision=LATEST,
+        client=Client(LATEST.version),
+        route=route,
+    )
+    return await route.handle(request, Channel(request, sink or Thread()))  # type: ignore[arg-type]
+
+
+def definition(prompt: Prompt[Any]) -> PromptDefinition:
+    return PromptRoute.of(prompt).definition
+
+
+class Plain(Prompt):
+    """Says hello."""
+
+    name = "plain"
+
+    async def get(self, request: Call[dict[str, str]], channel: Channel) -> Any:
+        return f"Hello {request.arguments}"
+
+
+def returning(value: Any) -> Prompt[Any]:
+    """Make a prompt that returns `value`."""
+
+    async def got(self: Any, request: Any, channel: Channel) -> Any:
+        return value
+
+    made: Prompt[Any] = type("Odd", (Prompt,), {"name": "odd", "get": got})()
+    return made
+
+
+async def test_prompt_text_becomes_a_message_of_the_user() -> None:
+    """A str is one user message, and a call without `arguments` works."""
+    got = await get(Plain())
+
+    assert [PromptMessage("user", TextContent("Hello {}"))] == got.messages
+
+
+def test_prompt_lists_what_it_says() -> None:
+    """Each attribute is a member of the definition; the docstring is the description."""
+
+    class Full(Plain):
+        """Does it all."""
+
+        name = "a name with spaces"
+        title = "Full"
+        icons = [Icon("https://example.com/i.png")]
+        meta = {"com.example/cost": 3}
+        arguments = [PromptArgument("code", required=True)]
+
+    assert {
+        "name": "a name with spaces",
+        "title": "Full",
+        "description": "Does it all.",
+        "icons": [{"src": "https://example.com/i.png"}],
+        "_meta": {"com.example/cost": 3},
+        "arguments": [{"name": "code", "required": True}],
+    } == msgspec.to_builtins(definition(Full()))
+    assert {"name": "plain", "description": "Says hello."} == msgspec.to_builtins(
+        definition(Plain())
+    )
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"name": ""}, "Odd.name is blank"),
+        ({"name": 5}, "Odd.name must be a text, not 5"),
+        ({"title": " "}, "Odd.title is blank"),
+        ({"icons": "x"}, "Odd.icons must be a list of Icon"),
+        ({"arguments": ["code"]}, "Odd: arguments: 'code' is not a PromptArgument"),
+        ({"arguments": [PromptArgument("")]}, "Odd: arguments: each needs a name of its own"),
+        (
+            {"arguments": [PromptArgument("a"), PromptArgument("a")]},
+            "Odd: arguments: each needs a name of its own, not 'a'",
+        ),
+        ({"arguments": 5}, "Odd: 5 cannot describe JSON"),
+        ({"arguments": list[int]}, "Odd: input_schema: list[int] is not read from a JSON object"),
+        ({"ttl": -1}, "Odd.ttl must be a number of seconds, not -1"),
+        ({"ttl": True}, "Odd.ttl must be a number of seconds, not True"),
+        ({"ttl": float("inf")}, "Odd.ttl must be a number of seconds, not inf"),
+        ({"cache_scope": "shared"}, "Odd.cache_scope must be 'public' or 'private'"),
+        ({"completions": ["a"]}, "Odd.completions must be lists of texts by argument"),
+        ({"completions": {"a": "xyz"}}, "Odd.completions must be lists of texts by argument"),
+        ({"completions": {"a": [1]}}, "Odd.completions must be lists of texts by argument"),
+    ],
+)
+def test_prompt_is_refused_when_its_class_is_made(attributes: dict[str, Any], said: str) -> None:
+    """What a class says wrongly of itself is told at once, with the class and the attribute."""
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        type("Odd", (Plain,), attributes)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"get": Plain.get}, "Odd has no name"),
+        ({"name": "odd"}, "Odd has no get"),
+        ({"name": "odd", "get": lambda self, request, channel: (yield)}, "Odd.get yields"),
+        (
+            {"name": "odd", "get": Plain.get, "completions": {"a": ["b"]}},
+            "Odd.completions: there is no argument 'a'",
+        ),
+        ({"name": "odd", "get": Plain.get, "meta": {"a": {1j}}}, "Odd cannot be listed"),
+        ({"name": "odd", "get": Plain.get, "title": property(lambda self: 5)}, "Odd.title must be"),
+    ],
+)
+def test_prompt_is_refused_when_it_is_registered(attributes: dict[str, Any], said: str) -> None:
+    """What only a finished class can lack is told when it is made ready."""
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        PromptRoute.of(type("Odd", (Prompt,), attributes)())
+
+
+class Language(Enum):
+    PYTHON = "python"
+    RUST = "rust"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Options(msgspec.Struct):
+    """Everything a text may stand for."""
+
+    code: Annotated[str, msgspec.Meta(description="What to review.", title="The code")]
+    language: Language = Language.PYTHON
+    lines: int = 10
+    ratio: float | None = None
+    strict: bool = False
+    tags: list[str] = []
+    level: Level = Level.LOW
+    note: str | int = ""
+    flag: bool | int = 0
+    style: Literal["", "short"] = "short"
+    anything: Any = None
+
+
+class Echo(Prompt[Options]):
+    """Keeps what it got."""
+
+    name = "echo"
+    got: Options
+
+    async def get(self, request: Call[Options], channel: Channel) -> str:
+        self.got = request.arguments
+        return "ok"
+
+
+def test_prompt_lists_the_fields_of_its_type() -> None:
+    """Names, titles, descriptions and whether they are required come from the type."""
+    listed = definition(Echo()).arguments
+
+    assert listed is not None
+    assert PromptArgument("code", "The code", "What to review.", True) == listed[0]
+    assert PromptArgument("language") == listed[1]
+    assert [*Options.__struct_fields__] == [argument.name for argument in listed]
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [
+        ({"code": "1"}, "code", "1"),
+        ({"code": ""}, "code", ""),
+        ({"language": "rust"}, "language", Language.RUST),
+        ({"lines": " 5 "}, "lines", 5),
+        ({"lines": ""}, "lines", 10),
+        ({"ratio": "0.5"}, "ratio", 0.5),
+        ({"ratio": "null"}, "ratio", None),
+        ({"strict": "True"}, "strict", True),
+        ({"strict": "1"}, "strict", True),
+        ({"strict": "off"}, "strict", False),
+        ({"tags": '["a", "b"]'}, "tags", ["a", "b"]),
+        ({"level": "2"}, "level", Level.HIGH),
+        ({"note": "5"}, "note", "5"),
+        ({"flag": "1"}, "flag", 1),
+        ({"flag": "yes"}, "flag", True),
+        ({"style": ""}, "style", ""),
+        ({"anything": "[1]"}, "anything", "[1]"),
+        ({"unknown": "x"}, "lines", 10),
+    ],
+)
+async def test_prompt_reads_texts_as_its_type_says(
+    given: dict[str, str], field: str, value: Any
+) -> None:
+    """A text is read as what the field takes; where that is a text, it stays one."""
+    prompt = Echo()
+    await get(prompt, {"code": "x", **given})
+
+    assert value == getattr(prompt.got, field)
+    assert type(value) is type(getattr(prompt.got, field))
+
+
+@pytest.mark.parametrize(
+    ("given", "faults"),
+    [
+        ({}, ["/code: missing, and required"]),
+        ({"code": "x", "lines": "three"}, ['/lines: expected an integer, got the string "three"']),
+        (
+            {"code": "x", "language": "perl"},
+            ['/language: expected "python" or "rust"; got the string "perl"'],
+        ),
+        ({"code": "x", "strict": "perhaps"}, ["/strict: expected a boolean, got the string"]),
+        ({"code": "x", "tags": "a, b"}, ["/tags: expected an array, got the string"]),
+        (
+            {"code": "x", "lines": "1", "tags": "[1]", "level": "9"},
+            ["/tags/0: expected a string, got the number 1", "/level: expected 1 or 2"],
+        ),
+    ],
+)
+async def test_prompt_refuses_arguments_by_name(given: dict[str, str], faults: list[str]) -> None:
+    """A missing or unreadable argument is -32602, each fault naming its argument."""
+    with pytest.raises(InvalidParams, match=r"^Invalid arguments for prompt echo:\n- ") as caught:
+        await get(Echo(), given)
+
+    assert -32602 == caught.value.code
+    assert "echo" == caught.value.data["prompt"]
+    for fault, came in zip(sorted(faults), sorted(caught.value.data["faults"]), strict=True):
+        assert came.startswith(fault)
+
+
+async def test_prompt_with_listed_arguments_gets_texts_and_needs_the_required() -> None:
+    """Without a type the arguments are a dict of texts."""
+
+    class Listed(Plain):
+        arguments = [PromptArgument("a", required=True), PromptArgument("b")]
+
+    assert "Hello {'a': '1'}" == text(await get(Listed(), {"a": "1"}))
+    with pytest.raises(InvalidParams, match="/a: missing, and required"):
+        await get(Listed(), {"b": "1"})
+
+
+def text(got: GetPromptResult) -> str:
+    (message,) = got.messages
+    assert isinstance(message.content, TextContent)
+    return message.content.text
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Row(TypedDict, total=False):
+    x: int
+
+
+class Model(pydantic.BaseModel):
+    x: int
+    a_word: Literal["q"] = pydantic.Field("q", alias="aWord", title="Word", description="one")
+
+
+@pytest.mark.parametrize(
+    ("kind", "got"), [(Point, Point(1)), (Row, {"x": 1}), (Model, Model.model_validate({"x": 1}))]
+)
+async def test_prompt_takes_any_type_a_tool_takes(kind: type, got: Any) -> None:
+    """Dataclasses, TypedDicts and pydantic models do as well as structs."""
+    kept: list[Any] = []
+
+    class Keeps(Plain):
+        arguments = kind
+
+        async def get(self, request: Call[Any], channel: Channel) -> str:
+            kept.append(request.arguments)
+            return ""
+
+    await get(Keeps(), {"x": "1"})
+
+    assert [got] == kept
+
+
+def test_prompt_lists_a_pydantic_model_without_made_up_titles() -> None:
+    """Pydantic makes a title of each name; only what somebody wrote is listed."""
+    prompt = type("Odd", (Plain,), {"arguments": Model})()
+
+    assert [
+        PromptArgument("x", required=True),
+        PromptArgument("aWord", title="Word", description="one"),
+    ] == definition(prompt).arguments
+
+
+def test_prompt_type_may_come_through_a_generic_class() -> None:
+    """`Prompt[T]` may be said with a class or a container between."""
+
+    class Between(Prompt[T], Generic[T]):
+        """Leaves it open."""
+
+    class Wrapped(msgspec.Struct, Generic[T]):
+        value: T
+
+    class Nested(Prompt[Wrapped[T]], Generic[T]):
+        """Leaves it open within."""
+
+    class Narrow(Between[Point]):
+        """Says it."""
+
+    class Deep(Nested[int]):
+        """Says it too."""
+
+    class AnyDict(Prompt[dict[str, str]]):
+        """No type at all."""
+
+    class Other(Narrow, Generic[T]):
+        """Has said it."""
+
+    assert None is Between.arguments
+    assert Point is Narrow.arguments
+    assert Wrapped[int] == Deep.arguments
+    assert None is AnyDict.arguments
+    assert Point is Other.arguments
+
+
+def test_prompt_type_is_said_once_and_not_by_name() -> None:
+    """Two descriptions, or a name where a type is wanted, are refused."""
+    with pytest.raises(ConfigurationError, match=r"Twice: its arguments are described twice"):
+
+        class Twice(Prompt[Point]):
+            arguments = [PromptArgument("x")]
+
+    with pytest.raises(ConfigurationError, match=r"Named: give Prompt\[...\] the type itself"):
+
+        class Named(Prompt["Point"]):
+            """Not resolved."""
+
+
+async def test_prompt_def_runs_in_a_thread() -> None:
+    """A `def get` may block; what it returns may still be awaited."""
+
+    class Blocking(Plain):
+        def get(self, request: Call[dict[str, str]], channel: Channel) -> Any:
+            return Plain.get(self, request, channel)
+
+    sink, prompt = Thread(), Blocking()
+
+    assert "Hello {}" == text(await get(prompt, sink=sink))
+    assert [prompt.get] == sink.ran
+
+
+IMAGE = ImageContent("eA==", "image/png")
+
+
+@pytest.mark.parametrize(
+    ("value", "messages"),
+    [
+        (Image(b"x"), [PromptMessage("user", IMAGE)]),
+        ((b"x", "image/png"), [PromptMessage("user", IMAGE)]),
+        (link("a://b", "b"), [PromptMessage("user", link("a://b", "b"))]),
+        (assistant("yes"), [PromptMessage("assistant", TextContent("yes"))]),
+        (assistant(Image(b"x")), [PromptMessage("assistant", IMAGE)]),
+        (
+            ["a", embedded("a://b", "c"), user("d"), (b"x", "image/png")],
+            [
+                PromptMessage("user", TextContent("a")),
+                PromptMessage("user", embedded("a://b", "c")),
+                PromptMessage("user", TextContent("d")),
+                PromptMessage("user", IMAGE),
+            ],
+        ),
+        (("a", assistant("b")), [user("a"), assistant("b")]),
+        ([], []),
+    ],
+)
+async def test_prompt_return_values_become_messages(value: Any, messages: list[Any]) -> None:
+    """Texts and content are the user's; messages stay what they are."""
+    assert messages == (await get(returning(value))).messages
+
+
+async def test_prompt_result_is_passed_on_as_it_is() -> None:
+    """A GetPromptResult may have a description, and no message."""
+    given = GetPromptResult(messages=[], description="Empty.")
+
+    assert given is await get(returning(given))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "returned NoneType is no message"),
+        ({"role": "user", "content": "x"}, "returned dict is no message"),
+        (5, "returned int is no message"),
+        (result("x"), "returned CallToolResult is no message"),
+        ([["a"]], "returned list is no message"),
+        (((b"x", "image/png"), (1, 2)), "is not content"),
+        ((b"x", "text/plain"), "is neither image nor audio"),
+    ],
+)
+async def test_prompt_return_values_that_are_no_messages_are_told(value: Any, said: str) -> None:
+    """A forgotten `return`, or data, is a defect of the prompt, and names it."""
+    with pytest.raises(ContractError, match=re.escape(said)) as caught:
+        await get(returning(value))
+
+    assert str(caught.value).startswith("Odd.get (prompt 'odd') returned ")
+
+
+def test_message_has_one_content() -> None:
+    """Several contents are several messages."""
+    with pytest.raises(ContractError, match="a message has one content, not 2"):
+        assistant((Image(b"x"), Image(b"y")))

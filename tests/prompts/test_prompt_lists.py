@@ -1,0 +1,274 @@
+"""A suite's prompts together: who answers to a name, and what is on which page."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp.channel import Channel
+from genmcp.core.request import Client, Request
+from genmcp.errors import ConfigurationError, ContractError, InvalidParams
+from genmcp.prompt.prompt import Prompt, PromptRoute
+from genmcp.prompt.prompts import Prompts, prompt_route
+from genmcp.prompt.repo import PromptRepo
+from genmcp.prompt.template import PromptTemplate
+from genmcp.protocol.prompts import GetPromptRequestParams, ListPromptsResult, PromptDefinition
+from genmcp.protocol.revisions.chain import LATEST
+
+NOWHERE: Any = None  # a channel nobody looks at: all hooks here are async
+
+
+def prompts_of(given: Sequence[object]) -> Prompts:
+    return Prompts([prompt_route(each) for each in given])
+
+
+def static(name: str, **said: Any) -> PromptTemplate:
+    prompt = PromptTemplate(name=name, messages=name)
+    for key, value in said.items():
+        setattr(prompt, key, value)
+    return prompt
+
+
+class Letters(PromptRepo):
+    """Some prompts called by letters, in pages of two."""
+
+    def __init__(self, prefix: str, letters: Sequence[str], **said: Any) -> None:
+        self.prefix = prefix
+        self.letters = letters
+        self.asked: list[Any] = []
+        for key, value in said.items():
+            setattr(self, key, value)
+
+    async def list(self, cursor: Any, channel: Channel) -> Any:
+        self.asked.append(cursor)
+        start = cursor["from"] if cursor else 0
+        page = [PromptDefinition(self.prefix + each) for each in self.letters[start : start + 2]]
+        more = start + 2 < len(self.letters)
+        return (page, {"from": start + 2}) if more else page
+
+    async def get(self, name: str, arguments: Mapping[str, str], channel: Channel) -> Any:
+        letter = name.removeprefix(self.prefix)
+        return f"{letter} {arguments}" if letter in self.letters else None
+
+
+async def page(prompts: Prompts, cursor: str | None = None, size: int = 100) -> ListPromptsResult:
+    return await prompts.listing.page(cursor, NOWHERE, size=size)
+
+
+async def pages(prompts: Prompts, size: int = 100) -> list[list[str]]:
+    """Follow the cursors to the end."""
+    found: list[list[str]] = []
+    cursor: str | None = None
+    while True:
+        listed = await page(prompts, cursor, size)
+        found.append([each.name for each in listed.prompts])
+        if (cursor := listed.next_cursor) is None:
+            return found
+
+
+async def got(prompts: Prompts, name: str, **arguments: str) -> Any:
+    route = prompts.find(name)
+    assert route is not None
+    request = Request(
+        id=1,
+        method="prompts/get",
+        params=GetPromptRequestParams(name=name, arguments=arguments or None),
+        raw=msgspec.Raw(b"{}"),
+        revision=LATEST,
+        client=Client(LATEST.version),
+        route=route,
+    )
+    (message,) = (await route.handle(request, NOWHERE)).messages
+    return message.content.text  # type: ignore[union-attr]
+
+
+async def test_prompts_lists_are_in_the_order_given_and_in_pages() -> None:
+    """A page is filled up to its size; it ends where a repository's own page does."""
+    prompts = prompts_of(
+        [
+            static("a"),
+            static("b"),
+            static("c"),
+            Letters("x/", "pqr"),
+            Letters("y/", ""),
+            static("d"),
+        ]
+    )
+
+    assert [["a", "b"], ["c", "x/p"], ["x/q"], ["x/r", "d"]] == await pages(prompts, size=2)
+    assert [["a", "b", "c", "x/p", "x/q"], ["x/r", "d"]] == await pages(prompts)
+    assert (6, "<Prompts, 6 routes>") == (len(prompts), repr(prompts))
+
+
+async def test_prompts_page_costs_what_is_on_it() -> None:
+    """Pages of what is there are made once; of a repository only what is wanted is asked for."""
+    letters = Letters("x/", "pqrstu")
+    prompts = prompts_of([static("a"), static("b"), letters])
+
+    first = await page(prompts, size=2)
+    assert first is await page(prompts, size=2)
+    assert [] == letters.asked
+    second = await page(prompts, first.next_cursor)
+    await page(prompts, second.next_cursor)
+    assert [None, {"from": 2}] == letters.asked
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], [[]]),
+        ([Letters("x/", "")], [[]]),
+        ([Letters("x/", ""), Letters("y/", "a")], [["y/a"]]),
+        ([static("a"), Letters("x/", "")], [["a"]]),
+    ],
+)
+async def test_prompts_skip_a_repository_that_is_empty(given: Any, expected: Any) -> None:
+    """It leaves no page behind."""
+    assert expected == await pages(prompts_of(given))
+
+
+async def test_prompts_first_definition_wins_and_is_listed_once() -> None:
+    """A name, or a prefix of it, that was given before hides what comes after."""
+    first, second = static("x/a", title="first"), static("x/a", title="second")
+    prompts = prompts_of(
+        [
+            first,
+            second,
+            Letters("x/", "ab"),
+            static("x/b"),
+            static("y"),
+            Letters("x/more/", "c"),
+            Letters("", "yz"),
+        ]
+    )
+
+    assert [["x/a", "x/b", "y", "z"]] == await pages(prompts)
+    found = prompts.find("x/a")
+    assert isinstance(found, PromptRoute)
+    assert "first" == found.definition.title
+    assert "b {}" == await got(prompts, "x/b")
+    assert "y" == await got(prompts, "y")
+    assert "z {'k': 'v'}" == await got(prompts, "z", k="v")
+
+
+async def test_prompts_more_special_prefix_counts_if_it_is_given_first() -> None:
+    """What it takes is not listed by the more general one after it."""
+    prompts = prompts_of([Letters("x/y/", "a"), Letters("x/", ["b", "y/a"]), Letters("x", "c")])
+
+    assert [["x/y/a", "x/b", "xc"]] == await pages(prompts)
+    assert "a {}" == await got(prompts, "x/y/a")
+    assert "b {}" == await got(prompts, "x/b")
+    assert "c {}" == await got(prompts, "xc")
+    assert None is prompts.find("y")
+
+
+async def test_prompts_unknown_name_is_not_found() -> None:
+    """Nothing answers to it, or the repository that should says that there is none."""
+    prompts = prompts_of([static("a"), Letters("x/", "a")])
+
+    assert None is prompts.find("b")
+    with pytest.raises(InvalidParams, match=r"^Unknown prompt: x/b$"):
+        await got(prompts, "x/b")
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "[0]", "[9,null]", "[-1,null]", '["0",null]', '[0,"x"]', "[" * 5000]
+)
+async def test_prompts_refuse_a_cursor_they_did_not_give(cursor: str) -> None:
+    """It is -32602, whatever it is."""
+    with pytest.raises(InvalidParams, match=r"^Invalid cursor: "):
+        await page(prompts_of([static("a")]), cursor)
+
+
+async def test_prompts_say_how_long_a_page_is_true_and_for_whom() -> None:
+    """The least time of all; public only if all are; the same on all pages."""
+    prompts = prompts_of([static("a", ttl=60), static("b", ttl=1.5), Letters("x/", "a", ttl=2)])
+    first = await page(prompts, size=2)
+    second = await page(prompts, first.next_cursor, size=2)
+
+    assert (1500, "private") == (first.ttl_ms, first.cache_scope)
+    assert (1500, "private") == (second.ttl_ms, second.cache_scope)
+    assert "public" == (await page(prompts_of([static("a")]))).cache_scope
+    open_to_all = prompts_of([static("a"), Letters("x/", "a", cache_scope="public")])
+    assert "public" == (await page(open_to_all)).cache_scope
+
+
+class Idle(PromptRepo):
+    """Has nothing."""
+
+    prefix = "idle/"
+
+
+class Wordless(Letters):
+    """Cannot be made without arguments."""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (Idle, "Idle has no list"),
+        (type("Half", (Idle,), {"list": Letters.list}), "Half has no get"),
+        (type("Bare", (PromptRepo,), {}), "Bare.prefix must be a text, not None"),
+        (Letters("x", "", ttl="1"), "Letters.ttl must be a number of seconds"),
+        (Letters("x", "", cache_scope=None), "Letters.cache_scope must be"),
+        (Wordless, "Wordless takes arguments; give an instance of it"),
+        (Prompt, "Prompt has no name"),
+        (len, "is not a prompt: give a Prompt class"),
+        ("review", "'review' is not a prompt"),
+    ],
+)
+def test_prompts_refuse_what_is_wrong(given: Any, said: str) -> None:
+    """It is told when the collection is made."""
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        prompts_of([given])
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, "Odd.list returned NoneType: it must return a list"),
+        ({"a": 1}, "Odd.list returned dict"),
+        (["x"], "Odd.list returned 'x' in its list: it must be PromptDefinitions"),
+        ([PromptDefinition("y/a")], "names begin with 'x/'"),
+        (([PromptDefinition("x/a")], {1j}), "is not JSON"),
+    ],
+)
+async def test_prompts_tell_what_a_repository_lists_wrongly(returned: Any, said: str) -> None:
+    """What is no page of its prompts is a defect of the repository."""
+
+    class Odd(Idle):
+        prefix = "x/"
+        get = Letters.get
+
+        async def list(self, cursor: Any, channel: Channel) -> Any:
+            return returned
+
+    with pytest.raises(ContractError, match=re.escape(said)):
+        await page(prompts_of([Odd]))
+
+
+async def test_prompts_tell_what_a_repository_gets_wrongly() -> None:
+    """What is no message is a defect, told with the name."""
+
+    class Odd(Letters):
+        async def get(self, name: str, arguments: Any, channel: Channel) -> Any:
+            return 5
+
+    with pytest.raises(ContractError, match=r"^Odd.get\('x/a'\) returned int is no message"):
+        await got(prompts_of([Odd("x/", "a")]), "x/a")
+
+
+async def test_prompts_hooks_may_be_asked_by_those_that_override_them() -> None:
+    """What is not written says nothing, or that it is not written."""
+    repo, one = PromptRepo(), Prompt()
+
+    assert None is repo.complete("x", "a", "", {}, NOWHERE)
+    assert None is one.complete("a", "", {}, NOWHERE)
+    with pytest.raises(NotImplementedError):
+        repo.list(None, NOWHERE)
+    with pytest.raises(NotImplementedError):
+        repo.get("x", {}, NOWHERE)
+    with pytest.raises(NotImplementedError):
+        one.get(NOWHERE, NOWHERE)

@@ -1,0 +1,72 @@
+"""What asks resources for something: a channel in memory."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from genmcp.channel import Channel
+from genmcp.core.request import Client, Request
+from genmcp.protocol.params import PaginatedRequestParams
+from genmcp.protocol.resources import ReadResourceRequestParams, ReadResourceResult
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.value import Value
+from genmcp.resource.resources import Resources
+from genmcp.resource.route import ResourceRoute
+
+
+class Silent:
+    """A sink nothing goes to, with threads."""
+
+    closed = False
+
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+        return False
+
+    async def level(self, request: Request) -> LoggingLevel | None:
+        return None
+
+    def open(self) -> None: ...
+
+    def release(self, retry: int) -> None: ...
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.to_thread(function, *arguments)
+
+
+def channel(uri: str | None = None) -> Channel:
+    """The channel of a request that reads `uri`, or lists."""
+    params: Any = PaginatedRequestParams() if uri is None else ReadResourceRequestParams(uri=uri)
+    method = "resources/list" if uri is None else "resources/read"
+    request = Request(
+        id=1,
+        method=method,
+        params=params,
+        raw=msgspec.Raw(b"{}"),
+        revision=LATEST,
+        client=Client(LATEST.version),
+    )
+    return Channel(request, Silent())
+
+
+def resources(*providers: object) -> Resources:
+    return Resources([ResourceRoute.of(provider) for provider in providers])
+
+
+async def read(provider: object, uri: str) -> ReadResourceResult:
+    """Read `uri` from one resource or repository."""
+    line = channel(uri)
+    return await ResourceRoute.of(provider).handle(line.request, line)
+
+
+async def uris(held: Resources, size: int) -> list[list[str]]:
+    """All pages of a list, each as its URIs."""
+    pages: list[list[str]] = []
+    cursor: str | None = None
+    while not pages or cursor is not None:
+        page: Any = await held.listing.page(cursor, channel(), size=size)
+        pages.append([each.uri for each in page.resources])
+        cursor = page.next_cursor
+    return pages

@@ -1,0 +1,473 @@
+"""A folder as a repository: what is in it is served, and nothing else."""
+
+import os
+import random
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from genmcp.channel import Channel
+from genmcp.errors import ConfigurationError, InvalidParams, ResourceNotFound
+from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition
+from genmcp.resource import files
+from genmcp.resource.directory import Directory
+from genmcp.resource.resource import Resource
+from genmcp.resource.route import ResourceRoute
+from tests.resources.asking import channel, read, resources, uris
+
+SECRET = "not for anybody"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder in another one, which has a secret; both have hidden files and links."""
+    (tmp_path / "secret.txt").write_text(SECRET)
+    (tmp_path / "rootless").mkdir()
+    (tmp_path / "rootless" / "secret.txt").write_text(SECRET)
+    root = tmp_path / "root"
+    (root / "guides" / "deep").mkdir(parents=True)
+    (root / "guides" / "deep" / "end.md").write_text("# End")
+    (root / "guides" / "a b.txt").write_text("spaced")
+    (root / "intro.md").write_text("# Intro é")
+    (root / "logo.png").write_bytes(b"\x89PNG\xff")
+    (root / "zero").write_bytes(b"a\0b")
+    (root / ".env").write_text(SECRET)
+    (root / ".git").mkdir()
+    (root / ".git" / "config").write_text(SECRET)
+    (root / "inside").symlink_to(root / "intro.md")
+    (root / "folder").symlink_to(root / "guides")
+    (root / "out").symlink_to(tmp_path / "secret.txt")
+    (root / "outer").symlink_to(tmp_path)
+    (root / "up").symlink_to("..")
+    (root / "beside").symlink_to(tmp_path / "rootless")
+    (root / "shown").symlink_to(".env")
+    (root / "loop").symlink_to("loop")
+    (root / "broken").symlink_to("nowhere")
+    os.mkfifo(root / "pipe")
+    return root
+
+
+async def text(provider: Directory, uri: str) -> str | None:
+    (contents,) = (await read(provider, uri)).contents
+    return contents.text
+
+
+async def listed(directory: Directory, size: int = 1000) -> list[list[str]]:
+    return await uris(resources(directory), size)
+
+
+async def test_directory_reads_text_and_bytes(root: Path) -> None:
+    """UTF-8 is text, all else a blob; the type is told by the suffix, or by what it is."""
+    docs = Directory(root, prefix="docs://")
+
+    async def only(path: str) -> ResourceContents:
+        (contents,) = (await read(docs, f"docs://{path}")).contents
+        return contents
+
+    assert ResourceContents(
+        "docs://intro.md", text="# Intro é", mime_type="text/markdown"
+    ) == await only("intro.md")
+    assert ResourceContents(
+        "docs://logo.png", blob="iVBOR/8=", mime_type="image/png"
+    ) == await only("logo.png")
+    assert "application/octet-stream" == (await only("zero")).mime_type
+    assert "spaced" == (await only("guides/a%20b.txt")).text
+    assert "# End" == (await only("guides/deep/%65nd.md")).text
+
+
+async def test_directory_follows_links_within(root: Path) -> None:
+    """Links to files and folders of the same folder are what they point to."""
+    assert "# Intro é" == await text(Directory(root), "file:///inside")
+    assert "# End" == await text(Directory(root), "file:///folder/deep/end.md")
+    link = root.parent / "link"
+    link.symlink_to(root)
+    assert "# End" == await text(Directory(link), "file:///guides/deep/end.md")
+
+
+async def test_directory_lists_its_files(root: Path) -> None:
+    """By name, folder by folder; links to files that can be read, and to no folders."""
+    expected = ["guides/a%20b.txt", "guides/deep/end.md", "inside", "intro.md", "logo.png", "zero"]
+
+    assert [expected] == await listed(Directory(root, prefix=""))
+    hidden = await listed(Directory(root, prefix="", hidden=True))
+    assert [[".env", ".git/config", *expected[:-1], "shown", "zero"]] == hidden
+    for size in (1, 2, 4):
+        pages = await listed(Directory(root, prefix="", page_size=size))
+        assert expected == [uri for page in pages for uri in page]
+        assert max(map(len, pages)) == size
+
+
+async def test_directory_says_what_it_knows_of_a_file(root: Path) -> None:
+    """Name, type, size, and when it changed; annotations of the repository are there as well."""
+    os.utime(root / "intro.md", (0, 1_736_686_858))
+    docs = Directory(root, prefix="docs://", annotations={"priority": 0.5})
+    page = await resources(docs).listing.page(None, channel(), size=1000)
+    found = {each.name: each for each in page.resources}
+
+    assert found["intro.md"] == ResourceDefinition(
+        "docs://intro.md",
+        "intro.md",
+        mime_type="text/markdown",
+        size=10,
+        annotations=Annotations(priority=0.5, last_modified="2025-01-12T13:00:58Z"),
+    )
+    assert found["zero"].mime_type is None
+
+
+def test_directory_lists_a_file_of_no_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that changed in a year no calendar has is listed without it."""
+    long_hence = os.stat_result((0o100644, 1, 1, 1, 0, 0, 3, 0, 10**15, 0))
+    monkeypatch.setattr(files.Files, "status", lambda self, names: long_hence)
+    page, _ = Directory(root, page_size=1).list(None, channel())
+
+    assert page[0].annotations == Annotations()
+
+
+async def test_directory_is_listed_as_a_template(root: Path) -> None:
+    """By the folder's name, unless it has another."""
+
+    class Docs(Directory):
+        """The handbook."""
+
+        root = "never there"
+        prefix = "docs://"
+        mime_type = "text/markdown"
+
+    route = ResourceRoute.of(Docs(root))
+    assert route.template is not None
+    assert ("docs://{+path}", "root", "The handbook.", "text/markdown") == (
+        route.template.uri_template,
+        route.template.name,
+        route.template.description,
+        route.template.mime_type,
+    )
+    assert "docs" == Directory(root, name="docs").name
+    assert f"<Docs {root} as docs://>" == repr(Docs(root))
+
+
+async def test_directory_refuses_files_that_are_too_large(root: Path) -> None:
+    """The error says the limit; what is as large as that is read."""
+    docs = Directory(root, max_bytes=5)
+
+    assert "# End" == await text(docs, "file:///guides/deep/end.md")
+    with pytest.raises(InvalidParams, match="more than 5 bytes") as caught:
+        await read(docs, "file:///folder/../intro.md".replace("folder/../", ""))
+    assert {"uri": "file:///intro.md", "limit": 5} == caught.value.data
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "guides",
+        "guides/",
+        "/intro.md",
+        "./intro.md",
+        "guides//a%20b.txt",
+        "guides/../intro.md",
+        "missing",
+        "intro.md/",
+        "intro.md/x",
+        "intro.md?x",
+        "intro.md#x",
+        "intro.md%00",
+        ".env",
+        ".git/config",
+        "%2eenv",
+        "shown",
+        "out",
+        "outer/secret.txt",
+        "up/secret.txt",
+        "up/root/intro.md/../../secret.txt",
+        "beside/secret.txt",
+        "loop",
+        "loop/x",
+        "broken",
+        "pipe",
+        "x" * 300,
+        "x/" * 3000,
+        "..%2fsecret.txt",
+        "..%5csecret.txt",
+        "%c0%ae%c0%ae/secret.txt",
+        "%ff",
+        "é",
+    ],
+)
+async def test_directory_has_nothing_else(root: Path, path: str) -> None:
+    """Not a file, hidden, a link that leads out, or no path at all: there is no such resource."""
+    with pytest.raises(ResourceNotFound):
+        await read(Directory(root), f"file:///{path}")
+
+
+def hostile(root: Path, count: int) -> Sequence[str]:
+    """URIs that try to get out, the same ones every time."""
+    chance = random.Random(6570)
+    steps = [
+        "..",
+        ".",
+        "",
+        "%2e%2e",
+        "%2E.",
+        "%252e%252e",
+        "..%00",
+        "%00",
+        "\0",
+        "..;",
+        "~",
+        "....",
+    ]
+    steps += [
+        "%c0%ae%c0%ae",
+        "%e0%80%ae%e0%80%ae",
+        "..%c0%af..",
+        "%uff0e%uff0e",
+        "\uff0e\uff0e",
+        "%%32%65",
+    ]
+    steps += ["..\\..", "..%5c..", "..%2f..", "..%252f..", "C:", "c:\\", "\\\\host\\share", "%0a"]
+    steps += [
+        "up",
+        "outer",
+        "beside",
+        "folder",
+        "guides",
+        "root",
+        "rootless",
+        "out",
+        "shown",
+        "loop",
+    ]
+    ends = ["secret.txt", "etc/passwd", ".env", ".git/config", "secret.txt%00.md", "secret.txt#.md"]
+    ends += [str(root.parent / "secret.txt"), quote(str(root.parent / "secret.txt"), safe="")]
+    marks = ["/", "//", "%2f", "%252F", "\\", "%5C", "/./", "%c0%af", "%e2%88%95"]
+    found: dict[str, None] = {}  # in order
+    while len(found) < count:
+        way = [chance.choice(steps) for _ in range(chance.randrange(7))]
+        mark = chance.choice(marks)
+        found["file:///" + mark.join([*way, chance.choice(ends)])] = None
+    return [*found]
+
+
+async def test_directory_survives_ten_thousand_hostile_uris(root: Path) -> None:
+    """None reads outside, and none raises anything but that there is no such resource."""
+    docs = Directory(root)
+    looked_for = 0
+    for uri in hostile(root, 10_000):
+        names = docs.parse_uri(uri)
+        looked_for += names is not None
+        value = None if names is None else docs.read(names, channel(uri))
+        assert value is None, uri
+
+    assert looked_for > 100
+
+
+def test_directory_test_of_hostile_uris_can_fail(root: Path) -> None:
+    """The same list gets out of a folder that joins and opens."""
+    contents = set()
+    for uri in hostile(root, 2_000):
+        path = Path(os.path.join(root, uri.removeprefix("file:///")))  # noqa: PTH118
+        if "\0" not in str(path) and path.is_file():
+            contents.add(path.read_text())
+
+    assert SECRET in contents
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=st.text("./%25ecCaAfF\\0\0~:", max_size=30))
+def test_directory_takes_any_path(root: Path, path: str) -> None:
+    """Whatever a client sends: there is no such file, and nothing raises."""
+    docs = Directory(root)
+    names = docs.parse_uri(f"file:///{path}")
+
+    assert names is None or docs.read(names, channel()) is None
+
+
+async def test_directory_opens_no_link_that_comes_in_between(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that becomes a link after it was looked at is not followed."""
+    docs = Directory(root)
+    real = files.Files._real
+
+    def swapped(self: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+        found = real(self, names)
+        (root / "guides").rename(root / "gone")
+        (root / "guides").symlink_to(root.parent / "rootless")
+        return found
+
+    (root / "guides" / "secret.txt").write_text("inside")
+    monkeypatch.setattr(files.Files, "_real", swapped)
+
+    with pytest.raises(ResourceNotFound):
+        await read(docs, "file:///guides/secret.txt")
+
+
+async def test_directory_opens_whole_paths_where_it_must(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a folder cannot be opened to look for a name in it, the path is."""
+    monkeypatch.setattr(files, "_AT", False)
+
+    assert "# End" == await text(Directory(root), "file:///guides/deep/end.md")
+    with pytest.raises(ResourceNotFound):
+        await read(Directory(root), "file:///out")
+
+
+async def test_directory_reads_and_lists_off_the_event_loop(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever touches the disk runs in a thread."""
+    here = threading.get_ident()
+    threads = []
+    real = files.Files._real
+
+    def seen(self: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+        threads.append(threading.get_ident())
+        return real(self, names)
+
+    monkeypatch.setattr(files.Files, "_real", seen)
+    await text(Directory(root), "file:///intro.md")
+    await listed(Directory(root))
+
+    assert len(threads) > 5
+    assert here not in threads
+
+
+async def test_directory_page_looks_at_no_more_than_it_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand files, a page asks for the status of its own; a settled folder is kept."""
+    for number in range(1_000):
+        (tmp_path / f"{number:04}").touch()
+    os.utime(tmp_path, (0, 1_000_000_000))
+    looked: list[Any] = []
+
+    def seen(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            looked.append(arguments)
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(files.Files, "status", seen(files.Files.status))
+    monkeypatch.setattr(os, "scandir", seen(os.scandir))
+    docs = Directory(tmp_path, prefix="", page_size=10)
+
+    page, cursor = docs.list(None, channel())
+    assert ["0000", "0009", 11] == [page[0].uri, page[-1].uri, len(looked)]
+    looked.clear()
+    page, _ = docs.list(cursor, channel())
+    assert ["0010", "0019", 10] == [page[0].uri, page[-1].uri, len(looked)]
+
+
+async def test_directory_sees_what_changes(tmp_path: Path) -> None:
+    """A folder that has just changed is read again, and so is one that changes later."""
+    docs = Directory(tmp_path, prefix="")
+    assert [[]] == await listed(docs)
+    (tmp_path / "a").touch()
+    assert [["a"]] == await listed(docs)
+    os.utime(tmp_path, (0, 1_000_000_000))
+    assert [["a"]] == await listed(docs)
+    (tmp_path / "b").touch()
+    assert [["a", "b"]] == await listed(docs)
+
+
+async def test_directory_keeps_no_more_names_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the limit the names of other folders are forgotten, and read again."""
+    monkeypatch.setattr(files, "_KEPT", 3)
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        for name in "xyz":
+            (tmp_path / folder / name).touch()
+        os.utime(tmp_path / folder, (0, 1_000_000_000))
+    docs = Directory(tmp_path, prefix="")
+
+    assert [["a/x", "a/y", "a/z", "b/x", "b/y", "b/z"]] == await listed(docs) == await listed(docs)
+    assert [tmp_path / "b"] == [*docs._files._entries]
+
+
+async def test_directory_goes_on_where_a_file_was_removed(root: Path) -> None:
+    """A cursor is a place in the order, and not a file."""
+    docs = Directory(root, prefix="", page_size=2)
+    _, cursor = docs.list(None, channel())
+    (root / "guides" / "deep" / "end.md").unlink()
+    page, _ = docs.list(cursor, channel())
+
+    assert ["inside", "intro.md"] == [each.uri for each in page]
+
+
+@pytest.mark.parametrize("cursor", ["../x", "", 5, "a//b", "%ff", ".env"])
+async def test_directory_refuses_a_cursor_it_did_not_give(root: Path, cursor: Any) -> None:
+    """What is no path of a file here is invalid params."""
+    with pytest.raises(InvalidParams, match=f"Invalid cursor: {cursor}"):
+        Directory(root).list(cursor, channel())
+
+
+async def test_directory_leaves_out_what_it_cannot_see_or_name(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder nobody may open is empty, a name that is no text is not there."""
+    (root / os.fsdecode(b"\xff")).touch()
+    scan = os.scandir
+
+    def denied(path: Any) -> Any:
+        if path == root / "guides":
+            raise PermissionError(13, "denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+
+    assert [["inside", "intro.md", "logo.png", "zero"]] == await listed(Directory(root, prefix=""))
+
+
+async def test_directory_failure_of_the_machine_is_no_missing_file(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files, say, is raised as it is."""
+
+    def failing(*arguments: Any, **more: Any) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "open", failing)
+
+    with pytest.raises(OSError, match="Too many open files"):
+        await read(Directory(root), "file:///intro.md")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"root": None}, "Directory.root must be a folder, not None"),
+        ({"root": "/nowhere/at/all"}, "Directory.root must be a folder, not '/nowhere/at/all'"),
+        ({"max_bytes": 0}, "Directory.max_bytes must be 1 or more, not 0"),
+        ({"page_size": "5"}, "Directory.page_size must be 1 or more, not '5'"),
+        ({"nmae": "x"}, "Directory takes no nmae"),
+    ],
+)
+def test_directory_is_refused_when_it_is_made(
+    root: Path, options: dict[str, Any], said: str
+) -> None:
+    """A wrong option is told with its name."""
+    with pytest.raises(ConfigurationError, match=said):
+        Directory(**{"root": root, **options})
+
+
+async def test_directory_may_stand_beside_others(root: Path) -> None:
+    """What is declared before it is read and listed in its place."""
+    held = resources(Resource("docs://intro.md", "own"), Directory(root, prefix="docs://"))
+    line: Channel = channel("docs://intro.md")
+    route = held.find("docs://intro.md")
+    assert route is not None
+
+    (contents,) = (await route.handle(line.request, line)).contents
+    assert "own" == contents.text
+    (page,) = await uris(held, 1000)
+    assert 1 == page.count("docs://intro.md")

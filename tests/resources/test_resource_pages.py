@@ -1,0 +1,258 @@
+"""Which resource a URI is, and all of them in pages."""
+
+import re
+from time import perf_counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genmcp.channel import Channel
+from genmcp.errors import ContractError, InvalidParams
+from genmcp.protocol.content import ResourceDefinition
+from genmcp.resource.repo import ResourceRepo
+from genmcp.resource.resource import Resource
+from genmcp.resource.resources import Resources
+from genmcp.resource.route import ResourceRoute
+from tests.resources.asking import channel, resources, uris
+
+
+class Numbers(ResourceRepo):
+    """Resources called by numbers, in pages of a size of their own."""
+
+    name = "number"
+
+    def __init__(self, prefix: str, count: int, size: int | None = None, **more: Any) -> None:
+        self.prefix = prefix
+        self.count = count
+        self.size = size or count or 1
+        self.asked: list[Any] = []
+        for key, value in more.items():
+            setattr(self, key, value)
+
+    async def list(self, cursor: Any, channel: Channel) -> Any:
+        self.asked.append(cursor)
+        start = cursor or 0
+        end = min(start + self.size, self.count)
+        page = [ResourceDefinition(f"{self.prefix}{n}", str(n)) for n in range(start, end)]
+        return page, end if end < self.count else None
+
+    async def read(self, key: str, channel: Channel) -> Any:
+        return key
+
+
+def found(held: Resources, uri: str) -> Any:
+    route = held.find(uri)
+    return route and route.provider
+
+
+async def test_resources_find_the_first_declared_that_fits() -> None:
+    """Not the longest prefix: the first one; a resource is found where it stands among them."""
+    first, long, short, late = (
+        Resource("a://x", 1),
+        Numbers("a://b/", 1),
+        Numbers("a://", 1),
+        Resource("a://b", 2),
+    )
+    everything = Resource("z:*", 0)
+    held = resources(first, long, short, late, Resource("a://x", 3), everything)
+
+    assert first is found(held, "a://x")
+    assert long is found(held, "a://b/c")
+    assert short is found(held, "a://b")
+    assert short is found(held, "a://")
+    assert everything is found(held, "z:")
+    assert [None, None] == [found(held, "a:/"), found(held, "")]
+    assert (4, "<Resources, 4 routes>") == (len(held), repr(held))
+
+
+@given(st.lists(st.text("ab*", min_size=1, max_size=3), max_size=8), st.text("ab", max_size=4))
+def test_resources_find_is_what_a_scan_would_find(patterns: list[str], rest: str) -> None:
+    """However prefixes and URIs lie over each other, the first that fits is found."""
+    providers = [Resource(f"a:{pattern.rstrip('*') + pattern[-1:]}", 1) for pattern in patterns]
+    uri = f"a:{rest}"
+
+    def fits(pattern: str) -> bool:
+        return uri.startswith(pattern[:-1]) if pattern.endswith("*") else uri == pattern
+
+    expected = next((each for each in providers if fits(each.uri)), None)
+    assert expected is found(resources(*providers), uri)
+
+
+async def test_resources_come_in_pages_of_the_size_asked_for() -> None:
+    """Resources and repositories in declared order; a repository's own cursor ends a page."""
+    held = resources(
+        Resource("a:1", 1),
+        Numbers("b:", 3),
+        Resource("hidden:*", 1),
+        Numbers("c:", 0),
+        Resource("a:2", 1),
+        Numbers("d:", 5, size=2),
+        Resource("a:3", 1),
+    )
+
+    assert [
+        ["a:1", "b:0", "b:1"],
+        ["b:2", "a:2", "d:0"],
+        ["d:1"],
+        ["d:2", "d:3"],
+        ["d:4", "a:3"],
+    ] == await uris(held, 3)
+    assert [
+        ["a:1", "b:0", "b:1", "b:2", "a:2", "d:0", "d:1"],
+        ["d:2", "d:3"],
+        ["d:4", "a:3"],
+    ] == await uris(held, 100)
+    assert [[]] == await uris(resources(), 3)
+
+
+async def test_resources_leave_no_empty_page_behind_the_last() -> None:
+    """A page that is full by the last resource is the last page."""
+    held = resources(*(Resource(f"a:{number}", 1) for number in range(4)), Resource("b:*", 1))
+
+    assert [["a:0", "a:1"], ["a:2", "a:3"]] == await uris(held, 2)
+
+
+async def test_resources_are_listed_once_by_who_answers_for_them() -> None:
+    """Of two that have a URI the first one lists it; what nobody reads here is listed as well."""
+
+    class Links(Numbers):
+        async def list(self, cursor: Any, channel: Channel) -> Any:
+            again = ["n:0", "link:1", "link:1", "https://test/", "a:1"]
+            return [ResourceDefinition(uri, "again") for uri in again]
+
+    held = resources(
+        Resource("n:1", 1),
+        Numbers("n:", 3),
+        Numbers("n:2", 3),
+        Resource("n:2", 1),
+        Links("link:", 0),
+        Resource("a:1", 1),
+    )
+
+    assert [["n:1", "n:0", "n:2", "link:1", "https://test/", "a:1"]] == await uris(held, 50)
+
+
+async def test_resources_page_costs_what_is_in_it() -> None:
+    """Of ten thousand in one repository as much is touched as of a hundred."""
+    ten_thousand = [ResourceDefinition(f"n:{number}", str(number)) for number in range(10_000)]
+    touched = []
+
+    class Prepared(Numbers):
+        async def list(self, cursor: Any, channel: Channel) -> Any:
+            return ten_thousand[: self.count]
+
+    class Counting(Resources):
+        def find(self, uri: str) -> ResourceRoute | None:
+            touched.append(uri)
+            return super().find(uri)
+
+    for count in (100, 10_000):
+        held = Counting([ResourceRoute.of(Prepared("n:", count))])
+        touched.clear()
+        page = await held.listing.page(None, channel(), size=50)
+        assert ten_thousand[:50] == page.resources
+        assert 50 == len(touched)
+
+
+async def test_resources_find_does_not_scan() -> None:
+    """A hundred thousand finds among ten thousand resources take no time to speak of."""
+    held = resources(*(Resource(f"n:{number}", 1) for number in range(10_000)))
+    began = perf_counter()
+    for _ in range(100_000):
+        held.find("n:9999")
+
+    assert perf_counter() - began < 2
+
+
+async def test_resources_that_do_not_change_are_the_same_page() -> None:
+    """A page no repository has a word in is the same object every time; others are not kept."""
+    still = resources(*(Resource(f"a:{number}", 1) for number in range(4)))
+    first = await still.listing.page(None, channel(), size=2)
+    second = await still.listing.page(first.next_cursor, channel(), size=2)
+    numbers = Numbers("b:", 1)
+    moving = resources(numbers)
+
+    assert first is await still.listing.page(None, channel(), size=2)
+    assert second is await still.listing.page(first.next_cursor, channel(), size=2)
+    assert first is not await still.listing.page(None, channel(), size=3)
+    assert await moving.listing.page(None, channel(), size=2) == await moving.listing.page(
+        None, channel(), size=2
+    )
+    assert [None, None] == numbers.asked
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["", "x", "[]", "{}", "null", "5", '["unknown:*"]', '["b:*",null,-1]', '["b:*",null,"x"]',
+     '["b:*"', "[" * 5000, "\ud800", "a:1", "b:*"],
+)  # fmt: skip
+async def test_resources_refuse_a_cursor_they_did_not_give(cursor: str) -> None:
+    """2026-07-28, server/utilities, "Pagination": invalid params."""
+    held = resources(Resource("a:1", 1), Numbers("b:", 3))
+
+    with pytest.raises(InvalidParams, match="^Invalid cursor: " + re.escape(cursor)):
+        await held.listing.page(cursor, channel(), size=2)
+    with pytest.raises(InvalidParams, match=r"^Invalid cursor"):
+        await held.templates.page(cursor, channel(), size=2)
+
+
+@pytest.mark.parametrize("cursor", [0, "", "x/é", {"after": [1, None]}, [True], False])
+async def test_repo_cursor_may_be_any_json(cursor: Any) -> None:
+    """What a repository gives comes back as it was; only None ends its list."""
+    given = []
+
+    class Repo(Numbers):
+        async def list(self, cursor_: Any, channel: Channel) -> Any:
+            given.append(cursor_)
+            return [], None if len(given) > 1 else cursor
+
+    assert [[], []] == await uris(resources(Repo("a:", 1)), 5)
+    assert [None, cursor] == given
+
+
+async def test_repo_cursor_that_is_no_json_is_told() -> None:
+    """So that it is not found out when it comes back."""
+
+    class Repo(Numbers):
+        async def list(self, cursor: Any, channel: Channel) -> Any:
+            return [], object()
+
+    with pytest.raises(ContractError, match=r"Repo\.list .* returned object: as a cursor, it is"):
+        await resources(Repo("a:", 1)).listing.page(None, channel(), size=5)
+
+
+async def test_resources_may_be_kept_as_long_as_the_briefest_of_them() -> None:
+    """Public only if all are, the least time of all; templates by those that have one."""
+    held = resources(
+        Resource("a:1", 1, ttl=60, cache_scope="public"),
+        Resource("w:*", 1, ttl=30, cache_scope="public"),
+        Numbers("b:", 3, ttl=10),
+    )
+    page = await held.listing.page(None, channel(), size=2)
+    empty = await resources().listing.page(None, channel(), size=2)
+
+    assert (10_000, "private") == (page.ttl_ms, page.cache_scope)
+    templates = await held.templates.page(None, channel(), size=2)
+    assert (30_000, "public") == (templates.ttl_ms, templates.cache_scope)
+    assert (0, "public") == (empty.ttl_ms, empty.cache_scope)
+
+
+async def test_resources_list_templates_in_pages() -> None:
+    """Each template once, the first that has it; those without one are left out."""
+    providers = [Numbers(f"n{number}:", 1, template=f"n{number}:{{a}}") for number in range(3)]
+    twice = Numbers("n1:0", 1, template="n1:{a}")
+    held = resources(twice, *providers, Numbers("x:", 1))
+    pages = [await held.templates.page(None, channel(), size=2)]
+    while pages[-1].next_cursor is not None:
+        pages.append(await held.templates.page(pages[-1].next_cursor, channel(), size=2))
+
+    assert [["n1:{a}", "n0:{a}"], ["n2:{a}"]] == [
+        [each.uri_template for each in page.resource_templates] for page in pages
+    ]
+    assert pages[0] is await held.templates.page(None, channel(), size=2)
+    completer = held.completer("n1:{a}", None)
+    assert completer is not None
+    assert ["a"] == list(completer.names or ())
+    assert held.completer("x:", None) is None

@@ -1,0 +1,482 @@
+"""Resources and repositories, one by one: what they say of themselves, and what is read."""
+
+import asyncio
+import re
+import threading
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp.channel import Channel
+from genmcp.errors import ConfigurationError, ContractError, InvalidParams, ResourceNotFound
+from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition, ResourceLink
+from genmcp.protocol.implementation import Icon
+from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
+from genmcp.resource.repo import ResourceRepo
+from genmcp.resource.resource import Resource
+from genmcp.resource.route import ResourceRoute
+from genmcp.suite.suite import Suite
+from genmcp.uri_template.template import UriTemplate
+from tests.resources.asking import channel, read, resources, uris
+from tests.speaking import MODERN, VERSIONS, speak
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+@dataclass
+class Place:
+    y: int
+
+
+class Echo(ResourceRepo):
+    """Says what was asked for."""
+
+    prefix = "echo://"
+
+    async def read(self, key: Any, channel: Channel) -> Any:
+        return {"key": key}
+
+
+class Shelves(Echo):
+    """Shelves of books."""
+
+    name = "shelf"
+    template = "echo://{shelf}/{+book}"
+
+
+def declare(kind: type, **attributes: Any) -> Any:
+    """An instance of a class named Odd."""
+    return type("Odd", (kind,), attributes)()
+
+
+async def only(provider: object, uri: str) -> ResourceContents:
+    """The only contents of a resource."""
+    (contents,) = (await read(provider, uri)).contents
+    return contents
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("text", ("text/plain", "text")),
+        ("", ("text/plain", "")),
+        ({"a": [1, None]}, ("application/json", '{"a":[1,null]}')),
+        (Point(1), ("application/json", '{"x":1}')),
+        (Place(2), ("application/json", '{"y":2}')),
+        (3, ("application/json", "3")),
+        (False, ("application/json", "false")),
+        (b"\0", ("application/octet-stream", b"\0")),
+        (bytearray(b"ab"), ("application/octet-stream", b"ab")),
+        ((b"ab", "image/png"), ("image/png", b"ab")),
+        (ResourceContents("a:b", text="x", mime_type="text/html"), ("text/html", "x")),
+        (ResourceContents("a:b", text="x"), (None, "x")),
+    ],
+)
+@pytest.mark.parametrize("way", ["value", "function", "repository"])
+async def test_resource_contents_are_what_the_value_stands_for(
+    value: Any, expected: tuple[str | None, str | bytes], way: str
+) -> None:
+    """Text is text, bytes are a blob, data is JSON, contents are as they are."""
+
+    class Repo(ResourceRepo):
+        prefix = "a:"
+
+        def read(self, key: str, channel: Channel) -> Any:
+            return value
+
+    providers = {
+        "value": Resource("a:b", value),
+        "function": Resource("a:b", lambda: value),
+        "repository": Repo(),
+    }
+    mime_type, held = expected
+    text, blob = (held, None) if isinstance(held, str) else (None, b64encode(held).decode())
+
+    assert ResourceContents("a:b", text, blob, mime_type) == await only(providers[way], "a:b")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("x", "text/css"), (b"x", "text/css"), ([[]], "text/css")]
+)
+async def test_resource_contents_have_the_declared_type(value: Any, expected: str) -> None:
+    """What is declared counts for all that does not say its own."""
+    assert (
+        expected == (await only(Resource("a:b.png", value, mime_type="text/css"), "a:b")).mime_type
+    )
+    own = ResourceContents("a:c", text="x", mime_type="text/x")
+    assert own == await only(Resource("a:b", own, mime_type="text/css"), "a:b")
+    untold = ResourceContents("a:c", text="x")
+    filled = ResourceContents("a:c", text="x", mime_type="text/css")
+    assert filled == await only(Resource("a:b", untold, mime_type="text/css"), "a:b")
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("a:b.MD", "text/markdown"),
+        ("a:b.json?x=c.png#d.png", "application/json"),
+        ("a:b/c.d/e", "text/plain"),
+        ("a:b.unheard-of", "text/plain"),
+        ("a:b.yml", "application/yaml"),
+    ],
+)
+async def test_resource_type_is_guessed_by_the_suffix(uri: str, expected: str) -> None:
+    """Where none is declared, the suffix of the path tells, for texts and bytes."""
+    assert expected == (await only(Resource(uri, "x"), uri)).mime_type
+
+
+async def test_resource_with_a_list_has_several_contents() -> None:
+    """Each is converted by itself; a list within the list is JSON."""
+    page = ResourceContents("a:page", text="x")
+    result = await read(Resource("a:b", ["one", (b"2", "x/y"), [3], page]), "a:b")
+
+    expected = ["text/plain", "x/y", "application/json", None]
+    assert expected == [each.mime_type for each in result.contents]
+    assert page == result.contents[3]
+    assert [] == (await read(Resource("a:b", []), "a:b")).contents
+
+
+async def test_resource_result_may_be_given_whole() -> None:
+    """A ReadResourceResult is not touched."""
+    result = ReadResourceResult(contents=[], ttl_ms=5, cache_scope="public", meta={"a": 1})
+
+    assert result is await read(Resource("a:b", lambda: result), "a:b")
+
+
+async def test_resource_with_a_value_is_read_once_and_for_all() -> None:
+    """The result is made when it is registered, and is the same object every time."""
+    route = ResourceRoute.of(Resource("a:b", {"a": 1}))
+    line = channel("a:b")
+
+    assert await route.handle(line.request, line) is await route.handle(line.request, line)
+
+
+@pytest.mark.parametrize("make", [lambda f: f, partial])
+async def test_resource_function_gets_what_it_has_parameters_for(
+    make: Callable[[Any], Any],
+) -> None:
+    """The URI and the channel, by these names, and nothing else."""
+
+    def neither(more: int = 1, *rest: Any, **others: Any) -> Any:
+        return [more, rest, others]
+
+    def both(channel: Channel, uri: str) -> Any:
+        return f"{uri} {channel.request.method}"
+
+    async def later(*, uri: str) -> str:
+        return uri
+
+    assert "[]" == (await read(Resource("a:b", make(neither)), "a:b")).contents[1].text
+    assert "a:b resources/read" == (await only(Resource("a:b", make(both)), "a:b")).text
+    assert "a:b" == (await only(Resource("a:b", make(later)), "a:b")).text
+
+
+async def test_resource_function_without_a_signature_gets_nothing() -> None:
+    """Some functions written in C do not tell their parameters."""
+    assert "{}" == (await only(Resource("a:b", dict), "a:b")).text
+
+
+async def test_resource_def_hooks_run_in_threads() -> None:
+    """A function, a `def read` and a `def list` may block; an `async def` stays in the loop."""
+    here = threading.get_ident()
+    seen: dict[str, int] = {}
+
+    class Repo(ResourceRepo):
+        prefix = "a:"
+
+        def parse_uri(self, uri: str) -> str:
+            seen["parse_uri"] = threading.get_ident()
+            return uri
+
+        def list(self, cursor: Any, channel: Channel) -> Any:
+            seen["list"] = threading.get_ident()
+            return []
+
+        def read(self, key: str, channel: Channel) -> Any:
+            seen["read"] = threading.get_ident()
+            return asyncio.sleep(0, "awaited")
+
+    assert "awaited" == (await only(Repo, "a:b")).text
+    await resources(Repo).listing.page(None, channel(), size=5)
+    await read(Resource("a:b", lambda: [seen.update(function=threading.get_ident())]), "a:b")
+
+    assert ["parse_uri"] == [name for name, thread in seen.items() if thread == here]
+    assert {"parse_uri", "list", "read", "function"} == {*seen}
+
+
+async def test_resource_may_be_a_class() -> None:
+    """Attributes say what it is; `read` what it holds."""
+
+    class Clock(Resource):
+        """Tells the time."""
+
+        uri = "clock://now"
+        name = "clock"
+        size = 5
+        content = "12:00"
+
+    class Bell(Clock):
+        uri = "clock://bell"
+
+        async def read(self, uri: str, channel: Channel) -> Any:
+            return f"{uri}!"
+
+    assert "12:00" == (await only(Clock, "clock://now")).text
+    assert "clock://bell!" == (await only(Bell, "clock://bell")).text
+    definition = ResourceRoute.of(Clock()).definition
+    assert ResourceDefinition("clock://now", "clock", description="Tells the time.", size=5) == (
+        definition
+    )
+    assert "<Bell clock://bell>" == repr(Bell())
+
+
+def test_resource_is_listed_with_all_that_is_said_of_it() -> None:
+    """Every member of the specification's Resource and ResourceTemplate."""
+    said: dict[str, Any] = {
+        "name": "b",
+        "title": "B",
+        "description": "Bee.",
+        "mime_type": "text/x",
+        "icons": [Icon("https://icons.test/b.png")],
+        "meta": {"a.test/x": 1},
+    }
+    hints = {"audience": ["user"], "priority": 0.5, "lastModified": "2025-01-12T15:00:58Z"}
+    listed = {**said, "annotations": Annotations(["user"], 0.5, "2025-01-12T15:00:58Z")}
+
+    one = ResourceRoute.of(Resource("a:b", "é", annotations=hints, **said))
+    all_ = ResourceRoute.of(Resource("a:*", "é", annotations=hints, **said))
+    repo = ResourceRoute.of(
+        declare(Echo, template=UriTemplate("echo://{a}"), annotations=hints, **said)
+    )
+
+    assert ResourceDefinition("a:b", size=2, **listed) == one.definition
+    assert ResourceTemplateDefinition("a:{+path}", **listed) == all_.template
+    assert ResourceTemplateDefinition("echo://{a}", **listed) == repo.template
+    assert [None, None, None] == [one.template, all_.definition, repo.definition]
+
+
+def test_resource_is_named_by_its_function_or_its_uri() -> None:
+    """A function gives name and description; a lambda and a value have neither."""
+
+    def settings() -> str:
+        """All settings."""
+        return ""
+
+    def told(resource: Resource) -> tuple[str, str | None, int | None]:
+        found = ResourceRoute.of(resource).definition
+        assert found is not None
+        return found.name, found.description, found.size
+
+    assert ("settings", "All settings.", None) == told(Resource("a:b", settings))
+    assert ("x", "y", 7) == told(Resource("a:b", settings, name="x", description="y", size=7))
+    assert ("a:b", None, None) == told(Resource("a:b", lambda: ""))
+    assert ("a:b", None, 3) == told(Resource("a:b", b"abc"))
+    assert ("a:b", None, 4) == told(Resource("a:b", ["é", (b"ab", "x/y")]))
+
+
+async def test_resource_with_a_wildcard_serves_all_that_begins_like_it() -> None:
+    """The function gets the URI that was asked for; None from it is not found."""
+
+    def page(uri: str) -> str | None:
+        return None if uri.endswith("/missing") else uri
+
+    wildcard = Resource("docs://*", page)
+
+    assert ResourceContents("docs://a/b", text="docs://a/b", mime_type="text/plain") == await only(
+        wildcard, "docs://a/b"
+    )
+    assert "docs://c" == (await only(Resource("docs://*", "same"), "docs://c")).uri
+    with pytest.raises(ResourceNotFound, match="docs://missing/missing"):
+        await read(wildcard, "docs://missing/missing")
+
+
+async def test_repo_reads_a_uri_or_the_variables_of_its_template() -> None:
+    """Without a template the URI, with one its variables, with `parse_uri` what that returns."""
+
+    class Parsing(Echo):
+        async def parse_uri(self, uri: str) -> Any:
+            return super().parse_uri(uri), 1
+
+    assert '{"key":"echo://x"}' == (await only(Echo, "echo://x")).text
+    assert '{"key":{"shelf":"a","book":"b/c"}}' == (await only(Shelves, "echo://a/b/c")).text
+    assert '{"key":["echo://x",1]}' == (await only(Parsing, "echo://x")).text
+
+
+async def test_repo_hooks_may_be_asked_by_those_that_override_them() -> None:
+    """What is not written lists nothing, and cannot be read."""
+    line = channel()
+
+    assert None is ResourceRoute.of(Echo).lister
+    assert () == Echo().list(None, line)
+    assert None is Echo().complete("a", "b", {}, line)
+    for hook in (ResourceRepo().read, Resource("a:b").read):
+        with pytest.raises(NotImplementedError):
+            hook("a:b", line)
+
+
+@pytest.mark.parametrize("said", [None, ResourceNotFound("internal://7")])
+async def test_repo_says_not_found_of_the_uri_asked_for(said: Any) -> None:
+    """None and ResourceNotFound are the same, and so is a URI its template does not fit."""
+
+    class Repo(ResourceRepo):
+        prefix = "a:"
+
+        async def read(self, key: str, channel: Channel) -> Any:
+            if said:
+                raise said
+
+    for provider, uri in ((Repo, "a:b"), (Shelves, "echo://a")):
+        with pytest.raises(ResourceNotFound) as caught:
+            await read(provider, uri)
+        assert {"uri": uri} == caught.value.data
+
+
+async def test_repo_may_refuse_with_other_errors() -> None:
+    """What it raises is what is answered."""
+
+    class Repo(Echo):
+        def parse_uri(self, uri: str) -> Any:
+            raise InvalidParams("not like this")
+
+    with pytest.raises(InvalidParams, match="not like this"):
+        await read(Repo, "echo://x")
+
+
+async def test_repo_that_returns_what_is_no_contents_is_told() -> None:
+    """The error names hook, pattern and type."""
+    said = r"Resource\.read \(a:b\) returned object: it is not JSON"
+    with pytest.raises(ContractError, match=said):
+        await read(Resource("a:b", object), "a:b")
+
+
+def test_repo_prefix_is_that_of_its_template() -> None:
+    """A prefix of its own counts more; an empty one is for every URI."""
+    assert "echo://*" == ResourceRoute.of(Shelves).pattern
+    assert "x://*" == ResourceRoute.of(declare(Shelves, prefix=None, template="x://{a}")).pattern
+    assert "echo://a/*" == ResourceRoute.of(declare(Shelves, prefix="echo://a/")).pattern
+    assert ("*", "") == (
+        ResourceRoute.of(declare(Echo, prefix="")).pattern,
+        ResourceRoute.of(declare(Echo, prefix="")).prefix,
+    )
+
+
+def yields() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("provider", "said"),
+    [
+        (5, "5 is not a resource: give a Resource"),
+        (str, "<class 'str'> is not a resource"),
+        (Resource, "Resource.uri must be a URI (RFC 3986), not None"),
+        (Resource("no uri", 1), "Resource.uri must be a URI (RFC 3986), not 'no uri'"),
+        (Resource("a:%zz", 1), "Resource.uri must be a URI"),
+        (Resource("a:é", 1), "Resource.uri must be a URI"),
+        (Resource("a:b"), "Resource a:b has no content"),
+        (Resource("a:b", None), "Resource a:b has no content"),
+        (Resource("a:b", object()), "Resource a:b: it is not JSON"),
+        (Resource("a:b", yields), "Resource a:b yields"),
+        (Resource("a:b", lambda path: path), "its function gets `uri` and `channel`; there is no"),
+        (Resource("a:b", 1, size=-1), "Resource.size must be bytes, not -1"),
+        (Resource("a:b", 1, name=" "), "Resource.name is blank"),
+        (Resource("a:b", 1, title=""), "Resource.title is blank"),
+        (declare(Echo, mime_type=5), "Odd.mime_type must be a text, not 5"),
+        (declare(Echo, icons="x"), "Odd.icons must be a list of Icon"),
+        (declare(Echo, ttl=-1), "Odd.ttl must be a number of seconds, not -1"),
+        (declare(Echo, ttl="1"), "Odd.ttl must be a number of seconds, not '1'"),
+        (declare(Echo, cache_scope="all"), "Odd.cache_scope must be 'public' or 'private'"),
+        (declare(Echo, annotations=5), "Odd.annotations must be Annotations or a mapping"),
+        (declare(Shelves, annotations={"x": 5}), "Odd.annotations: 'x' is none of audience"),
+        (declare(Shelves, annotations={"audience": 5}), "Odd.annotations: Expected `array | null`"),
+        (declare(Shelves, annotations={"priority": 2}), "Odd.annotations: priority must be 0 to 1"),
+        (declare(Shelves, annotations=Annotations(["dog"])), "Odd cannot be listed: Invalid enum"),  # type: ignore[list-item]
+        (declare(Shelves, meta={"x": object()}), "Odd cannot be listed: it is not JSON"),
+        (declare(Echo, prefix=None), "Odd needs a prefix or a template; prefix is None"),
+        (declare(Echo, prefix=5), "Odd needs a prefix or a template; prefix is 5"),
+        (declare(Echo, template="echo://{a}"), "Odd has a template, and no name"),
+        (declare(Echo, template="{", name="a"), "URI template '{'"),
+        (declare(Shelves, prefix="x://"), "no URI has both the prefix 'x://' and the template"),
+        (declare(ResourceRepo, prefix="a:"), "Odd has no read"),
+        (declare(Echo, read=yields), "Odd.read yields"),
+    ],
+)
+def test_resource_is_refused_when_it_is_registered(provider: Any, said: str) -> None:
+    """What it says wrongly of itself is told with the class and the attribute."""
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        ResourceRoute.of(provider)
+
+
+def test_resource_takes_no_attributes_that_are_not_there() -> None:
+    """A misspelt one is told where it stands; a class that takes arguments is made by its user."""
+
+    class Needy(Echo):
+        def __init__(self, shelf: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="Resource takes no mimetype"):
+        Resource("a:b", 1, mimetype="x/y")  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match="Needy takes arguments; give an instance"):
+        ResourceRoute.of(Needy)
+
+
+async def test_resource_result_says_how_long_it_may_be_kept() -> None:
+    """`ttl` is seconds, the wire has milliseconds; nobody else may have it, unless said."""
+    kept = await read(declare(Echo, ttl=1.5, cache_scope="public"), "echo://x")
+    fixed = await read(Resource("a:b", 1, ttl=60), "a:b")
+
+    assert (1500, "public") == (kept.ttl_ms, kept.cache_scope)
+    assert (60_000, "private") == (fixed.ttl_ms, fixed.cache_scope)
+
+
+@pytest.mark.parametrize("page", ["a:b", {"uri": "a:b"}, None, 5])
+async def test_repo_list_that_returns_no_list_is_told(page: Any) -> None:
+    """The error names the hook and the type."""
+    held = resources(declare(Echo, list=lambda self, cursor, channel: page))
+
+    with pytest.raises(ContractError, match=r"Odd\.list \(echo://\*\) returned .*: it must return"):
+        await held.listing.page(None, channel(), size=5)
+
+
+async def test_repo_list_may_be_a_pair_of_two_resources() -> None:
+    """A tuple of definitions is a page, and not a page and a cursor."""
+    pair = (ResourceDefinition("a:1", "1"), ResourceDefinition("a:2", "2"))
+    held = resources(declare(Echo, list=lambda self, cursor, channel: pair))
+
+    assert [["a:1", "a:2"]] == await uris(held, 5)
+    pair = ([ResourceLink("a:1", "1")], None)  # type: ignore[assignment]
+    with pytest.raises(ContractError, match="ResourceLink: each resource must be a ResourceDef"):
+        await uris(held, 5)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_resource_is_served_on_every_revision(version: str) -> None:
+    """Lists, templates and contents arrive; what is missing is -32602, before 2026-07-28 -32002."""
+    given = [Resource("a:b", "text", name="b"), Shelves]
+
+    async with speak(Suite(name="library", version="1", resources=given), version) as client:
+
+        async def ask(method: str, **params: str) -> Any:
+            return (await client.request(method, params)).message
+
+        listed = await ask("resources/list")
+        templates = await ask("resources/templates/list")
+        contents = await ask("resources/read", uri="a:b")
+        shelf = await ask("resources/read", uri="echo://a/b")
+        missing = await ask("resources/read", uri="echo://a")
+
+    assert ["a:b"] == [each["uri"] for each in listed["result"]["resources"]]
+    (template,) = templates["result"]["resourceTemplates"]
+    assert "echo://{shelf}/{+book}" == template["uriTemplate"]
+    assert [{"uri": "a:b", "mimeType": "text/plain", "text": "text"}] == (
+        contents["result"]["contents"]
+    )
+    assert "application/json" == shelf["result"]["contents"][0]["mimeType"]
+    assert (-32602 if version == MODERN else -32002) == missing["error"]["code"]
+    assert {"uri": "echo://a"} == missing["error"]["data"]

@@ -1,0 +1,58 @@
+"""What the pages on resources, prompts and extensions show does what they say."""
+
+import importlib
+from pathlib import Path
+
+from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
+from genmcp.testing import connect
+from tests.test_documentation import modules
+
+__all__ = ["modules"]  # a fixture
+
+
+async def test_documented_library_is_listed_read_and_completed(modules: Path) -> None:
+    """A value, a function behind a wildcard, and a repository."""
+    async with connect(importlib.import_module("library").suite) as client:
+        listed = [each.uri for each in await client.resources()]
+        templates = [each.uri_template for each in await client.templates()]
+        texts = [
+            (await client.read(uri))[0].text
+            for uri in ("library://hours", "manual://basics", "library://books/dune")
+        ]
+        template = ResourceTemplateReference("library://books/{id}")
+        completed = await client.complete(template, "id", "D")
+
+    assert ["library://hours", "library://books/emma", "library://books/dune"] == listed
+    assert ["manual://{+path}", "library://books/{id}"] == templates
+    assert ['{"open":9,"close":17}', "# basics", "In the week before"] == texts
+    assert ["dune"] == completed.values
+
+
+async def test_documented_handbook_serves_its_folder(modules: Path) -> None:
+    """The file is listed and read."""
+    async with connect(importlib.import_module("handbook").suite) as client:
+        (file,) = await client.resources()
+        (contents,) = await client.read(file.uri)
+
+    assert ("handbook://welcome.md", "# Welcome") == (file.uri, contents.text)
+
+
+async def test_documented_prompts_are_got_and_completed(modules: Path) -> None:
+    """A function, a class and a template."""
+    async with connect(importlib.import_module("reviews").suite) as client:
+        review = await client.prompt("review", {"code": "x"})
+        trip = await client.prompt("trip", {"city": "Oslo", "days": "2"})
+        greet = await client.prompt("greet", {"name": "Ada", "language": "Dutch"})
+        city = await client.complete(PromptReference("trip"), "city", "li")
+        language = await client.complete(PromptReference("review"), "language", "r")
+
+    texts = [message.content.text for got in (review, greet) for message in got.messages]  # type: ignore[union-attr]
+    assert ["Review this python code:\nx", "Greet Ada in Dutch."] == texts
+    assert ["user", "assistant", "user"] == [message.role for message in trip.messages]
+    assert [["Lisbon", "Lima"], ["rust"]] == [city.values, language.values]
+
+
+async def test_documented_office_shows_strangers_nothing(modules: Path) -> None:
+    """Whoever is nobody sees what everybody sees."""
+    async with connect(importlib.import_module("office").suite) as client:
+        assert ["opening_hours"] == [tool.name for tool in await client.tools()]

@@ -1,0 +1,407 @@
+"""What is there for some principals and not for others."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection
+
+from genmcp import (
+    Call,
+    Channel,
+    ConfigurationError,
+    Endpoint,
+    Extension,
+    Mux,
+    Prompt,
+    PromptRepo,
+    PromptTemplate,
+    Resource,
+    ResourceDefinition,
+    ResourceRepo,
+    Suite,
+    Tool,
+    prompt,
+    tool,
+)
+from genmcp.protocol.prompts import PromptDefinition
+from genmcp.suite.suite import Components
+from tests.speaking import Speaker
+
+
+def staff_only(principal: str | None) -> bool:
+    return principal == "ann"
+
+
+class Secret(Tool):
+    """For staff."""
+
+    name = "secret"
+    input_schema = {
+        "type": "object",
+        "properties": {"region": {"type": "string", "x-mcp-header": "Region"}},
+    }
+    on_disconnect = "cancel"
+
+    def visible(self, principal: str | None) -> bool:
+        return staff_only(principal)
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        return "hidden treasure"
+
+
+@tool
+async def plain() -> str:
+    """For everybody."""
+    return "plain"
+
+
+class SecretShelf(ResourceRepo):
+    """For staff."""
+
+    name = "shelf"
+    template = "shelf://{name}"
+
+    def visible(self, principal: str | None) -> bool:
+        return staff_only(principal)
+
+    async def list(self, cursor: Any, channel: Channel, /) -> Any:
+        return [ResourceDefinition("shelf://a", "a")]
+
+    async def read(self, key: dict[str, str], channel: Channel, /) -> Any:
+        return key["name"]
+
+    async def complete(
+        self, argument: str, value: str, context: Mapping[str, str], channel: Channel, /
+    ) -> Any:
+        return ["a"]
+
+
+class SecretManual(Resource):
+    uri = "manual://safe"
+    content = "Turn left."
+    name = "safe"
+    cache_scope = "public"
+
+    def visible(self, principal: str | None) -> bool:
+        return staff_only(principal)
+
+
+class SecretLetters(PromptRepo):
+    prefix = "letter/"
+
+    def visible(self, principal: str | None) -> bool:
+        return staff_only(principal)
+
+    async def list(self, cursor: Any, channel: Channel) -> Any:
+        return [PromptDefinition("letter/a")]
+
+    async def get(self, name: str, arguments: Mapping[str, str], channel: Channel) -> Any:
+        return name
+
+    async def complete(
+        self, name: str, argument: str, value: str, context: Mapping[str, str], channel: Channel
+    ) -> Any:
+        return [name]
+
+
+@prompt(visible=staff_only, completions={"word": ["open sesame"]})
+async def password(word: str) -> str:
+    """For staff."""
+    return word
+
+
+SECRETS: Components = {
+    "tools": [Secret, plain],
+    "resources": [SecretShelf, SecretManual],
+    "prompts": [SecretLetters, password],
+}
+
+
+class Office(Extension):
+    """The same, for staff."""
+
+    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
+        if principal in assigns["staff"]:
+            yield Secret
+        yield plain
+
+    async def resources(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        return [SecretShelf, SecretManual] if principal in assigns["staff"] else []
+
+    def prompts(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        return [SecretLetters, password] if principal in assigns["staff"] else []
+
+
+SUITES = {
+    "visible": Suite(name="test", version="1", **SECRETS),
+    "extension": Suite(name="test", version="1", extensions=[Office]),
+}
+
+
+class Backend(AuthenticationBackend):
+    """Believes the header `user`."""
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
+        user = conn.headers.get("user")
+        return (AuthCredentials(), SimpleUser(user)) if user else None
+
+
+def client_of(suite: Suite, user: str) -> Speaker:
+    endpoint = Endpoint(Mux(suite, assigns={"staff": ["ann"]}))
+    app = Starlette(
+        routes=[endpoint.route("/")],
+        middleware=[Middleware(AuthenticationMiddleware, backend=Backend())],
+    )
+    transport = httpx.ASGITransport(app)
+    http = httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", headers={"user": user}
+    )
+    return Speaker(http, "2026-07-28")
+
+
+async def seen(client: Speaker) -> tuple[list[str], list[dict[str, Any]]]:
+    """All that is listed, and the pages it is listed on."""
+    pages = [
+        (await client.request(method, {})).result
+        for method in (
+            "tools/list",
+            "resources/list",
+            "resources/templates/list",
+            "prompts/list",
+        )
+    ]
+    members = ("tools", "resources", "resourceTemplates", "prompts")
+    names = [
+        each["name"] for page, member in zip(pages, members, strict=True) for each in page[member]
+    ]
+    return names, pages
+
+
+@pytest.mark.parametrize("way", SUITES)
+async def test_visible_components_are_listed_for_whoever_may_see_them(way: str) -> None:
+    """Nobody else's list has them, and no list may be handed on."""
+    staff, staff_pages = await seen(client_of(SUITES[way], "ann"))
+    guest, guest_pages = await seen(client_of(SUITES[way], ""))
+
+    assert ["secret", "plain", "a", "safe", "shelf", "letter/a", "password"] == staff
+    assert ["plain"] == guest
+    assert {"private"} == {page["cacheScope"] for page in staff_pages + guest_pages}
+
+
+ASKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("tools/call", {"name": "secret"}, {"tool": "secret"}),
+    ("resources/read", {"uri": "shelf://a"}, {"uri": "shelf://a"}),
+    ("resources/read", {"uri": "manual://safe"}, {"uri": "manual://safe"}),
+    ("prompts/get", {"name": "letter/a"}, {"prompt": "letter/a"}),
+    ("prompts/get", {"name": "password", "arguments": {"word": "x"}}, {"prompt": "password"}),
+    (
+        "completion/complete",
+        {
+            "ref": {"type": "ref/resource", "uri": "shelf://{name}"},
+            "argument": {"name": "name", "value": ""},
+        },
+        {"uri": "shelf://{name}"},
+    ),
+    (
+        "completion/complete",
+        {
+            "ref": {"type": "ref/prompt", "name": "letter/a"},
+            "argument": {"name": "x", "value": ""},
+        },
+        {"prompt": "letter/a"},
+    ),
+    (
+        "completion/complete",
+        {
+            "ref": {"type": "ref/prompt", "name": "password"},
+            "argument": {"name": "word", "value": ""},
+        },
+        {"prompt": "password"},
+    ),
+]
+
+
+@pytest.mark.parametrize("way", SUITES)
+@pytest.mark.parametrize(("method", "params", "data"), ASKED)
+async def test_visible_components_do_not_exist_for_others(
+    way: str, method: str, params: dict[str, Any], data: dict[str, Any]
+) -> None:
+    """What one may call, read, get or complete is unknown to another."""
+    served = await client_of(SUITES[way], "ann").request(method, params)
+    refused = await client_of(SUITES[way], "").request(method, params)
+    unknown = await client_of(Suite(name="x", version="1", **EMPTY), "").request(method, params)
+
+    assert "result" in served.message
+    assert (-32602, data) == (refused.error["code"], refused.error["data"])
+    assert unknown.error == refused.error
+
+
+@prompt(completions={"a": ["b"]})
+async def other(a: str) -> str:
+    """Another one."""
+    return a
+
+
+EMPTY: Components = {"resources": [Resource("x:y", 1)], "prompts": [other]}
+
+
+async def test_visible_tool_keeps_its_headers_and_its_way_to_end() -> None:
+    """What is told of a tool before it runs is told of a guarded one."""
+    route = SUITES["visible"].find("tools/call", "secret")
+    assert route is not None
+    assert ("cancel", 1) == (route.on_disconnect, len(route.headers))
+
+    answer = await client_of(SUITES["visible"], "ann").call("secret", {"region": "north"})
+    assert -32020 == answer.error["code"]
+
+
+def test_visible_costs_nothing_where_it_is_not_overridden() -> None:
+    """Such a tool is found as it is."""
+    found = SUITES["visible"].find("tools/call", "plain")
+
+    assert "ToolRoute" == type(found).__name__
+
+
+def test_visible_is_true_unless_it_is_overridden() -> None:
+    """A hook that asks its base is told that everybody sees it."""
+    for component in (Tool(), Prompt(), PromptRepo(), ResourceRepo(), Resource("a:b", 1)):
+        assert component.visible(None) is True
+
+
+async def test_visible_resource_is_not_handed_on() -> None:
+    """Whatever it says itself: what only some may read is private."""
+    for suite in SUITES.values():
+        answer = await client_of(suite, "ann").request("resources/read", {"uri": "manual://safe"})
+        assert "private" == answer.result["cacheScope"]
+
+
+def test_visible_that_cannot_be_asked_is_refused() -> None:
+    """It is told at construction."""
+
+    class Odd(SecretManual):
+        visible = 5  # type: ignore[assignment]
+
+    with pytest.raises(ConfigurationError, match=re.escape("Odd.visible must be a def")):
+        Suite(name="x", version="1", resources=[Odd])
+
+
+def test_visible_that_would_wait_is_refused() -> None:
+    """It is asked for each entry of a list."""
+
+    async def visible(principal: str | None) -> bool:
+        return True
+
+    with pytest.raises(ConfigurationError, match=re.escape("waits.visible must be a def")):
+
+        @tool(visible=visible)  # type: ignore[arg-type]
+        async def waits() -> None: ...
+
+
+async def test_extension_is_asked_for_what_nobody_before_it_has() -> None:
+    """A call stops at the first that has the name, and runs no generator to its end."""
+    asked: list[str] = []
+
+    class Slow(Extension):
+        def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
+            asked.append("tools")
+            yield found
+            asked.append("more")
+            yield last
+
+    class After(Extension):
+        def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
+            asked.append("after")
+            yield found_again
+
+    @tool
+    async def found() -> str:
+        return "found"
+
+    @tool(name="found")
+    async def found_again() -> str:
+        return "again"
+
+    @tool
+    async def last() -> str:
+        return "last"
+
+    suite = Suite(name="x", version="1", tools=[plain], extensions=[Slow, After()])
+    client = client_of(suite, "")
+
+    assert "plain" == (await client.call("plain")).text
+    assert [] == asked
+    assert "found" == (await client.call("found")).text
+    assert ["tools"] == asked
+    assert "last" == (await client.call("last")).text
+    listed = (await client.request("tools/list", {})).result["tools"]
+    assert ["plain", "found", "last"] == [each["name"] for each in listed]
+    assert {"tool": "x"} == (await client.call("x")).error["data"]
+
+
+async def test_extension_may_hide_what_it_yields() -> None:
+    """`visible` counts there as well."""
+
+    class Hiding(Extension):
+        def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+            return [Secret]
+
+    suite = Suite(name="x", version="1", extensions=[Hiding])
+
+    assert "hidden treasure" == (await client_of(suite, "ann").call("secret")).text
+    assert {"tool": "secret"} == (await client_of(suite, "").call("secret")).error["data"]
+
+
+async def test_extension_offers_only_the_kinds_it_writes() -> None:
+    """One of tools alone makes no resources."""
+
+    class Tools(Extension):
+        def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+            return [plain]
+
+    suite = Suite(name="x", version="1", extensions=[Tools])
+    client = client_of(suite, "")
+
+    assert None is suite.capabilities.resources
+    assert None is suite.capabilities.completions
+    assert -32601 == (await client.request("resources/list", {})).error["code"]
+    assert [(), ()] == [Extension().resources(None, {}), Extension().prompts(None, {})]
+    assert () == Extension().tools(None, {})
+
+
+async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is yielded again is not made again; what is new each time does not pile up."""
+    monkeypatch.setattr("genmcp.suite.extended._READY", 2)
+
+    class New(Extension):
+        def prompts(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+            return [PromptTemplate(name=name, messages=name) for name in "abc"]
+
+    suite = Suite(name="x", version="1", extensions=[New])
+    client = client_of(suite, "")
+    for _ in range(3):
+        answer = await client.request("prompts/get", {"name": "c"})
+
+    assert "c" == answer.result["messages"][0]["content"]["text"]
+    assert len(suite._extensions._ready) <= 2
+
+
+async def test_extension_that_yields_nothing_usable_costs_one_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log says which hook returned what."""
+
+    class Odd(Extension):
+        def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+            return 5
+
+    answer = await client_of(Suite(name="x", version="1", extensions=[Odd]), "").call("y")
+
+    assert -32603 == answer.error["code"]
+    assert "Odd.tools returned int: it must yield, or return a list" in caplog.text
