@@ -1,6 +1,7 @@
 """The database: one SQLite file, and a connection for each piece of work."""
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -56,8 +57,7 @@ class Database:
         Several processes may start at once: one of them does it, the others wait.
         """
         with closing(self._connect()) as connection:
-            # Readers and a writer do not wait for each other; the file remembers this.
-            connection.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(connection)
         with self.writing() as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:
@@ -86,3 +86,20 @@ class Database:
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Let readers and a writer not wait for each other; the file remembers it.
+
+    While another process does the same, SQLite does not wait but refuses.
+    """
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return

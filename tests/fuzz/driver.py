@@ -33,9 +33,11 @@ STATUSES = {
     413: "Limits.body",
     415: "the body is no JSON",
     421: "Host not allowed",
+    431: "head too large",
     500: "a hook failed; only with a reference, which is in the log",
 }
-CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
+# -32002: no such resource, before 2026-07-28.
+CODES = {-32700, -32600, -32601, -32602, -32603, -32002, -32020, -32021, -32022}
 TEXT = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 REFERENCE = re.compile(r"\(reference ([0-9a-f]{12})\)")
 LOGGED = re.compile(r"\[([0-9a-f]{12})\]")
