@@ -109,8 +109,8 @@ class Responder(msgspec.Struct, eq=False):
         if mux.held.full and request.route is not None:  # what the mux answers itself never waits
             try:
                 mux.held.check(principal=visit.principal, tool=tool_of(request))
-            except Overloaded as error:
-                return mux.refusal(request, error)
+            except Overloaded as error:  # its status counts on every revision: nothing has begun
+                return msgspec.structs.replace(mux.refusal(request, error), status=error.status)
         channel = Channel(request, self, visit.principal, mux.assigns, visit.copied)
         work = mux.answer(request, channel)
         try:
