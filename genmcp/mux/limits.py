@@ -31,7 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         before the oldest of them has to begin anew.
     """
 
-    headers: int = 64 * 1024
+    headers: int = 32 * 1024
     body: int = 4 * 1024 * 1024
     depth: int = 64
     body_time: float = 30.0

@@ -1,7 +1,7 @@
 """The arguments of a tool: how they are listed, which have headers, and how they are read."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -63,7 +63,12 @@ def _dict_decoder(schema: Schema) -> Callable[[Raw | bytes], Any]:
     check, fill, fits, small = schema.check, schema.fill, schema.fits, schema.small
 
     def decode(raw: Raw | bytes) -> Any:
-        arguments = _object(raw) if len(raw) else {}
+        try:
+            arguments = _read(raw) if len(raw) else {}
+        except _UNREADABLE as error:
+            raise _refused(error) from None
+        if arguments.__class__ is not dict:
+            raise MalformedParams("arguments must be an object")
         if len(raw) <= small and fits(arguments):  # what `check` would say of nearly every call
             return fill(arguments)
         if faults := check(arguments, raw):
@@ -81,22 +86,29 @@ def _typed_decoder(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
         try:
             return typed(text)
         except (ArgumentFaults, ValueError, RecursionError, msgspec.DecodeError):
-            _object(text)
+            _check_object(text)
             raise
 
     return decode
 
 
-def _object(text: Raw | bytes) -> Any:
-    """The JSON object in *text*."""
+_UNREADABLE: Final = (RecursionError, msgspec.DecodeError, UnicodeDecodeError)
+
+
+def _refused(error: Exception) -> Exception:
+    """What is said of arguments that could not be read."""
+    if isinstance(error, RecursionError):
+        return ArgumentFaults((fault((), "nested too deeply"),))
+    if isinstance(error, msgspec.ValidationError):
+        return ArgumentFaults((fault((), "a number is out of range"),))
+    return MalformedParams("arguments cannot be read: not JSON in UTF-8")
+
+
+def _check_object(text: Raw | bytes) -> None:
+    """Check that *text* is a JSON object that can be read."""
     try:
         arguments = _read(text)
-    except RecursionError:
-        raise ArgumentFaults((fault((), "nested too deeply"),)) from None
-    except msgspec.ValidationError:
-        raise ArgumentFaults((fault((), "a number is out of range"),)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise MalformedParams("arguments cannot be read: not JSON in UTF-8") from None
+    except _UNREADABLE as error:
+        raise _refused(error) from None
     if arguments.__class__ is not dict:
         raise MalformedParams("arguments must be an object")
-    return arguments

@@ -187,7 +187,7 @@ def _unexpected(error: Exception) -> InternalError:
 
 async def _post(visit: Visit) -> None:
     table = visit.table
-    visit.streams = judge_post(table)
+    visit.streams = judge_post(table.get(b"content-type", b""), table.get(b"accept", b"*/*"))
     mux = visit.mux
     body = await read_body(visit.receive, table.get(b"content-length"), mux.limits)
     try:

@@ -16,7 +16,7 @@ from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
-from genmcp.transports.asgi import ClientLeft, encoded
+from genmcp.transports.asgi import ClientLeft, encoded, reply
 from genmcp.transports.held import Held, tool_of
 from genmcp.transports.steps import resume
 from genmcp.transports.visit import Visit
@@ -52,8 +52,10 @@ class Responder(msgspec.Struct, eq=False):
         begun = self._begin(request)
         if isinstance(begun, Answer) and self._held is None:
             self._over = True
-            headers = encoded(begun.headers) if begun.headers else ()
-            return self.visit.reply(begun.status, begun.message or b"", headers)
+            visit = self.visit
+            visit.answered = True
+            headers = [*visit.headers, *encoded(begun.headers)] if begun.headers else visit.headers
+            return reply(visit.send, begun.status, begun.message or b"", headers)
         return self._serve(request, begun)
 
     async def _serve(self, request: Request, begun: Begun) -> None:

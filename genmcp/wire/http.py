@@ -94,12 +94,12 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
 class Gate:
     """Judges heads by one `Security`; their values may have *largest* bytes together."""
 
-    def __init__(self, security: Security, largest: int = 64 * 1024) -> None:
+    def __init__(self, security: Security, largest: int = 32 * 1024) -> None:
         self._largest = largest
         self._origins = frozenset(origin.lower() for origin in security.allowed_origins)
         hosts = security.allowed_hosts
         self._hosts = None if hosts is None else tuple(host.lower() for host in hosts)
-        self._check = lru_cache(maxsize=1024)(self._judge)
+        self._check = lru_cache(maxsize=256)(self._judge)
 
     def admit(self, headers: Headers, peer: str | None) -> dict[bytes, bytes]:
         """Return *headers* as a table, once origin and host are found good.
@@ -164,17 +164,13 @@ class Gate:
         return False
 
 
-def judge_post(table: dict[bytes, bytes]) -> bool:
+@lru_cache(maxsize=128)
+def judge_post(content_type: bytes, accept: bytes) -> bool:
     """Judge the head of a POST that carries a message; return whether event streams are taken.
 
     Raises:
         Refused: 415 unless the body is JSON, 406 unless the client takes JSON.
     """
-    return _takes_stream(table.get(b"content-type", b""), table.get(b"accept", b"*/*"))
-
-
-@lru_cache(maxsize=256)
-def _takes_stream(content_type: bytes, accept: bytes) -> bool:
     if content_type.partition(b";")[0].strip().lower() != b"application/json":
         given = content_type.decode("latin-1") or "(none)"
         raise Refused(f"Content-Type must be application/json, not {given}", status=415)
@@ -218,7 +214,7 @@ def preflight_headers(table: dict[bytes, bytes], origin: bytes) -> list[tuple[by
     ]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)
 def _accepted(accept: bytes) -> tuple[bool, bool]:
     """Whether JSON and whether event streams are taken.
 
@@ -249,7 +245,7 @@ def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return table
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def is_loopback(peer: str | None) -> bool:
     """Whether *peer* is an address of this machine."""
     try:
