@@ -14,8 +14,10 @@ from genmcp.errors import (
 )
 from genmcp.extension import Extension
 from genmcp.function import tool
+from genmcp.log_handler import ClientLogHandler
 from genmcp.mux.limits import Limits
 from genmcp.mux.mux import Mux
+from genmcp.mux.telemetry import Telemetry
 from genmcp.prompt.function import prompt
 from genmcp.prompt.messages import assistant, user
 from genmcp.prompt.prompt import Prompt
@@ -30,7 +32,9 @@ from genmcp.resource.directory import Directory
 from genmcp.resource.repo import ResourceRepo
 from genmcp.resource.resource import Resource
 from genmcp.server import Server, Wrapper
+from genmcp.subscription import Announcer
 from genmcp.suite.suite import About, Suite
+from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.tool import Call, Tool
 from genmcp.transports.endpoint import Endpoint
 from genmcp.wire.http import Security
@@ -40,10 +44,12 @@ __version__ = "0.1.0"
 __all__ = [
     "About",
     "Annotations",
+    "Announcer",
     "Audio",
     "Call",
     "CallToolResult",
     "Channel",
+    "ClientLogHandler",
     "Completion",
     "ConfigurationError",
     "ContractError",
@@ -55,6 +61,7 @@ __all__ = [
     "Image",
     "InvalidParams",
     "Limits",
+    "LoggingTelemetry",
     "McpError",
     "Mux",
     "Prompt",
@@ -70,6 +77,7 @@ __all__ = [
     "Security",
     "Server",
     "Suite",
+    "Telemetry",
     "Tool",
     "ToolAnnotations",
     "ToolError",

@@ -16,6 +16,7 @@ from genmcp.protocol.notifications import (
 )
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.protocol.value import Value
+from genmcp.subscription import Announcer
 
 __all__ = ["Channel", "Sink"]
 
@@ -28,6 +29,10 @@ class Sink(Protocol):
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
+
+    @property
+    def announcer(self) -> Announcer:
+        """What tells all clients of the server that something has changed."""
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification that belongs to *request*; let others run meanwhile.
@@ -80,6 +85,14 @@ class Channel(msgspec.Struct, eq=False):
     def closed(self) -> bool:
         """Whether the request is over: answered, cancelled, or its client gone."""
         return self._sink.closed
+
+    @property
+    def announcer(self) -> Announcer:
+        """What tells every client that listens that something of the server has changed.
+
+        `channel.announcer.resource_updated("note://today")`.
+        """
+        return self._sink.announcer
 
     @property
     def static(self) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ from genmcp.hook import Visible
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.result import PaginatedResult, Result
+from genmcp.subscription import Announcer
 from genmcp.wire.mirror import HeaderRule
 
 __all__ = ["Route", "Server", "Wrapper"]
@@ -75,6 +76,14 @@ class Server(ABC):
     @abstractmethod
     def methods(self) -> Collection[str]:
         """The methods of `handle` and `listed` that this server answers."""
+
+    @property
+    def announcer(self) -> Announcer | None:
+        """What says that something of this server has changed; None: nothing ever does.
+
+        The same one each time. `capabilities` tell which changes it speaks of.
+        """
+        return None
 
     @abstractmethod
     def find(self, method: str, key: str) -> Route | None:
@@ -142,6 +151,11 @@ class Wrapper(Server):
     def methods(self) -> Collection[str]:
         """Those of the inner server."""
         return self.inner.methods
+
+    @property
+    def announcer(self) -> Announcer | None:
+        """That of the inner server."""
+        return self.inner.announcer
 
     def find(self, method: str, key: str) -> Route | None:
         """Ask the inner server."""

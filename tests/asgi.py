@@ -25,9 +25,14 @@ _RESULTS = {
     "initialize": "InitializeResult",
     "ping": "EmptyResult",
     "logging/setLevel": "EmptyResult",
+    "resources/subscribe": "EmptyResult",
+    "resources/unsubscribe": "EmptyResult",
     "server/discover": "DiscoverResult",
+    "subscriptions/listen": "SubscriptionsListenResult",
     "tools/list": "ListToolsResult",
     "tools/call": "CallToolResult",
+    "resources/read": "ReadResourceResult",
+    "prompts/get": "GetPromptResult",
 }
 
 
@@ -53,12 +58,13 @@ class Event:
         self.id = fields.get("id", "").strip() or None
         self.retry = fields.get("retry", "").strip() or None
         self.comment = fields.get("")
+        self.name = fields.get("event", "message").strip()
         self.data = fields.get("data", "").strip()
 
     @property
     def message(self) -> Any:
         """The message it carries, None if it carries none."""
-        return json.loads(self.data) if self.data else None
+        return json.loads(self.data) if self.data and self.name == "message" else None
 
 
 class Connection:

@@ -22,6 +22,7 @@ LAYERS = [
         "extension",
         "hook",
         "listing",
+        "log_handler",
         "prompt",
         "resource",
         "schema",

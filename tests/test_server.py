@@ -120,7 +120,7 @@ async def test_server_wrapper_says_what_the_inner_one_says() -> None:
         result = (await client.initialize()).result
 
     assert {"name": "calculator", "version": "1.0"} == result["serverInfo"]
-    assert {"logging": {}, "tools": {}} == result["capabilities"]
+    assert {"logging": {}, "tools": {"listChanged": True}} == result["capabilities"]
     assert "Add." == result["instructions"]
     assert "<Wrapper of <Suite calculator 1.0, 0 tools>>" == repr(outer)
 

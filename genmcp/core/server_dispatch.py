@@ -178,7 +178,7 @@ def request_at_once(headers: Headers, body: bytes, catalog: Catalog) -> Request 
         ):
             return None
         return _request(headers, revision, method, message.id, message.params, catalog, body)
-    except (McpError, msgspec.DecodeError):
+    except (McpError, msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -305,7 +305,7 @@ def _name_of(message: Message) -> str:
 def _decode(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
     try:
         return decoder.decode(raw or b"{}")
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedParams(f"Invalid params: {error}") from None
 
 
@@ -340,7 +340,9 @@ def _request(
     route = None
     if method.name_member is not None:
         key = getattr(params, method.name_member)
-        if headers is not None and headers.get(NAME_HEADER) != key.encode():
+        if headers is not None and (
+            headers.get(NAME_HEADER) != key.encode() or key.startswith("=?") or not key.isascii()
+        ):
             check_name(headers, key)  # encoded in a way that headers can carry, or wrong
         route = catalog.find(method.name, key)
         if route is None:

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from enum import Enum
+from threading import Lock
 
 from genmcp.core.request import Request
 from genmcp.protocol.meta import RequestId
@@ -24,7 +25,7 @@ class Reason(Enum):
 class Hook:
     """The hook of *request*, waiting for something in the running asyncio.Task."""
 
-    __slots__ = ("_cancels", "_loop", "_reason", "_task", "request")
+    __slots__ = ("_cancels", "_counted", "_loop", "_reason", "_task", "request")
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -32,6 +33,7 @@ class Hook:
         self._cancels = 0
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task(self._loop)
+        self._counted = self._task.cancelling() if self._task is not None else 0
 
     def cancel(self, reason: Reason) -> None:
         """Cancel it, from any thread, if it has not ended by then."""
@@ -46,7 +48,7 @@ class Hook:
             self._cancels += 1
             self._task.cancel()
 
-    def end(self) -> Reason | None:
+    def end(self, cancelled: asyncio.CancelledError | None = None) -> Reason | None:
         """Take in that it has ended; return why it was cancelled, None if it was not.
 
         Its asyncio.Task goes on, and is not cancelled any more.
@@ -58,8 +60,10 @@ class Hook:
         assert task is not None
         for _ in range(self._cancels):
             task.uncancel()
-        if task.cancelling():
-            raise asyncio.CancelledError
+        # What else is counted may be from before, or left behind by the hook (asyncio.TaskGroup
+        # does that before Python 3.13): it is the hook that tells whether it was cancelled.
+        if cancelled is not None and (self._reason is None or task.cancelling() > self._counted):
+            raise cancelled
         return self._reason
 
 
@@ -68,19 +72,22 @@ class Calls:
 
     def __init__(self) -> None:
         self._hooks: dict[str, list[Hook]] = {}
+        self._lock = Lock()  # a session's calls may be on several event loops
 
     def __len__(self) -> int:
         return len(self._hooks)
 
     def add(self, session: str, hook: Hook) -> None:
         """Know of a *hook* of *session* that waits."""
-        self._hooks.setdefault(session, []).append(hook)
+        with self._lock:
+            self._hooks.setdefault(session, []).append(hook)
 
     def discard(self, session: str, hook: Hook) -> None:
         """Forget a *hook* that has ended."""
-        self._hooks[session].remove(hook)
-        if not self._hooks[session]:
-            del self._hooks[session]
+        with self._lock:
+            self._hooks[session].remove(hook)
+            if not self._hooks[session]:
+                del self._hooks[session]
 
     def cancel(self, session: str, id: RequestId | None = None) -> None:
         """Cancel what is open here of a *session*: the call *id*, or all calls.
@@ -89,6 +96,8 @@ class Calls:
         is ignored (2025-11-25, cancellation, "Behavior Requirements"). Of two with one id, which
         no client may send, both are meant.
         """
-        for hook in list(self._hooks.get(session, ())):
+        with self._lock:
+            hooks = list(self._hooks.get(session, ()))
+        for hook in hooks:
             if id is None or id == hook.request.id:
                 hook.cancel(Reason.ASKED)

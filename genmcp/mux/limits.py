@@ -12,7 +12,7 @@ __all__ = ["Limits"]
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of what a mux takes and keeps; sizes in bytes, times in seconds.
 
-    headers: how large the values of a request's headers are together.
+    header: how large a header may be, of those by which a request is judged.
     body: the largest request body. depth: how deep JSON may nest.
     body_time: how long a body may take to arrive.
     threads: how many `def` hooks run at once. waiting: how many wait for a thread.
@@ -21,17 +21,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     result: the largest result, as JSON.
     progress_rate: how many notifications of progress a response sends in a second; of those in
         between, the newest counts. log_rate: how many log messages; a hook that says more waits.
-    streams: how many streams of sessions are open at once. streams_of_principal: of one.
+    streams: how many streams of sessions and subscriptions are open at once.
+    streams_of_principal: of one.
+    subscriptions: how many resources one stream, or one session, is subscribed to.
+    cursor: how long a cursor of a list is good for.
     buffer: how much of a response may wait for a client that reads slowly. Past it the newest
         progress replaces older, and a hook that says something else waits.
     stall: how long a client may read nothing of that, before its connection is given up.
     session: how long a legacy session lives.
-    replay: how long events wait for a client that resumes. replay_events: how many of a stream.
+    replay: how long events wait for a client that resumes, and changes for a process that is
+        slow to read them. replay_events: how many of a stream.
     revoked: how many ended sessions are remembered one by one; past it, every session begun
         before the oldest of them has to begin anew.
     """
 
-    headers: int = 32 * 1024
+    header: int = 8 * 1024
     body: int = 4 * 1024 * 1024
     depth: int = 64
     body_time: float = 30.0
@@ -45,6 +49,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     log_rate: float = inf
     streams: int = 10_000
     streams_of_principal: int = 100
+    subscriptions: int = 1_000
+    cursor: float = 3600.0
     buffer: int = 256 * 1024
     stall: float = 60.0
     session: float = 24 * 3600.0

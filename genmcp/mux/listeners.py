@@ -5,68 +5,168 @@ listener says so in the log; the one before it reads that in its turn and ends, 
 message before that place is sent by the old one, and every later one by the new.
 """
 
+import asyncio
+import logging
 import secrets
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, suppress
 from typing import Final
 
-from genmcp.errors import Gap
-from genmcp.stores.store import Append, Store
+import msgspec
+
+from genmcp.core.session import Session
+from genmcp.core.subscription import Change, changes_of, everything
+from genmcp.errors import Conflict, Gap, Overloaded, StoreError
+from genmcp.mux.limits import Limits
+from genmcp.mux.subscriptions import Subscription, Subscriptions
+from genmcp.server import Server
+from genmcp.stores.store import Append, Delete, Put, Store
 from genmcp.wire import sse
+from genmcp.wire.encoder import Encoder
 
 __all__ = ["LISTENER", "Listeners"]
+
+logger = logging.getLogger("genmcp")
 
 LISTENER: Final = "listener"
 """What the ids of a listener's events begin with."""
 
 _TAKEN: Final = b"taken by "
 _ENDED: Final = b"ended"
+_SUBSCRIBED: Final = b"subscribed to others"
 
 _MISSED: Final = b": events were missed that are not kept any more\n\n"
 
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[str]).decode
+
 
 class Listeners:
-    """The listening streams of a mux's sessions. *ttl* is in seconds, *keep* in events."""
+    """The listening streams of a mux's sessions, and what they are subscribed to."""
 
-    def __init__(self, store: Store, *, ttl: float, keep: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        subscriptions: Subscriptions,
+        server: Server,
+        encoder: Encoder,
+        limits: Limits,
+    ) -> None:
         self._store = store
-        self._ttl = ttl
-        self._keep = keep
+        self._subscriptions = subscriptions
+        self._server = server
+        self._encoder = encoder
+        self._limits = limits
 
-    async def listen(self, session: str, after: str | None = None) -> AsyncGenerator[bytes, None]:
+    async def subscribe(self, session: str, uri: str, *, wanted: bool) -> None:
+        """Let *session* hear when the resource *uri* is updated, or no longer, if not *wanted*.
+
+        Raises:
+            Overloaded: it is subscribed to as many as it may be.
+        """
+        most = self._limits.subscriptions
+        key = _resources(session)
+        while True:
+            entry = await self._store.get(key)
+            uris = [] if entry is None else _decode(entry.value)
+            if (uri in uris) is wanted:
+                return
+            if wanted and len(uris) >= most:
+                raise Overloaded(
+                    f"Too many resources are subscribed to: {most} (limit: subscriptions)",
+                    status=429,
+                )
+            uris = [*uris, uri] if wanted else [each for each in uris if each != uri]
+            version = 0 if entry is None else entry.version
+            record: Put | Delete = Delete(key, expect=version)
+            if uris:
+                record = Put(key, _encode(uris), ttl=self._limits.session, expect=version)
+            with suppress(Conflict):  # another request of the session came first
+                await self._store.apply(record, self._appended(session, _SUBSCRIBED))
+                return
+
+    async def listen(
+        self, session: Session, after: str | None = None, *, opening: bytes = b""
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the events for *session* as they are on the wire, until another listener comes.
 
         With *after*, the store's id of an event, first those that came behind it; where they are
-        not all kept, a comment says so, and then come those that are.
+        not all kept, a comment says so, and then come those that are. *opening* is sent as soon as
+        nothing that is said from then on can be missed.
         """
         mine = _TAKEN + secrets.token_bytes(12)
-        await self._append(session, mine)
+        await self._append(session.key, mine)
         speaks = after is not None
-        if after is not None and not await self._has(session, after):
+        if after is not None and not await self._has(session.key, after):
             after = None
             yield _MISSED
         begun = False
-        try:
-            async with aclosing(self._store.follow(_log(session), after)) as events:
-                async for event in events:
-                    if event.data == mine:
-                        begun = speaks = True
-                    elif event.data == _ENDED or event.data.startswith(_TAKEN):
-                        if begun:
-                            return
-                    elif speaks:
-                        yield sse.event(event.data, f"{LISTENER}/{event.id}".encode())
-        except Gap:
-            # So slow a reader that its place was dropped, and perhaps word of another listener
-            # with it. The client comes back, and gets what is kept.
-            yield _MISSED
+        unsent: set[bytes] = set()
+        async with self._subscriptions.listening(await self._wanted(session)) as subscription:
+            relay = asyncio.create_task(self._relay(session, subscription, unsent))
+            try:
+                async with aclosing(self._store.follow(_log(session.key), after)) as events:
+                    async for event in events:
+                        if event.data == mine:
+                            begun = speaks = True
+                            if opening:
+                                yield opening
+                        elif event.data == _SUBSCRIBED:
+                            self._subscriptions.change(subscription, await self._wanted(session))
+                        elif event.data == _ENDED or event.data.startswith(_TAKEN):
+                            if begun:
+                                return
+                        elif speaks:
+                            unsent.discard(event.data)
+                            yield sse.event(event.data, f"{LISTENER}/{event.id}".encode())
+            except Gap:
+                # So slow a reader that its place was dropped, and perhaps word of another listener
+                # with it. The client comes back, and gets what is kept.
+                yield _MISSED
+            finally:
+                relay.cancel()
+
+    async def _relay(
+        self, session: Session, subscription: Subscription, unsent: set[bytes]
+    ) -> None:
+        """Put what the session should hear of into its log, unless it is there and *unsent*."""
+        while True:
+            for change in await subscription.news():
+                message = self._encoder.notification(
+                    session.revision, change.method, change.params()
+                )
+                if message in unsent:
+                    continue
+                try:
+                    await self._append(session.key, message)
+                except StoreError as error:
+                    logger.warning("a session is not told of a change: %s", error)
+                else:
+                    unsent.add(message)
+
+    async def _wanted(self, session: Session) -> Iterator[Change]:
+        entry = await self._store.get(_resources(session.key))
+        uris = [] if entry is None else _decode(entry.value)
+        return changes_of(everything(self._server.capabilities, uris))
+
+    async def say(self, session: str, message: bytes) -> None:
+        """Send *message* to whoever listens for *session*.
+
+        Raises:
+            StoreError: the store cannot be written to.
+        """
+        await self._append(session, message)
 
     async def end(self, session: str) -> None:
-        """End the stream *session* listens on."""
-        await self._append(session, _ENDED)
+        """End the stream *session* listens on, and forget what it is subscribed to."""
+        await self._store.apply(Delete(_resources(session)), self._appended(session, _ENDED))
 
     async def _append(self, session: str, data: bytes) -> None:
-        await self._store.apply(Append(_log(session), data, ttl=self._ttl, keep=self._keep))
+        await self._store.apply(self._appended(session, data))
+
+    def _appended(self, session: str, data: bytes) -> Append:
+        limits = self._limits
+        return Append(_log(session), data, ttl=limits.replay, keep=limits.replay_events)
 
     async def _has(self, session: str, after: str) -> bool:
         try:
@@ -78,3 +178,7 @@ class Listeners:
 
 def _log(session: str) -> str:
     return f"session:{session}:{LISTENER}"
+
+
+def _resources(session: str) -> str:
+    return f"session:{session}:resources"

@@ -9,11 +9,10 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -24,47 +23,67 @@ from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Seal
 from genmcp.core.server_dispatch import discovered
 from genmcp.core.session import Session
+from genmcp.core.subscription import honoured
 from genmcp.errors import (
     ConfigurationError,
     ContractError,
     InternalError,
     McpError,
     Overloaded,
+    ResourceNotFound,
     ToolError,
 )
 from genmcp.mux.calls import Calls
+from genmcp.mux.cursors import Cursors
 from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
 from genmcp.mux.occupancy import Occupancy
 from genmcp.mux.replay import Replay
 from genmcp.mux.sessions import Sessions
-from genmcp.protocol.result import Result
+from genmcp.mux.subscriptions import Subscriptions
+from genmcp.mux.telemetry import Observers, Telemetry
+from genmcp.mux.threads import Threads
+from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
+from genmcp.protocol.subscriptions import SubscriptionFilter
 from genmcp.server import Server
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
+from genmcp.subscription import Announcer
 from genmcp.wire.encoder import Encoder
 
-__all__ = ["Answer", "Mux"]
+__all__ = ["AT_ONCE", "LISTEN", "Answer", "Mux"]
 
 logger = logging.getLogger("genmcp")
 
 SECRET_VARIABLE: Final = "GENMCP_SECRET"
 
+LISTEN: Final = "subscriptions/listen"
+"""The method whose answer is a stream: a transport serves it, for as long as both sides want."""
+_SUBSCRIBING: Final = ("resources/subscribe", "resources/unsubscribe")
+
 _LISTS: Final = frozenset(
     {"tools/list", "resources/list", "resources/templates/list", "prompts/list"}
 )
+AT_ONCE: Final = _LISTS | {"server/discover", "ping", "logging/setLevel", *_SUBSCRIBING}
+"""Methods that are answered when all places of calls are taken: as a rule they wait for nothing."""
+
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Answer(msgspec.Struct, frozen=True):
     """A request's answer as JSON; its HTTP status and headers, if it is the whole response.
 
-    No message: the request was cancelled, and gets no answer.
+    No message: the request was cancelled, and gets no answer. outcome: what the message says.
+    raised: what the hook raised, if it did.
     """
 
     message: bytes | None
     status: int = 200
-    headers: Mapping[str, str] = {}
+    headers: Mapping[str, str] = _NO_HEADERS
+    outcome: Result | McpError | None = None
+    raised: BaseException | None = None
 
 
 class Mux:
@@ -75,7 +94,8 @@ class Mux:
     which is fine for one process. store: where is kept what must be kept; default: in memory.
     limits: every bound. assigns: values every request finds in `channel.assigns`.
     audience: what sealed values are bound to, the server's name by default; two muxes that share
-    a secret and should not take each other's values need two audiences.
+    a secret and should not take each other's values need two audiences. telemetry: what hears of
+    every request, one or several.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -90,6 +110,7 @@ class Mux:
         limits: Limits | None = None,
         assigns: Mapping[str, Any] | None = None,
         audience: str | None = None,
+        telemetry: Telemetry | Iterable[Telemetry] = (),
     ) -> None:
         if not isinstance(server, Server):
             raise ConfigurationError(
@@ -101,23 +122,30 @@ class Mux:
         self.store = MemoryStore() if store is None else store
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
-        seal = Seal(Keyring(_secret(secret, self.store)), audience or server.info.name)
+        audience = audience or server.info.name
+        seal = Seal(Keyring(_secret(secret, self.store)), audience)
         self.sessions = Sessions(
             seal, self.store, lifetime=self.limits.session, revoked=self.limits.revoked
         )
         self.replay = Replay(self.store, ttl=self.limits.replay, keep=self.limits.replay_events)
-        self.listeners = Listeners(
-            self.store, ttl=self.limits.replay, keep=self.limits.replay_events
-        )
         bounds = self.limits
+        self._cursors = Cursors(seal, ttl=bounds.cursor)
+        self.subscriptions = Subscriptions(
+            self.store, f"changes:{audience}", ttl=bounds.replay, keep=bounds.replay_events
+        )
+        self.listeners = Listeners(self.store, self.subscriptions, server, self.encoder, bounds)
+        self.announcer = server.announcer or Announcer()
+        self.announcer.follow(self.subscriptions)
         self.held = Occupancy(
             "calls", bounds.calls, principal=bounds.calls_of_principal, tool=bounds.calls_of_tool
         )
         self.streams = Occupancy("streams", bounds.streams, principal=bounds.streams_of_principal)
         self.calls = Calls()
-        self._threads = self._pool()
-        self._in_threads = 0
+        self.threads = Threads(bounds.threads, bounds.waiting)
         self._closes_store = store is not None
+        self.observers = Observers(telemetry)
+        if self.observers:  # decided here, once: who gives none pays nothing
+            self.answer = self._observed  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"
@@ -126,6 +154,11 @@ class Mux:
         """Return whether *method* is answered, by the mux itself or by its server."""
         if method == "logging/setLevel":
             return self.server.capabilities.logging is not None
+        if method == LISTEN:
+            return self.server.announcer is not None
+        if method in _SUBSCRIBING:
+            resources = self.server.capabilities.resources
+            return resources is not None and bool(resources.subscribe)
         return method in _OWN or method in self.server.methods
 
     async def end_session(self, session: Session) -> None:
@@ -133,23 +166,6 @@ class Mux:
         self.sessions.end(session)
         self.calls.cancel(session.key)
         await self.listeners.end(session.key)
-
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the pool; at most `Limits.threads` run at once.
-
-        Raises:
-            Overloaded: too many wait for that.
-        """
-        limits = self.limits
-        if self._in_threads >= limits.threads + limits.waiting:
-            raise Overloaded(f"Too many calls wait for a thread: {limits.waiting} (limit: waiting)")
-        loop = asyncio.get_running_loop()
-        work = partial(copy_context().run, _run, function, *arguments)
-        self._in_threads += 1
-        try:
-            return await loop.run_in_executor(self._threads, work)
-        finally:
-            self._in_threads -= 1
 
     async def answer(self, request: Request, channel: Channel) -> Answer:
         """Run what answers *request*, and return its answer, whatever becomes of it.
@@ -167,12 +183,16 @@ class Mux:
                     f"{type(self.server).__name__} answered {request.method} "
                     f"with {type(result).__name__}, not a result"
                 )
-            message = self.encoder.response(request.revision, request.id, result)
+            message = (
+                self.encoder.response(request.revision, request.id, result)
+                if request.route is not None
+                else self._encoded(request, result, channel.principal)
+            )
             if len(message) > self.limits.result:
                 raise ToolError(
                     f"The result is larger than {self.limits.result} bytes (limit: result)"
                 )
-            return Answer(message)
+            return Answer(message, 200, _NO_HEADERS, result)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a hook may raise anything: it costs one call
@@ -180,19 +200,59 @@ class Mux:
                 raise
             return self.failure(request, error)
 
-    def refusal(self, request: Request, error: McpError) -> Answer:
-        """Return the answer that says *error*."""
+    async def _observed(self, request: Request, channel: Channel) -> Answer:
+        """Do what `answer` does, and tell of it."""
+        marks = self.observers.began(request, channel)
+        try:
+            answer = await type(self).answer(self, request, channel)
+        except BaseException as error:
+            self.observers.ended(request, None, error, marks)
+            raise
+        self.observers.ended(request, answer.outcome, answer.raised, marks)
+        return answer
+
+    def refusal(
+        self, request: Request, error: McpError, raised: BaseException | None = None
+    ) -> Answer:
+        """Return the answer that says *error*, for what the hook *raised*."""
         message = self.encoder.error(request.revision, request.id, error)
-        return Answer(message, status_of(error, request.revision), error.headers)
+        status = status_of(error, request.revision)
+        return Answer(message, status, error.headers, error, raised)
 
     async def _unrouted(self, request: Request, channel: Channel) -> Result:
         method = request.method
         if method in _OWN:
-            return await _OWN[method](self, request)
+            return await _OWN[method](self, request, channel)
         if method in _LISTS:
             cursor = request.params.cursor  # type: ignore[attr-defined]  # a list's params
+            if cursor is not None:
+                cursor = self._cursors.open(method, channel.principal, cursor)
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
+
+    def _encoded(self, request: Request, result: Result, principal: str | None) -> bytes:
+        cursor: str | None = None
+        if isinstance(result, PaginatedResult) and result.next_cursor is not None:
+            cursor = self._cursors.seal(request.method, principal, result.next_cursor)
+        return self.encoder.response(request.revision, request.id, result, cursor)
+
+    def heard(self, wanted: SubscriptionFilter, principal: str | None) -> SubscriptionFilter:
+        """Return the part of *wanted* that *principal* can be told of.
+
+        Raises:
+            Overloaded: it has more resources than one stream may have.
+        """
+        uris, most = wanted.resource_subscriptions or (), self.limits.subscriptions
+        if len(uris) > most:
+            raise Overloaded(
+                f"A stream is subscribed to at most {most} resources (limit: subscriptions)",
+                status=429,
+            )
+        return honoured(wanted, self.server.capabilities, partial(self._has, principal))
+
+    def _has(self, principal: str | None, uri: str) -> bool:
+        route = self.find("resources/read", uri)
+        return route is not None and route.is_visible(principal)
 
     def failure(self, request: Request, error: BaseException) -> Answer:
         """Return what answers *request*, whose hook ended with *error*."""
@@ -205,24 +265,34 @@ class Mux:
         try:
             outcome = outcome_of(error, request, reference)
             if isinstance(outcome, McpError):
-                return self.refusal(request, outcome)
-            return Answer(self.encoder.response(request.revision, request.id, outcome))
+                return self.refusal(request, outcome, error)
+            message = self.encoder.response(request.revision, request.id, outcome)
+            return Answer(message, 200, _NO_HEADERS, outcome, error)
         except (TypeError, ValueError, msgspec.MsgspecError) as fault:
             # What an McpError carries is up to whoever raised it.
             logger.error("an error cannot be said [%s]", reference, exc_info=fault)
-            message = f"Internal error (reference {reference})"
-            return self.refusal(request, InternalError(message, reference=reference))
+            told = InternalError(f"Internal error (reference {reference})", reference=reference)
+            return self.refusal(request, told, fault)
 
-    async def _discover(self, request: Request) -> Result:
+    async def _discover(self, request: Request, channel: Channel) -> Result:
         return discovered(self.server.capabilities, self.server.instructions)
 
-    async def _ping(self, request: Request) -> Result:
+    async def _ping(self, request: Request, channel: Channel) -> Result:
         return Result()
 
-    async def _set_level(self, request: Request) -> Result:
+    async def _set_level(self, request: Request, channel: Channel) -> Result:
         assert isinstance(request.params, SetLevelRequestParams)
         if request.session is not None:
             await self.sessions.set_level(request.session, request.params.level)
+        return Result()
+
+    async def _subscribe(self, request: Request, channel: Channel) -> Result:
+        uri: str = request.params.uri  # type: ignore[attr-defined]  # that of either method
+        wanted = request.method == "resources/subscribe"
+        if wanted and not self._has(channel.principal, uri):
+            raise ResourceNotFound(uri)
+        if request.session is not None:
+            await self.listeners.subscribe(request.session, uri, wanted=wanted)
         return Result()
 
     async def aclose(self) -> None:
@@ -231,19 +301,17 @@ class Mux:
         A store in memory that nobody gave holds nothing that must be let go of, so that the mux
         can go on serving: a host may be started a second time.
         """
-        threads, self._threads = self._threads, self._pool()
-        threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.close()
         if self._closes_store:
             await self.store.aclose()
 
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.limits.threads, thread_name_prefix="genmcp")
 
-
-_OWN: Final[Mapping[str, Callable[[Mux, Request], Coroutine[Any, Any, Result]]]] = {
+_OWN: Final[Mapping[str, Callable[[Mux, Request, Channel], Coroutine[Any, Any, Result]]]] = {
     "server/discover": Mux._discover,
     "ping": Mux._ping,
     "logging/setLevel": Mux._set_level,
+    "resources/subscribe": Mux._subscribe,
+    "resources/unsubscribe": Mux._subscribe,
 }
 
 
@@ -255,14 +323,6 @@ def _is_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _run(function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except StopIteration as error:
-        # No future can carry it: whoever waits for this one would wait for ever.
-        raise RuntimeError("StopIteration left a function that ran in a thread") from error
 
 
 def _secret(

@@ -6,6 +6,7 @@ client resumes with the id of the last one it saw. Event 0 says that the stream 
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from threading import Lock
 from typing import Protocol
 
 import msgspec
@@ -51,6 +52,7 @@ class Replay:
         self._ttl = ttl
         self._keep = keep
         self._writers: dict[str, list[Writer]] = {}
+        self._lock = Lock()  # a session's streams may be on several event loops
 
     async def keep(self, session: str, records: Sequence[Record]) -> None:
         """Keep *records* of streams of *session*."""
@@ -85,14 +87,16 @@ class Replay:
 
     def add(self, session: str, stream: str, writer: Writer) -> None:
         """Know that *writer* writes *stream*, until it is discarded."""
-        self._writers.setdefault(_log(session, stream), []).append(writer)
+        with self._lock:
+            self._writers.setdefault(_log(session, stream), []).append(writer)
 
     def discard(self, session: str, stream: str, writer: Writer) -> None:
         """Forget that *writer* writes *stream*."""
         log = _log(session, stream)
-        self._writers[log].remove(writer)
-        if not self._writers[log]:
-            del self._writers[log]
+        with self._lock:
+            self._writers[log].remove(writer)
+            if not self._writers[log]:
+                del self._writers[log]
 
     async def check(self, session: str, stream: str) -> None:
         """Check that *stream* can be resumed.
@@ -116,7 +120,9 @@ class Replay:
         over from whoever did so far. Where some were dropped meanwhile, a comment tells how many.
         """
         log = _log(session, stream)
-        for other in self._writers.get(log, ()):
+        with self._lock:
+            others = list(self._writers.get(log, ()))
+        for other in others:
             other.hand_over()
         with self.written(session, stream, writer):
             async with aclosing(self._said(log)) as events:

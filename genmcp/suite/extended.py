@@ -8,10 +8,9 @@ from typing import Any, Final
 from genmcp.channel import Channel
 from genmcp.completion import Completer
 from genmcp.core.request import Request
-from genmcp.errors import ConfigurationError, ContractError
+from genmcp.errors import ContractError
 from genmcp.extension import Extension
 from genmcp.hook import overrides
-from genmcp.metadata import instance_of
 from genmcp.protocol.result import Result
 from genmcp.server import Route
 from genmcp.suite.kinds import Kind, Shelf, private
@@ -23,14 +22,10 @@ _READY: Final = 4096
 
 
 class Extensions:
-    """The extensions of a suite, in their order.
+    """The *extensions* of a suite, in their order."""
 
-    Raises:
-        ConfigurationError: one of *given* is none.
-    """
-
-    def __init__(self, given: Sequence[object]) -> None:
-        self._extensions = [_extension(each) for each in given]
+    def __init__(self, extensions: Sequence[Extension]) -> None:
+        self._extensions = extensions
         self._ready: dict[tuple[str, int], tuple[object, Shelf]] = {}
 
     def may_have(self, kind: Kind) -> bool:
@@ -88,13 +83,6 @@ class Extensions:
         shelf = kind.shelf([kind.route_of(component)])
         self._ready[key] = (component, shelf)  # both, so that nothing else gets the id
         return shelf
-
-
-def _extension(given: object) -> Extension:
-    made = instance_of(given, Extension)
-    if made is None:
-        raise ConfigurationError(f"{given!r} is not an Extension")
-    return made
 
 
 class Extended(Route, frozen=True, kw_only=True):

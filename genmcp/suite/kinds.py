@@ -11,12 +11,17 @@ from genmcp.completion import Completer
 from genmcp.core.request import Request
 from genmcp.errors import McpError, PromptNotFound, ResourceNotFound, ToolNotFound
 from genmcp.listing import Listing
+from genmcp.prompt.prompt import Prompt
 from genmcp.prompt.prompts import Prompts, prompt_route
+from genmcp.prompt.repo import PromptRepo, RepoRoute
 from genmcp.protocol.result import CacheableResult, PaginatedResult, Result
+from genmcp.resource.repo import ResourceRepo
+from genmcp.resource.resource import Resource
 from genmcp.resource.resources import Resources
 from genmcp.resource.route import ResourceRoute
 from genmcp.server import Route
 from genmcp.suite.tools import Tools, tool_route
+from genmcp.tool import Tool
 
 __all__ = ["KINDS", "Guarded", "Kind", "Shelf", "private"]
 
@@ -46,6 +51,8 @@ class Kind(msgspec.Struct, frozen=True):
 
     found_by: the method whose requests name one. lists: its lists, by method. route_of: makes
     the route of what a user gives. shelf: holds routes. absent: the error where there is none.
+    bases: what its classes and instances are of. mark: what its decorator leaves on functions.
+    key_of: what a route is known by.
     """
 
     name: str
@@ -54,6 +61,14 @@ class Kind(msgspec.Struct, frozen=True):
     route_of: Callable[[object], Route]
     shelf: Callable[[Sequence[Any]], Shelf]
     absent: Callable[[str], McpError]
+    bases: tuple[type, ...]
+    mark: str
+    key_of: Callable[[Any], str]
+
+    def takes(self, given: object) -> bool:
+        """Whether *given* is of this kind."""
+        fits = issubclass if isinstance(given, type) else isinstance
+        return fits(given, self.bases) or hasattr(given, self.mark)  # type: ignore[arg-type]
 
     def guarded(self, route: Any, key: str) -> Route | None:
         """Return *route* as it is found under *key*: itself where everybody may see it."""
@@ -99,6 +114,9 @@ KINDS: Final = (
         tool_route,
         Tools,
         ToolNotFound,
+        (Tool,),
+        "__genmcp_tool__",
+        lambda route: route.definition.name,
     ),
     Kind(
         "resources",
@@ -110,6 +128,9 @@ KINDS: Final = (
         ResourceRoute.of,
         Resources,
         ResourceNotFound,
+        (Resource, ResourceRepo),
+        "",
+        lambda route: route.pattern,
     ),
     Kind(
         "prompts",
@@ -118,5 +139,8 @@ KINDS: Final = (
         prompt_route,
         Prompts,
         PromptNotFound,
+        (Prompt, PromptRepo),
+        "__genmcp_prompt__",
+        lambda route: route.prefix if isinstance(route, RepoRoute) else route.definition.name,
     ),
 )

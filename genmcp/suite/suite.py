@@ -1,6 +1,7 @@
 """The ready-made server: tools, resources and prompts under one name."""
 
 from collections.abc import Collection, Coroutine, Sequence
+from threading import Lock
 from typing import Any, Final, TypedDict
 
 import msgspec
@@ -12,18 +13,15 @@ from genmcp.core.request import Request
 from genmcp.errors import ConfigurationError, MethodNotFound
 from genmcp.extension import Extension
 from genmcp.metadata import check_metadata
-from genmcp.protocol.capabilities import (
-    PromptsCapability,
-    ResourcesCapability,
-    ServerCapabilities,
-    ToolsCapability,
-)
+from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
 from genmcp.protocol.implementation import Icon, Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Route, Server
-from genmcp.suite.extended import Extended, Extensions
-from genmcp.suite.kinds import KINDS, Kind, Shelf, private
+from genmcp.subscription import Announcer
+from genmcp.suite.extended import Extended
+from genmcp.suite.kinds import KINDS, private
+from genmcp.suite.stock import TOOLS, Part, Stock, extension_part, parts_of
 
 __all__ = ["About", "Components", "Suite"]
 
@@ -101,24 +99,13 @@ class Suite(Server):
             icons=self._about.icons,
         )
         self._page_size = page_size
-        self._extensions = Extensions(components.get("extensions", ()))
-        self._shelves = {
-            kind.name: _shelf(kind, components.get(kind.name, ()))  # type: ignore[arg-type]
-            for kind in KINDS
-        }
-        self._tools = {
-            route.definition.name: _TOOLS.guarded(route, route.definition.name)
-            for route in self._shelves["tools"].routes
-        }
-        self._extended = {kind.name for kind in KINDS if self._extensions.may_have(kind)}
-        offered = {name for name, shelf in self._shelves.items() if shelf.routes} | self._extended
-        self._capabilities = self._offered(offered)
-        self._methods = _methods(offered, completes=self._capabilities.completions is not None)
+        self._announcer = Announcer()
+        self._changing = Lock()
+        parts = [Part.of(kind, each) for kind in KINDS for each in components.get(kind.name, ())]  # type: ignore[attr-defined]
+        self._take(Stock([*parts, *map(extension_part, components.get("extensions", ()))]))
 
     def __repr__(self) -> str:
-        counts = [(len(shelf.routes), name) for name, shelf in self._shelves.items()]
-        held = [f"{count} {name}" for count, name in counts if count or name == "tools"]
-        return f"<Suite {self._info.name} {self._info.version}, {', '.join(held)}>"
+        return f"<Suite {self._info.name} {self._info.version}, {self._stock!r}>"
 
     @property
     def info(self) -> Implementation:
@@ -133,12 +120,54 @@ class Suite(Server):
     @property
     def capabilities(self) -> ServerCapabilities:
         """Tools, log messages from them, and what else there is."""
-        return self._capabilities
+        return self._stock.capabilities
 
     @property
     def methods(self) -> Collection[str]:
         """The methods of tools, and of what else there is."""
-        return self._methods
+        return self._stock.methods
+
+    @property
+    def announcer(self) -> Announcer:
+        """What says that something has changed here; `add` and `remove` use it."""
+        return self._announcer
+
+    def add(self, *components: object) -> None:
+        """Add tools, resources, prompts and extensions behind those there are, all or none.
+
+        Each is what the suite is made of. Whoever listens is told which lists have changed;
+        calls that run go on. It may be called from any thread.
+
+        Raises:
+            ConfigurationError: one of them is none of these, is wrong, or is a tool whose name
+                another has.
+        """
+        added = [part for each in components for part in parts_of(each)]
+        with self._changing:
+            self._take(Stock([*self._stock.parts, *added]))
+        self._tell(added)
+
+    def remove(self, *components: object) -> None:
+        """Remove what was given, or is known by a name, URI, or prefix; all or none.
+
+        A resource repository, and a wildcard, are known by their prefix with a `*` behind it.
+        Calls that run go on. What extensions yield is theirs.
+
+        Raises:
+            ConfigurationError: there is no such thing.
+        """
+        with self._changing:
+            parts = self._stock.parts
+            for each in components:
+                if not any(part.is_known_as(each) for part in parts):
+                    raise ConfigurationError(f"Suite: there is no {each!r} to remove")
+            gone = [part for part in parts if any(map(part.is_known_as, components))]
+            self._take(Stock([part for part in parts if part not in gone]))
+        self._tell(gone)
+
+    def resource_updated(self, uri: str) -> None:
+        """Tell whoever subscribed to the resource *uri* that it holds something else now."""
+        self._announcer.resource_updated(uri)
 
     def find(self, method: str, key: str) -> Route | None:
         """Return the tool or prompt called *key*, or the resource there.
@@ -152,9 +181,10 @@ class Suite(Server):
         kind = _FOUND_BY.get(method)
         if kind is None:
             return None
-        found = kind.guarded(self._shelves[kind.name].find(key), key)
-        if found is None and kind.name in self._extended:
-            return Extended(kind=kind, key=key, extensions=self._extensions)
+        stock = self._stock
+        found = kind.guarded(stock.shelves[kind.name].find(key), key)
+        if found is None and kind.name in stock.extended:
+            return Extended(kind=kind, key=key, extensions=stock.extensions)
         return found
 
     def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result]:
@@ -168,11 +198,12 @@ class Suite(Server):
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return what is listed, in the order it was given."""
         kind = _LISTED_BY[method]
-        size = self._page_size or (_TOOLS_OF_A_PAGE if kind is _TOOLS else _OTHERS_OF_A_PAGE)
-        shelf = self._shelves[kind.name]
-        if kind.name not in self._extended:
+        size = self._page_size or (_TOOLS_OF_A_PAGE if kind is TOOLS else _OTHERS_OF_A_PAGE)
+        stock = self._stock
+        shelf = stock.shelves[kind.name]
+        if kind.name not in stock.extended:
             return await kind.lists[method](shelf).page(cursor, channel, size=size)
-        shelf = await self._extensions.shelf(kind, shelf, channel)
+        shelf = await stock.extensions.shelf(kind, shelf, channel)
         return private(await kind.lists[method](shelf).page(cursor, channel, size=size))
 
     async def _complete(self, request: Request, channel: Channel) -> CompleteResult:
@@ -183,31 +214,24 @@ class Suite(Server):
             kind, key = _PROMPTS, ref.name
         else:
             kind, key = _RESOURCES, ref.uri
-        completer = self._shelves[kind.name].completer(key, channel.principal)
-        if completer is None and kind.name in self._extended:
-            completer = await self._extensions.completer(kind, key, channel)
+        stock = self._stock
+        completer = stock.shelves[kind.name].completer(key, channel.principal)
+        if completer is None and kind.name in stock.extended:
+            completer = await stock.extensions.completer(kind, key, channel)
         return await complete(request, channel, completer)
 
-    def _offered(self, kinds: Collection[str]) -> ServerCapabilities:
-        completes = any(shelf.completes for shelf in self._shelves.values())
-        return ServerCapabilities(
-            logging={},
-            tools=ToolsCapability(),
-            resources=ResourcesCapability() if "resources" in kinds else None,
-            prompts=PromptsCapability() if "prompts" in kinds else None,
-            completions={} if completes or self._extended - {"tools"} else None,
-        )
+    def _take(self, stock: Stock) -> None:
+        self._stock = stock
+        self._tools = stock.tools
+
+    def _tell(self, parts: Sequence[Part]) -> None:
+        for kind in dict.fromkeys(kind for part in parts for kind in part.kinds):
+            getattr(self._announcer, f"{kind}_list_changed")()
 
 
-_TOOLS, _RESOURCES, _PROMPTS = KINDS
+_, _RESOURCES, _PROMPTS = KINDS
 _FOUND_BY: Final = {kind.found_by: kind for kind in KINDS}
 _LISTED_BY: Final = {method: kind for kind in KINDS for method in kind.lists}
-
-
-def _methods(kinds: Collection[str], *, completes: bool) -> frozenset[str]:
-    offered = [kind for kind in KINDS if kind is _TOOLS or kind.name in kinds]
-    methods = {method for kind in offered for method in (kind.found_by, *kind.lists)}
-    return frozenset(methods | {"completion/complete"} if completes else methods)
 
 
 def _check(components: Components) -> None:
@@ -216,13 +240,3 @@ def _check(components: Components) -> None:
             raise TypeError(f"Suite takes no {option!r}")
         if not isinstance(given, list | tuple):
             raise ConfigurationError(f"Suite: {option} must be a list of {option}, not {given!r}")
-
-
-def _shelf(kind: Kind, components: Sequence[object]) -> Shelf:
-    routes = [kind.route_of(each) for each in components]
-    shelf = kind.shelf(routes)
-    if kind is _TOOLS and len(shelf.routes) < len(routes):
-        names = [route.definition.name for route in routes]  # type: ignore[attr-defined]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"Suite: two tools are called {twice!r}")
-    return shelf

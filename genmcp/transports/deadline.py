@@ -19,11 +19,12 @@ class Deadline:
     waits for something. A deadline can be brought forward.
     """
 
-    __slots__ = ("_handle", "_over", "_seconds", "_task")
+    __slots__ = ("_ends", "_handle", "_over", "_seconds", "_task")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._over = False
+        self._ends = 0
         self._task: asyncio.Task[Any] | None = None
         self._handle: asyncio.TimerHandle | None = None
 
@@ -44,16 +45,21 @@ class Deadline:
         return result
 
     async def _waited(self, work: Coroutine[Any, Any, T]) -> T:
-        self._task = asyncio.current_task()
+        self._task = task = asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling()
         self._handle = asyncio.get_running_loop().call_later(self._seconds, self._end)
         try:
             return await work
         except asyncio.CancelledError:
-            if self._over and self._task is not None and self._task.uncancel() == 0:
+            if self._over and task.cancelling() - self._ends <= cancelling:
                 raise TimeoutError from None
             raise
         finally:
             self._handle.cancel()
+            self._handle = None
+            for _ in range(self._ends):
+                task.uncancel()
 
     def hasten(self, seconds: float) -> None:
         """Give no more than *seconds* from now on."""
@@ -65,4 +71,5 @@ class Deadline:
     def _end(self) -> None:
         assert self._task is not None
         self._over = True
+        self._ends += 1
         self._task.cancel()

@@ -79,7 +79,7 @@ class Endpoint:
             raise ConfigurationError(f"principal takes a plain function, not {principal!r}")
         self.mux = target if isinstance(target, Mux) else Mux(target)
         self._owns_mux = self.mux is not target
-        self._gate = Gate(security or Security(), self.mux.limits.headers)
+        self._gate = Gate(security or Security(), self.mux.limits.header)
         self._principal = principal
         self._copied = tuple(copy_assigns)
         self._heartbeat = heartbeat
@@ -104,10 +104,7 @@ class Endpoint:
         except ClientLeft:
             pass  # nobody is there to be told
         except Exception as error:
-            told = error if isinstance(error, McpError) else _unexpected(error)
-            if visit.answered:
-                raise
-            await _refuse(visit, told)
+            await _fail(visit, error)
 
     def route(self, path: str) -> "Route":
         """Return a Starlette route that answers at *path*, with and without a slash at its end.
@@ -119,6 +116,32 @@ class Endpoint:
         from genmcp.transports.route import EndpointRoute
 
         return EndpointRoute(path, self)
+
+    def sse_route(self, path: str) -> "Route":
+        """Return a Starlette route for clients that speak nothing but HTTP+SSE of 2024-11-05.
+
+        They open an event stream at *path*, and are told there where to send messages: to the
+        same path, with their session in its query. Everyone else is better served by `route`.
+        """
+        if not path.startswith("/"):
+            raise ConfigurationError(f"sse_route: a path begins with a slash, unlike {path!r}")
+        from genmcp.transports.route import EndpointRoute
+        from genmcp.transports.sse_pair import SsePair
+
+        return EndpointRoute(path, SsePair(self._admitted))
+
+    async def _admitted(
+        self, scope: Scope, receive: Receive, send: Send, serve: Callable[[Visit], Awaitable[None]]
+    ) -> None:
+        """Let *serve* answer an HTTP request, if it may come in."""
+        visit = Visit(self.mux, self._shutdown, self._heartbeat, receive, send)
+        try:
+            self._admit(visit, scope)
+            await serve(visit)
+        except ClientLeft:
+            pass  # nobody is there to be told
+        except Exception as error:
+            await _fail(visit, error)
 
     async def aclose(self) -> None:
         """End what is open on this event loop, and close the mux if it was made here.
@@ -187,17 +210,19 @@ def _unexpected(error: Exception) -> InternalError:
 
 async def _post(visit: Visit) -> None:
     table = visit.table
-    visit.streams = judge_post(table.get(b"content-type", b""), table.get(b"accept", b"*/*"))
     mux = visit.mux
+    visit.streams = judge_post(
+        table.get(b"content-type", b""), table.get(b"accept", b"*/*"), mux.limits.header
+    )
     body = await read_body(visit.receive, table.get(b"content-length"), mux.limits)
     try:
         jsonrpc.check(body, mux.limits.depth)
         request = request_at_once(table, body, mux)
         if request is None:
             message = jsonrpc.parse(body)
-    except McpError as error:
+    except Exception:
         visit.id = jsonrpc.id_of(body)
-        raise error from None
+        raise
     if request is not None:
         visit.id = request.id
         await Responder(visit).serve(request)
@@ -212,7 +237,7 @@ def _answered(
     if isinstance(message, list):
         return legacy.post_batch(visit, message)
     if message.method is not None:
-        visit.id = message.request_id
+        visit.id, visit.method = message.request_id, message.method
     era = era_of(visit.table, message)
     if era is Era.SESSION:
         return legacy.post(visit, message)
@@ -242,7 +267,16 @@ async def _not_allowed(visit: Visit) -> None:
     raise NotAllowed("This endpoint takes POST, and GET and DELETE within a session", *_METHODS)
 
 
+async def _fail(visit: Visit, error: Exception) -> None:
+    """Answer with *error*; what came too late to be answered goes to the host."""
+    told = error if isinstance(error, McpError) else _unexpected(error)
+    if visit.answered:
+        raise error
+    await _refuse(visit, told)
+
+
 async def _refuse(visit: Visit, error: McpError) -> None:
+    visit.reject(error, id=visit.id, method=visit.method)
     body = jsonrpc.encode_error(visit.id, error)
     with suppress(ClientLeft):
         await visit.reply(error.status, body, encoded(error.headers))

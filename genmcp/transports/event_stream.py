@@ -1,16 +1,16 @@
-"""Event streams that no call writes: a session's own stream, and streams that are resumed."""
+"""Event streams that no call writes: those of listeners, and streams that are resumed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from typing import Final
 
 from genmcp.core.actions import Action, Begin, Chunk, End
-from genmcp.stores.waiter import Waiter
-from genmcp.transports.asgi import ClientLeft, Headers, Receive, Send, left, perform
+from genmcp.transports.asgi import ClientLeft, Receive, left, perform
+from genmcp.transports.visit import Visit
 from genmcp.wire.sse import COMMENT
 
-__all__ = ["EventStream"]
-
+__all__ = ["EventStream", "place"]
 
 _LAST_WORDS: Final = 1.0
 """How many seconds the end of a stream may take to be written."""
@@ -19,34 +19,50 @@ _LAST_WORDS: Final = 1.0
 class EventStream:
     """Sends what a source yields until it ends, the client leaves, or it is told to stop.
 
-    *heartbeat* is how many seconds of silence a comment breaks.
+    *heartbeat* is how many seconds of silence a comment breaks. *farewell* is the event that
+    tells the client that it was the server who ended the stream.
     """
 
     idle = True
 
-    def __init__(self, send: Send, *, headers: Headers, heartbeat: float, stall: float) -> None:
-        self._send = send
-        self._headers = headers
-        self._heartbeat = heartbeat
-        self._stall = stall
-        self._stopped = Waiter()
+    def __init__(self, visit: Visit, *, farewell: bytes = b"") -> None:
+        self._visit = visit
+        self._heartbeat = visit.heartbeat
+        self._stall = visit.mux.limits.stall
+        self._farewell = farewell
+        self._stopped = visit.loop.create_future()
 
     def stop(self) -> None:
         """End the stream; its client may come back elsewhere. From any thread."""
-        self._stopped.wake()
+        with suppress(RuntimeError):  # the loop was closed, and the stream went with it
+            self._visit.loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        if not self._stopped.done():
+            self._stopped.set_result(None)
 
     def hand_over(self) -> None:
         """Leave the stream to another connection of its client, which is there already."""
         self.stop()
 
-    async def serve(self, source: AsyncIterator[bytes], receive: Receive) -> None:
-        """Send the events of *source*, which are complete in the form they have on the wire.
+    async def serve(self, source: AsyncGenerator[bytes, None]) -> None:
+        """Answer with the events of *source*, which have the form they have on the wire.
 
         Raises:
             ClientLeft: a write told of it.
         """
+        visit = self._visit
+        visit.answered = True
+        visit.shutdown.add(self)
+        try:
+            async with aclosing(source):
+                await self._serve(source, visit.receive)
+        finally:
+            visit.shutdown.discard(self)
+
+    async def _serve(self, source: AsyncIterator[bytes], receive: Receive) -> None:
         loop = asyncio.get_running_loop()
-        ends = {loop.create_task(self._stopped.wait()), loop.create_task(left(receive))}
+        ends = {self._stopped, loop.create_task(left(receive))}
         following = loop.create_task(_next(source))
         try:
             await self._perform(Begin(), ends)
@@ -66,16 +82,16 @@ class EventStream:
                     break
                 else:
                     await self._perform(Chunk(COMMENT), ends)
-            await self._perform(End(), ())
+            await self._perform(End(self._farewell), ())
         finally:
             for task in (following, *ends):
                 task.cancel()
             await asyncio.gather(following, *ends, return_exceptions=True)
 
-    async def _perform(self, action: Action, ends: Collection["asyncio.Task[None]"]) -> None:
+    async def _perform(self, action: Action, ends: Collection["asyncio.Future[None]"]) -> None:
         """Write, for as long as the client reads and none of *ends* has come."""
         writing = asyncio.get_running_loop().create_task(
-            perform([action], self._send, self._headers)
+            perform([action], self._visit.send, self._visit.headers)
         )
         await asyncio.sleep(0)  # a write that nothing holds up is done after this
         try:
@@ -94,3 +110,19 @@ class EventStream:
 
 async def _next(source: AsyncIterator[bytes]) -> bytes | None:
     return await anext(source, None)
+
+
+@contextmanager
+def place(visit: Visit) -> Iterator[None]:
+    """Take a place among the streams that are open at once.
+
+    Raises:
+        Overloaded: there is none for this principal.
+    """
+    streams, principal = visit.mux.streams, visit.principal
+    streams.check(principal=principal)
+    streams.take(principal=principal)
+    try:
+        yield
+    finally:
+        streams.leave(principal=principal)

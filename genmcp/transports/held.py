@@ -23,7 +23,7 @@ from genmcp.protocol.notifications import (
 )
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Value
-from genmcp.transports.asgi import encoded, left
+from genmcp.transports.asgi import ClientLeft, encoded, left
 from genmcp.transports.outgoing import Outgoing
 from genmcp.transports.pace import Newest, Pace
 from genmcp.transports.visit import Visit
@@ -109,7 +109,7 @@ class Held:
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification; return whether the client takes any."""
         message = self._visit.mux.encoder.notification(request.revision, method, params)
-        full = self._outgoing.full and self._exchange.state is State.STREAMING
+        full = self._outgoing.full and self._exchange.state is not State.WAITING
         if isinstance(params, ProgressNotificationParams):
             self._newest.offer(request, message, room=not full)
         else:
@@ -166,7 +166,9 @@ class Held:
         if self._watch is None:
             self._begin()
 
-    def release(self, request: Request) -> Reason | None:
+    def release(
+        self, request: Request, cancelled: asyncio.CancelledError | None = None
+    ) -> Reason | None:
         """Take in that a hook has ended; return why it was cancelled, if it was.
 
         Raises:
@@ -178,14 +180,14 @@ class Held:
         self._visit.mux.held.leave(principal=self._visit.principal, tool=tool_of(request))
         if request.session is not None:
             self._visit.mux.calls.discard(request.session, hook)
-        return hook.end()
+        return hook.end(cancelled)
 
     def take(self, request: Request, answer: Answer) -> None:
         """Take in what answers *request*."""
-        if self._exchange.closed:
+        if self.closed:
             return
         self._newest.finish(request)
-        if answer.headers:
+        if answer.headers and not self._exchange.batch:
             self._outgoing.headers = [*self._outgoing.headers, *encoded(answer.headers)]
         self._outgoing.push(self._exchange.answer(answer.message, answer.status))
 
@@ -225,8 +227,7 @@ class Held:
         """Leave nothing behind: no asyncio.Task, no stream that somebody could wait for."""
         self._over = True
         for request in list(self._hooks):
-            with suppress(asyncio.CancelledError):
-                self.release(request)
+            self.release(request)
         self._visit.answered = self._outgoing.begun
         self._newest.close()
         if self._timer is not None:
@@ -236,10 +237,12 @@ class Held:
             self._watch.cancel()
             tasks.append(self._watch)
             self._uncount()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._resumable and self._session is not None:
-            with suppress(StoreError):
-                await self._visit.mux.replay.end(self._session, self._stream or "")
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            if self._resumable and self._session is not None:
+                with suppress(StoreError):
+                    await self._visit.mux.replay.end(self._session, self._stream or "")
 
     def stop(self) -> None:
         """Cancel what still runs, and say so to the client: the server is going away."""
@@ -249,6 +252,12 @@ class Held:
     def hasten(self) -> None:
         """Give the client no more than a moment to read what is left."""
         self._outgoing.hasten()
+
+    async def say_last_words(self) -> None:
+        """Send what is left if the client reads it at once, and nobody cancels this again."""
+        self.hasten()
+        with suppress(ClientLeft, asyncio.CancelledError):
+            await self.finish()
 
     def _leave(self) -> None:
         if self._exchange.leave():
@@ -277,9 +286,10 @@ class Held:
     async def _keep(self, records: Sequence[Record]) -> None:
         if self._session is None:
             return
-        self._resumable = not records[-1].last
+        self._resumable = True
         try:
             await self._visit.mux.replay.keep(self._session, records)
+            self._resumable = not records[-1].last
         except StoreError as error:
             # Its client is still told; only one that lost its connection cannot come back.
             logger.warning("what a stream says cannot be kept for resuming it: %s", error)

@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import (
@@ -18,13 +18,13 @@ from genmcp.errors import InvalidRequest, McpError, NotAllowed
 from genmcp.mux.listeners import LISTENER
 from genmcp.protocol.notifications import CancelledNotificationParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
-from genmcp.transports.event_stream import EventStream
+from genmcp.transports.event_stream import EventStream, place
 from genmcp.transports.responder import Responder
 from genmcp.transports.visit import Visit
 from genmcp.wire.http import judge_get
 from genmcp.wire.jsonrpc import Message
 
-__all__ = ["delete", "get", "initialize", "post", "post_batch"]
+__all__ = ["delete", "get", "initialize", "post", "post_batch", "take"]
 
 
 async def initialize(visit: Visit, message: Message) -> None:
@@ -54,10 +54,11 @@ def post(visit: Visit, message: Message) -> Awaitable[None]:
         try:
             request = session_request(session, message, visit.mux)
         except McpError as error:
+            _reject(visit, session, message, error)
             answer = visit.mux.encoder.error(session.revision, message.request_id, error)
             return visit.reply(200, answer)
         return Responder(visit).serve(request)
-    _take(visit, session, message)
+    take(visit, session, message)
     return visit.reply(202)
 
 
@@ -77,7 +78,7 @@ def post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -> Await
         else:
             # The others are not refused for one response that comes too late.
             with suppress(InvalidRequest):
-                _take(visit, session, member)
+                take(visit, session, member)
     if not asked:
         return visit.reply(202)
     return _served(visit, session, asked)
@@ -91,34 +92,14 @@ async def get(visit: Visit) -> None:
     """
     session = _session(visit)
     judge_get(visit.table)
-    streams = visit.mux.streams
-    streams.check(principal=visit.principal)
-    streams.take(principal=visit.principal)
-    try:
-        await _stream(visit, session)
-    finally:
-        streams.leave(principal=visit.principal)
-
-
-async def _stream(visit: Visit, session: Session) -> None:
-    last = visit.table.get(b"last-event-id")
-    stream = EventStream(
-        visit.send,
-        headers=visit.headers,
-        heartbeat=visit.heartbeat,
-        stall=visit.mux.limits.stall,
-    )
-    if last is None:
-        source = visit.mux.listeners.listen(session.key)
-    else:
-        source = await _resumed(visit, session, last.strip().decode("latin-1"), stream)
-    visit.answered = True
-    visit.shutdown.add(stream)
-    try:
-        async with aclosing(source):
-            await stream.serve(source, visit.receive)
-    finally:
-        visit.shutdown.discard(stream)
+    with place(visit):
+        stream = EventStream(visit)
+        last = visit.table.get(b"last-event-id")
+        if last is None:
+            source = visit.mux.listeners.listen(session)
+        else:
+            source = await _resumed(visit, session, last.strip().decode("latin-1"), stream)
+        await stream.serve(source)
 
 
 async def delete(visit: Visit) -> None:
@@ -147,11 +128,13 @@ def _served(
     encoder = visit.mux.encoder
     for message in asked:
         if isinstance(message, InvalidRequest):
+            visit.reject(message, id=message.id, session=session.key)
             refused.append(encoder.error(session.revision, message.id, message))
             continue
         try:
             requests.append(session_request(session, message, visit.mux))
         except McpError as error:
+            _reject(visit, session, message, error)
             refused.append(encoder.error(session.revision, message.request_id, error))
     exchange = exchange_of(
         requests,
@@ -164,7 +147,11 @@ def _served(
     return Responder(visit).serve_batch(exchange, requests, refused)
 
 
-def _take(visit: Visit, session: Session, message: Message) -> None:
+def _reject(visit: Visit, session: Session, message: Message, error: McpError) -> None:
+    visit.reject(error, id=message.request_id, method=message.method, session=session.key)
+
+
+def take(visit: Visit, session: Session, message: Message) -> None:
     """Take a notification or a response in.
 
     Raises:
@@ -183,7 +170,7 @@ def _take(visit: Visit, session: Session, message: Message) -> None:
 
 _CANCELLED = REVISION.methods["notifications/cancelled"]
 
-_PLACE = re.compile(r"[0-9]{1,15}")
+_NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 async def _resumed(
@@ -194,10 +181,10 @@ async def _resumed(
     Raises:
         InvalidRequest: there is no such stream, or it is not kept any more.
     """
-    stream, _, place = last.partition("/")
+    stream, _, number = last.partition("/")
     if stream == LISTENER:
-        return visit.mux.listeners.listen(session.key, after=place)
-    if not _PLACE.fullmatch(place):
+        return visit.mux.listeners.listen(session, after=number)
+    if not _NUMBER.fullmatch(number):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
     await visit.mux.replay.check(session.key, stream)
-    return visit.mux.replay.resume(session.key, stream, int(place), reader)
+    return visit.mux.replay.resume(session.key, stream, int(number), reader)

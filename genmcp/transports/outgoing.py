@@ -109,9 +109,11 @@ class Outgoing(msgspec.Struct, eq=False):
     async def _write(self, wake: asyncio.Event) -> None:
         while self._ready or not self._finishing:
             wake.clear()
-            await self._flush()
-            if self._sent is not None:
-                self._sent.set()
+            try:
+                await self._flush()
+            finally:
+                if self._sent is not None:
+                    self._sent.set()
             if not self._ready and not self._finishing:
                 await wake.wait()
 

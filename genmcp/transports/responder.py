@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
 from threading import Lock
 from typing import Any, Final
 
@@ -12,12 +11,15 @@ from genmcp.channel import Channel
 from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
 from genmcp.errors import Overloaded
+from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.mux.calls import Reason
-from genmcp.mux.mux import Answer
+from genmcp.mux.mux import AT_ONCE, LISTEN, Answer
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
-from genmcp.transports.asgi import ClientLeft, encoded, reply
+from genmcp.subscription import Announcer
+from genmcp.transports.asgi import encoded, reply
 from genmcp.transports.held import Held, tool_of
+from genmcp.transports.listening import listen
 from genmcp.transports.steps import resume
 from genmcp.transports.visit import Visit
 
@@ -48,6 +50,8 @@ class Responder(msgspec.Struct, eq=False):
         Its hook has run up to its first wait; one that had none, and said nothing on the way,
         costs nothing more.
         """
+        if request.route is None and request.method == LISTEN:
+            return listen(self.visit, request)
         self._request = request
         begun = self._begin(request)
         if isinstance(begun, Answer) and self._held is None:
@@ -64,18 +68,16 @@ class Responder(msgspec.Struct, eq=False):
             held.take(request, begun if isinstance(begun, Answer) else await begun)
             await held.finish()
         except asyncio.CancelledError:
-            await self._tell_cancelled(request, held)
+            # By the host, or by the hook itself: whoever waits is told.
+            held.take(request, self._cancelled(request))
+            await held.say_last_words()
             raise
         finally:
             self._over = True
             await held.end()
 
-    async def _tell_cancelled(self, request: Request, held: Held) -> None:
-        """Tell whoever waits that the host, or the hook itself, has ended the call."""
-        held.take(request, self.visit.mux.refusal(request, Overloaded("The call was cancelled")))
-        held.hasten()
-        with suppress(ClientLeft, asyncio.CancelledError):
-            await held.finish()
+    def _cancelled(self, request: Request) -> Answer:
+        return self.visit.mux.refusal(request, Overloaded("The call was cancelled"))
 
     async def serve_batch(
         self, exchange: Exchange, requests: Sequence[Request], refused: Sequence[bytes]
@@ -83,22 +85,36 @@ class Responder(msgspec.Struct, eq=False):
         """Answer *requests*, each hook in an asyncio.Task of its own; *refused* are answered."""
         session = requests[0].session if requests else None
         self._held = held = Held(self.visit, exchange, session)
-        hooks = [asyncio.create_task(self._answer_member(request, held)) for request in requests]
+        left = dict.fromkeys(requests)
+        hooks = [asyncio.create_task(self._answer_member(each, held, left)) for each in requests]
         try:
             for message in refused:
                 held.refuse(message)
-            await asyncio.gather(*hooks)
+            for ended in await asyncio.gather(*hooks, return_exceptions=True):
+                # One that its own hook has cancelled does not take the others along.
+                if isinstance(ended, Exception):
+                    raise ended
+            for request in left:
+                held.take(request, self._cancelled(request))
             await held.finish()
+        except asyncio.CancelledError:
+            for request in left:
+                held.take(request, self._cancelled(request))
+            await held.say_last_words()
+            raise
         finally:
             self._over = True
             for hook in hooks:
                 hook.cancel()
-            await asyncio.gather(*hooks, return_exceptions=True)
-            await held.end()
+            try:
+                await asyncio.gather(*hooks, return_exceptions=True)
+            finally:  # a host may cancel again and again
+                await held.end()
 
-    async def _answer_member(self, request: Request, held: Held) -> None:
+    async def _answer_member(self, request: Request, held: Held, left: dict[Request, None]) -> None:
         begun = self._begin(request)
         held.take(request, begun if isinstance(begun, Answer) else await begun)
+        del left[request]
 
     def _begin(self, request: Request) -> Begun:
         """Run the hook of *request* here, up to its first wait; return its answer, or the rest.
@@ -108,13 +124,17 @@ class Responder(msgspec.Struct, eq=False):
         """
         visit = self.visit
         mux = visit.mux
-        if mux.held.full and request.route is not None:  # what the mux answers itself never waits
+        if mux.held.full and request.method not in AT_ONCE:
             try:
                 mux.held.check(principal=visit.principal, tool=tool_of(request))
             except Overloaded as error:  # its status counts on every revision: nothing has begun
+                method, session = request.method, request.session
+                visit.reject(error, id=request.id, method=method, session=session)
                 return msgspec.structs.replace(mux.refusal(request, error), status=error.status)
         channel = Channel(request, self, visit.principal, mux.assigns, visit.copied)
         work = mux.answer(request, channel)
+        if ClientLogHandler.made:
+            work = forwarding(channel, work)
         try:
             waited = work.send(None)
         except StopIteration as done:
@@ -129,9 +149,12 @@ class Responder(msgspec.Struct, eq=False):
     ) -> Answer:
         """Go on with *work*, which waits; return what is said of it in the end."""
         answer = _NO_ANSWER
-        with suppress(asyncio.CancelledError):
+        cancelled: asyncio.CancelledError | None = None
+        try:
             answer = await work
-        reason = held.release(request)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        reason = held.release(request, cancelled)
         if reason is Reason.ASKED:
             return _NO_ANSWER
         if reason is Reason.STOPPING and answer is _NO_ANSWER:
@@ -151,6 +174,11 @@ class Responder(msgspec.Struct, eq=False):
     def closed(self) -> bool:
         """Whether the response is over."""
         return self._over or (self._held is not None and self._held.closed)
+
+    @property
+    def announcer(self) -> Announcer:
+        """What tells of changes of the server."""
+        return self.visit.mux.announcer
 
     def note(
         self, request: Request, method: str, params: Value | None
@@ -174,4 +202,4 @@ class Responder(msgspec.Struct, eq=False):
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the mux's pool."""
-        return await self.visit.mux.in_thread(function, *arguments)
+        return await self.visit.mux.threads.run(function, *arguments)

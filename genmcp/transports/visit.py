@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from genmcp.errors import McpError
 from genmcp.mux.mux import Mux
+from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.meta import RequestId
 from genmcp.transports.asgi import Headers, Receive, Send, reply
 from genmcp.transports.shutdown import Shutdown
@@ -20,8 +22,8 @@ class Visit(msgspec.Struct, eq=False):
 
     table: its headers. headers: what every answer to it carries besides. streams: whether the
     client takes event streams. principal: who it was authenticated as. copied: the assigns copied
-    from the host's request. id: that of the JSON-RPC request it carries, once that is known.
-    answered: whether the response has begun. loop, thread: where it is served.
+    from the host's request. id, method: those of the JSON-RPC request it carries, once they are
+    known. answered: whether the response has begun. loop, thread: where it is served.
     """
 
     mux: Mux
@@ -35,6 +37,7 @@ class Visit(msgspec.Struct, eq=False):
     principal: str | None = None
     copied: Mapping[str, Any] | None = None
     id: RequestId | None = None
+    method: str | None = None
     answered: bool = False
     loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
     thread: int = msgspec.field(default_factory=threading.get_ident)
@@ -45,3 +48,22 @@ class Visit(msgspec.Struct, eq=False):
         return reply(
             self.send, status, body, [*self.headers, *headers] if headers else self.headers
         )
+
+    def reject(
+        self,
+        error: McpError,
+        *,
+        id: RequestId | None = None,
+        method: str | None = None,
+        session: str | None = None,
+    ) -> None:
+        """Tell telemetry of *error*, which answers what never became a request."""
+        claimed = self.table.get(b"mcp-method", b"").decode("latin-1")
+        rejection = Rejection(
+            error=error,
+            id=id,
+            method=method or claimed or None,
+            principal=self.principal,
+            session=session,
+        )
+        self.mux.observers.rejected(rejection)

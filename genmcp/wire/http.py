@@ -92,10 +92,10 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gate:
-    """Judges heads by one `Security`; their values may have *largest* bytes together."""
+    """Judges heads by one `Security`; each header that is judged may have *most* bytes."""
 
-    def __init__(self, security: Security, largest: int = 32 * 1024) -> None:
-        self._largest = largest
+    def __init__(self, security: Security, most: int = 8 * 1024) -> None:
+        self._most = most
         self._origins = frozenset(origin.lower() for origin in security.allowed_origins)
         hosts = security.allowed_hosts
         self._hosts = None if hosts is None else tuple(host.lower() for host in hosts)
@@ -110,14 +110,10 @@ class Gate:
 
         Raises:
             Refused: 400 for a header sent twice, 403 for the origin, 421 for the host, 431 for
-                more than may be.
+                one that is too large.
         """
         pairs = headers if isinstance(headers, list) else list(headers)
         table = dict(pairs)
-        if len(b"".join(table.values())) > self._largest:
-            raise Refused(
-                f"The head is larger than {self._largest} bytes (limit: headers)", status=431
-            )
         if len(table) != len(pairs):
             table = _joined(pairs)
         self._check(table.get(b"origin"), table.get(b"host", b""), peer)
@@ -127,8 +123,9 @@ class Gate:
         """Check who asks; who was found good is remembered.
 
         Raises:
-            Refused: 403 for the origin, 421 for the host.
+            Refused: 403 for the origin, 421 for the host, 431 for one that is too large.
         """
+        _check_sizes(self._most, origin=origin, host=host)
         loopback = is_loopback(peer)
         if origin is not None and not self._judge_origin(origin, loopback):
             raise Refused(
@@ -165,12 +162,14 @@ class Gate:
 
 
 @lru_cache(maxsize=128)
-def judge_post(content_type: bytes, accept: bytes) -> bool:
+def judge_post(content_type: bytes, accept: bytes, most: int = 8 * 1024) -> bool:
     """Judge the head of a POST that carries a message; return whether event streams are taken.
 
     Raises:
-        Refused: 415 unless the body is JSON, 406 unless the client takes JSON.
+        Refused: 415 unless the body is JSON, 406 unless the client takes JSON, 431 if one of
+            them has more than *most* bytes.
     """
+    _check_sizes(most, content_type=content_type, accept=accept)
     if content_type.partition(b";")[0].strip().lower() != b"application/json":
         given = content_type.decode("latin-1") or "(none)"
         raise Refused(f"Content-Type must be application/json, not {given}", status=415)
@@ -179,6 +178,15 @@ def judge_post(content_type: bytes, accept: bytes) -> bool:
         wanted = "application/json, and should list text/event-stream"
         raise Refused(f"Accept must list {wanted}", status=406)
     return stream
+
+
+def _check_sizes(most: int, **headers: bytes | None) -> None:
+    for name, value in headers.items():
+        if value is not None and len(value) > most:
+            label = name.replace("_", "-")
+            raise Refused(
+                f"The {label} header is larger than {most} bytes (limit: header)", status=431
+            )
 
 
 def judge_get(table: dict[bytes, bytes]) -> None:
@@ -234,15 +242,13 @@ def _accepted(accept: bytes) -> tuple[bool, bool]:
 
 def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return *pairs*, in which a name comes twice, as a table."""
-    table: dict[bytes, bytes] = {}
+    values: dict[bytes, list[bytes]] = {}
     for name, value in pairs:
-        if name not in table:
-            table[name] = value.strip()
-        elif name in _ONCE or name.startswith(b"mcp-param-"):
+        given = values.setdefault(name, [])
+        if given and (name in _ONCE or name.startswith(b"mcp-param-")):
             raise Refused(f"The {name.decode('latin-1')} header is given more than once")
-        else:
-            table[name] += b", " + value.strip()
-    return table
+        given.append(value.strip())
+    return {name: b", ".join(given) for name, given in values.items()}
 
 
 @lru_cache(maxsize=256)

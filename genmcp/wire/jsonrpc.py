@@ -212,7 +212,7 @@ def _check_depth(body: bytes, limit: int) -> None:
     outside_strings = b"".join(unescaped.split(b'"')[::2])
     steps = memoryview(outside_strings.translate(_AS_STEPS, _NOT_BRACKETS)).cast("b")
     if max(accumulate(steps), default=0) > limit:
-        raise InvalidRequest(f"The body nests deeper than {limit} levels (limit: max_depth)")
+        raise InvalidRequest(f"The body nests deeper than {limit} levels (limit: depth)")
 
 
 def encode_id(id: RequestId) -> bytes:

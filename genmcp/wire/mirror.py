@@ -9,7 +9,6 @@ import binascii
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -42,7 +41,6 @@ class HeaderRule(msgspec.Struct, frozen=True):
     type: Literal["integer", "string", "boolean"]
 
 
-@lru_cache(maxsize=256)
 def decode_value(name: str, raw: bytes | None) -> str:
     """Return the value a mirroring header stands for ("Value Encoding").
 
@@ -120,7 +118,6 @@ def check_params(
             raise HeaderMismatch(f"Header mismatch: {label} does not match the body value")
 
 
-@lru_cache(maxsize=256)
 def _plain(label: str, raw: bytes | None) -> str:
     if raw is None:
         raise HeaderMismatch(f"Header mismatch: the {label} header is missing")

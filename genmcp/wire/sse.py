@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-__all__ = ["COMMENT", "MEDIA_TYPE", "Decoder", "Event", "event", "prime", "retry"]
+__all__ = ["COMMENT", "MEDIA_TYPE", "Decoder", "Event", "endpoint", "event", "prime", "retry"]
 
 MEDIA_TYPE = b"text/event-stream"
 
@@ -30,6 +30,11 @@ def event(data: bytes, id: bytes | None = None) -> bytes:
     if id is None:
         return b"event: message\ndata: " + data + b"\n\n"
     return b"id: " + id + b"\nevent: message\ndata: " + data + b"\n\n"
+
+
+def endpoint(url: bytes) -> bytes:
+    """Return the event that says where to send messages: 2024-11-05, "HTTP with SSE"."""
+    return b"event: endpoint\ndata: " + url + b"\n\n"
 
 
 def prime(id: bytes) -> bytes:

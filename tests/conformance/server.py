@@ -5,7 +5,7 @@ import argparse
 import uvicorn
 from starlette.applications import Starlette
 
-from genmcp import About, Endpoint, Suite
+from genmcp import About, Endpoint, PromptTemplate, Suite, tool
 from tests.conformance.prompts import PROMPTS
 from tests.conformance.resources import RESOURCES
 from tests.conformance.tools import TOOLS
@@ -18,6 +18,32 @@ suite = Suite(
     prompts=PROMPTS,
     about=About(title="The fixture of the conformance suite"),
 )
+
+
+@tool(name="test_trigger_tool_change")
+async def trigger_tool_change() -> str:
+    """Adds a tool, and removes it."""
+
+    @tool(name="test_passing_tool")
+    async def passing() -> str:
+        """Is there for a moment."""
+        return "Here."
+
+    suite.add(passing)
+    suite.remove(passing)
+    return "Changed."
+
+
+@tool(name="test_trigger_prompt_change")
+async def trigger_prompt_change() -> str:
+    """Adds a prompt, and removes it."""
+    passing = PromptTemplate(name="test_passing_prompt", messages="Here.")
+    suite.add(passing)
+    suite.remove(passing)
+    return "Changed."
+
+
+suite.add(trigger_tool_change, trigger_prompt_change)
 app = Starlette(routes=[Endpoint(suite).route("/mcp")])
 
 

@@ -29,11 +29,11 @@ async def cancelled_hook(calls: Calls, *ids: int | None) -> Reason | None:
     try:
         for id in ids:
             calls.cancel("key", id)
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError) as caught:
             await asyncio.Event().wait()
     finally:
         calls.discard("key", hook)
-    return hook.end()
+    return hook.end(caught.value)
 
 
 @pytest.mark.parametrize("ids", [(1,), (None,), (2, 1), (1, 1)])
@@ -72,10 +72,10 @@ async def test_hook_that_was_asked_for_stays_asked_for() -> None:
     hook = Hook(request())
     hook.cancel_now(Reason.ASKED)
     hook.cancel_now(Reason.STOPPING)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(asyncio.CancelledError) as caught:
         await asyncio.sleep(0)
 
-    assert Reason.ASKED is hook.end()
+    assert Reason.ASKED is hook.end(caught.value)
 
 
 async def test_hook_that_somebody_else_cancels_too_is_cancelled() -> None:
@@ -85,9 +85,9 @@ async def test_hook_that_somebody_else_cancels_too_is_cancelled() -> None:
         hook = Hook(request())
         hook.cancel_now(Reason.LEFT)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError) as caught:
             await asyncio.sleep(0)
-        hook.end()
+        hook.end(caught.value)
 
     task = asyncio.create_task(work())
     with pytest.raises(asyncio.CancelledError):

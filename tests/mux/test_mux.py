@@ -77,13 +77,13 @@ async def test_mux_gives_every_other_method_to_the_server() -> None:
     assert ["bc"] == connection.json["result"]["completion"]["values"]
 
 
-async def test_mux_lists_with_the_cursor_it_was_given() -> None:
-    """A list is asked for by its method and place."""
+async def test_mux_lists_by_method_and_cursor() -> None:
+    """A list is asked for by its method and place; the first page has none."""
     client = Client(Endpoint(Own()))
 
-    answer = await client.send(client.request("tools/list", {"cursor": "next"}))
+    answer = await client.send(client.request("tools/list", {}))
 
-    assert answer.json["error"]["message"] == "tools/list next"
+    assert answer.json["error"]["message"] == "tools/list None"
 
 
 @pytest.mark.parametrize("answer", [None, "text", {"a": 1}])

@@ -15,12 +15,14 @@ from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
 from genmcp.resource.resources import Resources
 from genmcp.resource.route import ResourceRoute
+from genmcp.subscription import Announcer
 
 
 class Silent:
     """A sink nothing goes to, with threads."""
 
     closed = False
+    announcer = Announcer()
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         return False

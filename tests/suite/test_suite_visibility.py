@@ -389,7 +389,7 @@ async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.Monkey
         answer = await client.request("prompts/get", {"name": "c"})
 
     assert "c" == answer.result["messages"][0]["content"]["text"]
-    assert len(suite._extensions._ready) <= 2
+    assert len(suite._stock.extensions._ready) <= 2
 
 
 async def test_extension_that_yields_nothing_usable_costs_one_request(

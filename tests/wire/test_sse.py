@@ -173,3 +173,8 @@ def test_sse_line_feed_belongs_to_the_return_right_before_it_only() -> None:
 
     assert [] == decoder.feed(b"\rdata: c")
     assert [Event("c")] == decoder.feed(b"\n\n")
+
+
+def test_sse_endpoint_is_an_event_of_its_own_name() -> None:
+    """Clients of 2024-11-05 wait for it before they send anything."""
+    assert [Event("/sse?session=x", "endpoint")] == events(sse.endpoint(b"/sse?session=x"))

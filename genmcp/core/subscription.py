@@ -1,0 +1,122 @@
+"""What a listener may hear of, and what it is told: the rules of subscriptions.
+
+2026-07-28, basic/patterns, "Subscriptions"; before, server/resources, "Subscriptions", and the
+"List Changed Notification" of tools, prompts and resources.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.protocol.capabilities import ServerCapabilities
+from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId
+from genmcp.protocol.params import NotificationParams
+from genmcp.protocol.resources import ResourceUpdatedNotificationParams
+from genmcp.protocol.subscriptions import (
+    SubscriptionFilter,
+    SubscriptionsAcknowledgedNotificationParams,
+    SubscriptionsListenResult,
+)
+
+__all__ = [
+    "ACKNOWLEDGED",
+    "EVERYTHING",
+    "PROMPTS",
+    "RESOURCES",
+    "TOOLS",
+    "Change",
+    "acknowledgement",
+    "changes_of",
+    "completion",
+    "everything",
+    "honoured",
+    "updated",
+]
+
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """Something to tell of: the notification's method, and the resource if it is about one."""
+
+    method: str
+    uri: str | None = None
+
+    def params(self, subscription: RequestId | None = None) -> NotificationParams:
+        """Return the notification's params; *subscription* is the stream's, from 2026-07-28 on."""
+        meta = None if subscription is None else _meta(subscription)
+        if self.uri is None:
+            return NotificationParams(meta=meta)
+        return ResourceUpdatedNotificationParams(self.uri, meta=meta)
+
+
+TOOLS: Final = Change("notifications/tools/list_changed")
+PROMPTS: Final = Change("notifications/prompts/list_changed")
+RESOURCES: Final = Change("notifications/resources/list_changed")
+EVERYTHING: Final = Change("")
+"""Nobody knows any more what has changed: listeners are told of all that they listen for."""
+
+
+def updated(uri: str) -> Change:
+    """Return the change of the resource *uri*."""
+    return Change("notifications/resources/updated", uri)
+
+
+def everything(capabilities: ServerCapabilities, uris: list[str]) -> SubscriptionFilter:
+    """Return what a session hears of without asking, and the resources it has asked for."""
+    every = SubscriptionFilter(
+        tools_list_changed=True,
+        prompts_list_changed=True,
+        resources_list_changed=True,
+        resource_subscriptions=uris,
+    )
+    return honoured(every, capabilities, lambda uri: True)
+
+
+def honoured(
+    wanted: SubscriptionFilter, capabilities: ServerCapabilities, there: Callable[[str], bool]
+) -> SubscriptionFilter:
+    """Return the part of *wanted* that a server of these *capabilities* can give.
+
+    *there* tells whether there is a resource with a URI, for whoever asks.
+    """
+    tools, prompts, resources = capabilities.tools, capabilities.prompts, capabilities.resources
+    uris = wanted.resource_subscriptions if resources and resources.subscribe else None
+    return SubscriptionFilter(
+        tools_list_changed=_both(wanted.tools_list_changed, tools),
+        prompts_list_changed=_both(wanted.prompts_list_changed, prompts),
+        resources_list_changed=_both(wanted.resources_list_changed, resources),
+        resource_subscriptions=None if uris is None else [*filter(there, dict.fromkeys(uris))],
+    )
+
+
+def changes_of(heard: SubscriptionFilter) -> Iterator[Change]:
+    """Yield all that *heard* lets through."""
+    if heard.tools_list_changed:
+        yield TOOLS
+    if heard.prompts_list_changed:
+        yield PROMPTS
+    if heard.resources_list_changed:
+        yield RESOURCES
+    yield from map(updated, heard.resource_subscriptions or ())
+
+
+def acknowledgement(
+    heard: SubscriptionFilter, subscription: RequestId
+) -> SubscriptionsAcknowledgedNotificationParams:
+    """Return what a stream begins with."""
+    return SubscriptionsAcknowledgedNotificationParams(heard, meta=_meta(subscription))
+
+
+def completion(subscription: RequestId) -> SubscriptionsListenResult:
+    """Return what a stream ends with when it is the server that ends it: "Graceful Closure"."""
+    return SubscriptionsListenResult(meta=_meta(subscription))
+
+
+def _both(wanted: bool | None, capability: Any) -> bool | None:
+    return True if wanted and capability is not None and capability.list_changed else None
+
+
+def _meta(subscription: RequestId) -> dict[str, Any]:
+    return {SUBSCRIPTION_ID: subscription}

@@ -1,0 +1,96 @@
+"""One log record a request, with what it was as attributes of the record."""
+
+import logging
+import time
+from typing import Any, Final
+
+from genmcp.channel import Channel
+from genmcp.core.request import Request
+from genmcp.mux.telemetry import Failure, Rejection, Telemetry
+from genmcp.protocol.result import Result
+
+__all__ = ["LoggingTelemetry"]
+
+_LEVELS: Final = {
+    "ended": logging.INFO,
+    "rejected": logging.INFO,
+    "cancelled": logging.INFO,
+    "tool_error": logging.WARNING,
+    "error": logging.WARNING,
+}
+
+
+class LoggingTelemetry(Telemetry):
+    """Writes one record a request to *logger*, by default `genmcp.requests`.
+
+    Each has these attributes, for formatters that write JSON: `mcp_method`; `mcp_name`, the
+    tool, prompt or URI asked for; `mcp_session`, the key of the legacy session, and
+    `mcp_revision`; `mcp_duration`, in seconds; `mcp_outcome`, which is "ended", "error",
+    "tool_error", "cancelled" or "rejected"; `mcp_code`, of an error; and `mcp_principal`, which
+    tells whether there is one, not who it is. None stands for what there is not.
+    """
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._logger = logger or logging.getLogger("genmcp.requests")
+
+    def request_began(self, request: Request, channel: Channel) -> tuple[float, bool]:
+        """Remember when it began, and whether there is a principal."""
+        return time.perf_counter(), channel.principal is not None
+
+    def request_ended(self, request: Request, result: Result, mark: tuple[float, bool]) -> None:
+        """Write that it ended."""
+        self._write_request(request, "ended", None, mark)
+
+    def request_failed(self, request: Request, failure: Failure, mark: tuple[float, bool]) -> None:
+        """Write how it failed."""
+        self._write_request(request, failure.kind, failure.code, mark)
+
+    def request_rejected(self, rejection: Rejection) -> None:
+        """Write that there was something that is no request."""
+        self._write(
+            "rejected",
+            mcp_method=rejection.method,
+            mcp_name=None,
+            mcp_session=rejection.session,
+            mcp_revision=None,
+            mcp_duration=None,
+            mcp_code=rejection.error.code,
+            mcp_principal=rejection.principal is not None,
+        )
+
+    def _write_request(
+        self, request: Request, outcome: str, code: int | None, mark: tuple[float, bool]
+    ) -> None:
+        began, has_principal = mark
+        params = request.params
+        self._write(
+            outcome,
+            mcp_method=request.method,
+            mcp_name=getattr(params, "name", None) or getattr(params, "uri", None),
+            mcp_session=request.session,
+            mcp_revision=request.revision.version,
+            mcp_duration=time.perf_counter() - began,
+            mcp_code=code,
+            mcp_principal=has_principal,
+        )
+
+    def _write(self, outcome: str, **attributes: Any) -> None:
+        level = _LEVELS[outcome]
+        if not self._logger.isEnabledFor(level):
+            return
+        method, name = attributes["mcp_method"], attributes["mcp_name"]
+        duration, code = attributes["mcp_duration"], attributes["mcp_code"]
+        said = [_shown(method or "a message")]
+        if name is not None:
+            said.append(_shown(name))
+        said.append(outcome if code is None else f"{outcome} {code}")
+        if duration is not None:
+            said.append(f"{duration * 1000:.1f} ms")
+        extra = {"mcp_outcome": outcome, **attributes}
+        self._logger.log(level, "%s", " ".join(said), extra=extra)
+
+
+def _shown(claimed: str) -> str:
+    """Return *claimed*, which a client wrote, so that it stays on its line of a log."""
+    shown = claimed if claimed.isprintable() else repr(claimed)
+    return shown if len(shown) <= 200 else shown[:200] + "..."

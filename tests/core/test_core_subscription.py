@@ -1,0 +1,85 @@
+"""What a listener may hear of."""
+
+import msgspec
+import pytest
+
+from genmcp.core.subscription import (
+    PROMPTS,
+    RESOURCES,
+    TOOLS,
+    Change,
+    acknowledgement,
+    changes_of,
+    completion,
+    everything,
+    honoured,
+    updated,
+)
+from genmcp.protocol.capabilities import (
+    PromptsCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+    ToolsCapability,
+)
+from genmcp.protocol.meta import SUBSCRIPTION_ID
+from genmcp.protocol.subscriptions import SubscriptionFilter
+
+ALL = ServerCapabilities(
+    tools=ToolsCapability(list_changed=True),
+    prompts=PromptsCapability(list_changed=True),
+    resources=ResourcesCapability(list_changed=True, subscribe=True),
+)
+SILENT = ServerCapabilities(
+    tools=ToolsCapability(), prompts=PromptsCapability(), resources=ResourcesCapability()
+)
+WANTED = SubscriptionFilter(
+    tools_list_changed=True,
+    prompts_list_changed=True,
+    resources_list_changed=True,
+    resource_subscriptions=["a:b", "a:c", "a:b"],
+)
+
+
+def test_filter_is_honoured_where_the_server_can() -> None:
+    """All of it, each URI once, of those that are there."""
+    heard = honoured(WANTED, ALL, lambda uri: uri == "a:b")
+
+    assert [TOOLS, PROMPTS, RESOURCES, updated("a:b")] == [*changes_of(heard)]
+
+
+@pytest.mark.parametrize("capabilities", [SILENT, ServerCapabilities()])
+def test_filter_loses_what_the_server_cannot_give(capabilities: ServerCapabilities) -> None:
+    """What is not declared is left out, whether the thing is there or not."""
+    assert SubscriptionFilter() == honoured(WANTED, capabilities, lambda uri: True)
+
+
+def test_filter_gets_nothing_that_was_not_asked_for() -> None:
+    """An omitted member, and a false one, are no wish."""
+    wanted = SubscriptionFilter(tools_list_changed=False)
+
+    assert [] == [*changes_of(honoured(wanted, ALL, lambda uri: True))]
+
+
+def test_session_hears_everything_and_its_own_resources() -> None:
+    """Before 2026-07-28 nobody asks for lists."""
+    assert [TOOLS, PROMPTS, RESOURCES, updated("a:b")] == [*changes_of(everything(ALL, ["a:b"]))]
+
+
+@pytest.mark.parametrize("change", [TOOLS, updated("a:b")])
+def test_change_names_its_subscription_if_it_has_one(change: Change) -> None:
+    """And its resource, if it is about one."""
+    bare = msgspec.to_builtins(change.params())
+    named = msgspec.to_builtins(change.params("x"))
+
+    assert ({} if change is TOOLS else {"uri": "a:b"}) == bare
+    assert {**bare, "_meta": {SUBSCRIPTION_ID: "x"}} == named
+
+
+def test_first_and_last_message_name_the_subscription() -> None:
+    """So that a client on a shared channel can tell streams apart."""
+    heard = SubscriptionFilter(tools_list_changed=True)
+
+    first, last = (msgspec.to_builtins(each) for each in (acknowledgement(heard, 0), completion(0)))
+
+    assert {"notifications": {"toolsListChanged": True}, "_meta": {SUBSCRIPTION_ID: 0}} == first
+    assert {"_meta": {SUBSCRIPTION_ID: 0}} == last

@@ -1,0 +1,176 @@
+"""The log of changes: who writes it, who follows it, and what becomes of them when it fails."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+
+from genmcp.core.subscription import PROMPTS, TOOLS, Change, updated
+from genmcp.errors import Gap, Unavailable
+from genmcp.mux import subscriptions as module
+from genmcp.mux.subscriptions import Subscription, Subscriptions
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Append, Event, Op
+
+LOG = "changes:test"
+
+
+class Faulty(MemoryStore):
+    """Fails as often as it is told to, and counts its followers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: list[Exception] = []
+        self.writes: list[Exception] = []
+        self.reads: list[Exception] = []
+        self.followers = 0
+
+    async def apply(self, *ops: Op) -> None:
+        if self.writes:
+            raise self.writes.pop()
+        await super().apply(*ops)
+
+    async def read(self, log: str, after: str | None = None, limit: int = 100) -> Sequence[Event]:
+        if after is not None and self.reads:
+            raise self.reads.pop()
+        return await super().read(log, after, limit)
+
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[Event, None]:
+        self.followers += 1
+        if self.faults:
+            raise self.faults.pop()
+        async for event in super().follow(log, after):
+            yield event
+
+
+def subscriptions(store: MemoryStore, keep: int = 100) -> Subscriptions:
+    return Subscriptions(store, LOG, ttl=60, keep=keep)
+
+
+async def news(subscription: Subscription) -> list[Change]:
+    return [*await asyncio.wait_for(subscription.news(), 5)]
+
+
+async def test_one_follower_serves_every_listener() -> None:
+    """A hundred listeners read the log once, and end with it."""
+    store = Faulty()
+    heard = subscriptions(store)
+    before = asyncio.all_tasks()
+    async with heard.listening([TOOLS]) as first, heard.listening([TOOLS, PROMPTS]) as second:
+        heard.announce(TOOLS)
+        assert [[TOOLS], [TOOLS]] == [await news(first), await news(second)]
+        heard.announce(PROMPTS)
+        assert [PROMPTS] == await news(second)
+        assert {1} == {store.followers}
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert before == asyncio.all_tasks()
+    assert "0 logs" not in repr(store)  # the changes are kept for whoever is slow
+
+
+async def test_changes_said_in_one_turn_are_written_once() -> None:
+    """What waits to be written is a set."""
+    store = MemoryStore()
+    heard = subscriptions(store)
+    for _ in range(1000):
+        heard.announce(TOOLS)
+        heard.announce(updated("a:b"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert 2 == len(await store.read(LOG))
+
+
+async def test_listener_changes_what_it_wants() -> None:
+    """From then on it hears of that."""
+    heard = subscriptions(MemoryStore())
+    async with heard.listening([TOOLS]) as subscription:
+        heard.change(subscription, [PROMPTS])
+        heard.announce(TOOLS)
+        heard.announce(PROMPTS)
+        assert [PROMPTS] == await news(subscription)
+
+
+@pytest.mark.parametrize("fault", [Gap(LOG, "x"), Unavailable("gone")])
+async def test_listeners_of_a_log_that_was_lost_are_told_of_everything(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was missed is not known; afterwards it goes on."""
+    monkeypatch.setattr(module, "_AGAIN", 0.0)
+    store = Faulty()
+    store.faults.append(fault)
+    heard = subscriptions(store)
+
+    async with heard.listening([TOOLS, updated("a:b")]) as subscription:
+        assert {TOOLS, updated("a:b")} == {*await news(subscription)}
+        heard.announce(TOOLS)
+        assert [TOOLS] == await news(subscription)
+
+
+async def test_listener_begins_behind_a_log_that_is_dropped_while_it_is_read() -> None:
+    """It looks again where the log ends."""
+    store = Faulty()
+    heard = subscriptions(store)
+    heard.announce(TOOLS)
+    await asyncio.sleep(0)
+    store.reads.append(Gap(LOG, "x"))
+
+    async with heard.listening([TOOLS, PROMPTS]) as subscription:
+        heard.announce(PROMPTS)
+        assert [PROMPTS] == await news(subscription)
+
+
+async def test_change_in_the_words_of_another_release_is_every_change() -> None:
+    """An event that cannot be read is not passed over in silence."""
+    store = MemoryStore()
+    async with subscriptions(store).listening([TOOLS]) as subscription:
+        await store.apply(Append(LOG, b"?", ttl=60))
+        assert [TOOLS] == await news(subscription)
+
+
+async def test_changes_that_cannot_be_written_are_logged(caplog: Any) -> None:
+    """The sender goes on, and so do later changes."""
+    store = Faulty()
+    store.writes.append(Unavailable("gone"))
+    heard = subscriptions(store)
+    async with heard.listening([TOOLS, PROMPTS]) as subscription:
+        heard.announce(TOOLS)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        heard.announce(PROMPTS)
+        assert [PROMPTS] == await news(subscription)
+
+    assert "listeners are not told of 1 changes: gone" in caplog.text
+
+
+def test_changes_are_announced_where_no_event_loop_runs() -> None:
+    """When `announce` returns they are in the store, and later loops go on from there."""
+    store = MemoryStore()
+    heard = subscriptions(store)
+
+    async def listen() -> list[Change]:
+        async with heard.listening([TOOLS, PROMPTS]) as subscription:
+            await asyncio.to_thread(heard.announce, PROMPTS)
+            return await news(subscription)
+
+    heard.announce(TOOLS)
+    assert [[PROMPTS], [PROMPTS]] == [asyncio.run(listen()) for _ in range(2)]
+    assert 3 == len(asyncio.run(store.read(LOG)))
+
+
+def test_loop_that_ended_before_it_wrote_leaves_the_change_to_the_next() -> None:
+    """Nothing waits for a loop that is gone."""
+    store = MemoryStore()
+    heard = subscriptions(store)
+
+    async def announce() -> None:
+        heard.announce(TOOLS)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(announce())
+    loop.close()
+    heard.announce(PROMPTS)
+
+    assert 2 == len(asyncio.run(store.read(LOG)))

@@ -1,0 +1,170 @@
+"""A suite that changes while it is served."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, ConfigurationError, Extension, Resource, Suite, prompt, tool
+from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, Change, updated
+from genmcp.subscription import Listener
+from genmcp.testing import connect
+
+
+class Ear(Listener):
+    """Keeps what it is told."""
+
+    def __init__(self, suite: Suite) -> None:
+        self.heard: list[Change] = []
+        suite.announcer.follow(self)
+
+    def announce(self, change: Change) -> None:
+        self.heard.append(change)
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+@prompt
+def review(code: str) -> str:
+    """Reviews."""
+    return code
+
+
+NOTE = Resource("note://today", content="Rain.")
+
+
+class Guests(Extension):
+    """Has a tool for everybody."""
+
+    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
+        return [add]
+
+
+def empty() -> Suite:
+    return Suite(name="test", version="1")
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "told"),
+    [(add, "add", TOOLS), (review, "review", PROMPTS), (NOTE, "note://today", RESOURCES)],
+)
+@pytest.mark.parametrize("by_name", [False, True])
+async def test_suite_components_come_and_go(
+    component: object, name: str, told: Change, by_name: bool
+) -> None:
+    """What is added is listed and announced, and so is what is removed, by itself or by name."""
+    suite = empty()
+    ear = Ear(suite)
+
+    suite.add(component)
+    async with connect(suite) as client:
+        listed: list[Any] = [*await client.tools()]
+        if told is PROMPTS:
+            listed = [*await client.prompts()]
+        elif told is RESOURCES:
+            listed = [*await client.resources()]
+    suite.remove(name if by_name else component)
+
+    assert [name] == [getattr(listed[0], "uri", listed[0].name)]
+    assert [told, told] == ear.heard
+    assert empty().methods == suite.methods
+
+
+async def test_suite_extensions_come_and_go() -> None:
+    """An extension may be added, as a class or an instance; the lists it may have are announced."""
+    suite = empty()
+    ear = Ear(suite)
+    guests = Guests()
+
+    suite.add(guests)
+    async with connect(suite) as client:
+        assert "5" == (await client.call("add", {"a": 2, "b": 3})).content[0].text  # type: ignore[union-attr]
+    suite.remove(guests)
+    suite.add(Guests)
+    suite.remove(Guests)
+
+    assert [TOOLS] * 4 == ear.heard
+    assert suite.find("tools/call", "add") is None
+
+
+async def test_suite_call_goes_on_when_its_tool_is_removed() -> None:
+    """A call that runs is not touched."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def slow() -> str:
+        """Waits."""
+        begun.set()
+        await go.wait()
+        return "done"
+
+    suite = Suite(name="test", version="1", tools=[slow])
+    async with connect(suite) as client:
+        call = asyncio.create_task(client.call("slow"))
+        await asyncio.wait_for(begun.wait(), 5)
+        suite.remove("slow")
+        go.set()
+        assert "done" == (await call).content[0].text  # type: ignore[union-attr]
+        assert [] == await client.tools()
+
+
+def test_suite_adds_and_removes_all_or_none() -> None:
+    """One wrong component changes nothing, and is named."""
+    suite = Suite(name="test", version="1", tools=[add])
+    ear = Ear(suite)
+
+    with pytest.raises(ConfigurationError, match="two tools are called 'add'"):
+        suite.add(review, add)
+    with pytest.raises(ConfigurationError, match="5 is no tool, resource, prompt or extension"):
+        suite.add(review, 5)
+    with pytest.raises(ConfigurationError, match="there is no 'x' to remove"):
+        suite.remove("add", "x")
+
+    assert [] == ear.heard
+    assert suite.find("tools/call", "add") is not None
+    assert suite.find("prompts/get", "review") is None
+
+
+def test_suite_function_under_two_decorators_is_two_things() -> None:
+    """It is a tool and a prompt, and leaves as both."""
+    suite = empty()
+
+    @prompt
+    @tool
+    def both(text: str) -> str:
+        """Is both."""
+        return text
+
+    suite.add(both)
+    assert suite.find("tools/call", "both") and suite.find("prompts/get", "both")
+    suite.remove("both")
+    assert not suite.find("tools/call", "both") and not suite.find("prompts/get", "both")
+
+
+async def test_suite_and_channel_tell_of_a_resource() -> None:
+    """`resource_updated` is there for whoever has the suite, and for a tool."""
+
+    @tool
+    def write(channel: Channel) -> str:
+        """Writes."""
+        channel.announcer.resource_updated("note://b")
+        return "written"
+
+    suite = Suite(name="test", version="1", tools=[write])
+    ear = Ear(suite)
+    suite.resource_updated("note://a")
+    async with connect(suite) as client:
+        await client.call("write")
+
+    assert [updated("note://a"), updated("note://b")] == ear.heard
+
+
+def test_suite_tells_of_nothing_but_uris() -> None:
+    """What is no text is refused at once."""
+    with pytest.raises(TypeError, match="takes a URI, not 5"):
+        empty().resource_updated(5)  # type: ignore[arg-type]

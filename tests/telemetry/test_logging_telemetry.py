@@ -1,0 +1,125 @@
+"""The log record of a request."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from genmcp import Endpoint, InvalidParams, Mux, Resource, Suite, ToolError, tool
+from genmcp.telemetry.log import LoggingTelemetry
+from tests.asgi import Client
+
+
+@tool
+async def echo(text: str) -> str:
+    """Says it again, or fails."""
+    if text == "told":
+        raise ToolError("out of stock")
+    if text == "params":
+        raise InvalidParams("no such part")
+    return text
+
+
+def serving(telemetry: LoggingTelemetry | None = None) -> Endpoint:
+    resource = Resource("docs://a", name="a", content="text")
+    suite = Suite(name="test", version="1", tools=[echo], resources=[resource])
+    return Endpoint(
+        Mux(suite, telemetry=telemetry or LoggingTelemetry()),
+        principal=lambda scope: scope.get("who"),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "genmcp.requests")
+
+
+async def test_logging_telemetry_writes_one_record_a_request(caplog: Any) -> None:
+    """It has what the request was as attributes, and a message people read."""
+    client = Client(serving(), who="ada")
+
+    await client.send(client.call("echo", {"text": "hi"}))
+
+    (record,) = caplog.records
+    assert ("genmcp.requests", logging.INFO) == (record.name, record.levelno)
+    assert ("tools/call", "echo", "ended") == (
+        record.mcp_method,
+        record.mcp_name,
+        record.mcp_outcome,
+    )
+    assert (None, None, "2026-07-28") == (
+        record.mcp_code,
+        record.mcp_session,
+        record.mcp_revision,
+    )
+    assert record.mcp_principal is True
+    assert 0 < record.mcp_duration < 5
+    assert record.getMessage().startswith("tools/call echo ended ")
+    assert "ada" not in str(vars(record))
+
+
+async def test_logging_telemetry_names_the_session_and_not_its_id(caplog: Any) -> None:
+    """The id is as good as a password to the session; the record has its key."""
+    client = await Client.begin(serving(), "2025-11-25")
+
+    await client.send(client.request("resources/read", {"uri": "docs://a"}))
+
+    (record,) = caplog.records
+    assert record.mcp_session
+    assert client.session
+    assert record.mcp_session not in client.session
+    assert ("2025-11-25", "docs://a") == (record.mcp_revision, record.mcp_name)
+    assert record.mcp_principal is False
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "code", "level"),
+    [
+        ("told", "tool_error", None, logging.WARNING),
+        ("params", "error", -32602, logging.WARNING),
+    ],
+)
+async def test_logging_telemetry_writes_how_a_request_failed(
+    text: str, outcome: str, code: int | None, level: int, caplog: Any
+) -> None:
+    """The level is that of a warning; what it says to the client is not repeated."""
+    client = Client(serving())
+
+    await client.send(client.call("echo", {"text": text}))
+
+    (record,) = caplog.records
+    assert (outcome, code, level) == (record.mcp_outcome, record.mcp_code, record.levelno)
+    assert "stock" not in str(vars(record))
+
+
+async def test_logging_telemetry_writes_what_was_rejected_on_one_line(caplog: Any) -> None:
+    """What a client claims cannot break a line of the log, nor make it long."""
+    client = Client(serving())
+    client.session = "x"
+
+    await client.send(client.call("nothing"))
+    await client.send(body=[b"{"], headers={"mcp-method": "a\u0085b" + "c" * 500})
+
+    first, second = caplog.records
+    assert "tools/call rejected -32602" == first.getMessage()
+    assert ("rejected", -32700, None) == (
+        second.mcp_outcome,
+        second.mcp_code,
+        second.mcp_duration,
+    )
+    assert second.getMessage().startswith("'a\\x85bccc")
+    assert len(second.getMessage()) < 250
+
+
+async def test_logging_telemetry_writes_to_the_logger_it_is_given(caplog: Any) -> None:
+    """And writes nothing where that logger takes nothing of the level."""
+    logger = logging.getLogger("tests.access")
+    logger.setLevel(logging.WARNING)
+    client = Client(serving(LoggingTelemetry(logger)))
+
+    await client.send(client.call("echo", {"text": "hi"}))
+    await client.send(client.call("echo", {"text": "told"}))
+
+    assert [("tests.access", "tool_error")] == [
+        (record.name, record.mcp_outcome) for record in caplog.records
+    ]

@@ -1,0 +1,273 @@
+"""OpenTelemetry spans of requests, as the semantic conventions for MCP want them."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, context, trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from genmcp import Endpoint, InvalidParams, Mux, Resource, Suite, ToolError, prompt, tool
+from genmcp.telemetry.otel import OpenTelemetry
+from tests.asgi import Client
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+
+
+@tool
+async def echo(text: str) -> str:
+    """Says it again, or fails."""
+    match text:
+        case "told":
+            raise ToolError("out of stock")
+        case "params":
+            raise InvalidParams("no such part")
+        case "secret":
+            raise RuntimeError("a secret")
+        case "baggage":
+            return str(sorted(baggage.get_all().items()))
+        case "span":
+            return f"{trace.get_current_span().get_span_context().span_id:016x}"
+    return text
+
+
+@tool
+def in_thread() -> str:
+    """Says which span is the current one in the thread of a hook."""
+    return f"{trace.get_current_span().get_span_context().span_id:016x}"
+
+
+@prompt
+async def greet() -> str:
+    """Greets."""
+    return "Hello."
+
+
+class Spans:
+    """An endpoint with telemetry, and the spans it has made."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        suite = Suite(
+            name="test",
+            version="1",
+            tools=[echo, in_thread],
+            resources=[Resource("docs://a", name="a", content="text")],
+            prompts=[greet],
+        )
+        self.endpoint = Endpoint(Mux(suite, telemetry=OpenTelemetry(self.provider)))
+
+    @property
+    def all(self) -> list[ReadableSpan]:
+        return list(self.exporter.get_finished_spans())
+
+    @property
+    def one(self) -> ReadableSpan:
+        (span,) = self.all
+        return span
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    made = Spans()
+    yield made
+    made.provider.shutdown()
+
+
+def text_of(answer: Any) -> str:
+    found: str = answer.json["result"]["content"][0]["text"]
+    return found
+
+
+async def test_otel_names_a_span_and_what_it_is_about(spans: Spans) -> None:
+    """The name has the method and the tool; the attributes are those of the conventions."""
+    client = Client(spans.endpoint)
+
+    await client.send(client.call("echo", {"text": "hi"}, id="seven"))
+
+    span = spans.one
+    assert ("tools/call echo", SpanKind.SERVER) == (span.name, span.kind)
+    assert {
+        "mcp.method.name": "tools/call",
+        "mcp.protocol.version": "2026-07-28",
+        "jsonrpc.request.id": "seven",
+        "gen_ai.tool.name": "echo",
+        "gen_ai.operation.name": "execute_tool",
+        "network.transport": "tcp",
+        "network.protocol.name": "http",
+    } == dict(span.attributes or {})
+    assert StatusCode.UNSET == span.status.status_code
+    assert span.parent is None
+
+
+async def test_otel_names_sessions_prompts_and_resources(spans: Spans) -> None:
+    """A URI is an attribute, and no part of the name: there may be any number of them."""
+    client = await Client.begin(spans.endpoint, "2025-11-25")
+
+    await client.send(client.request("prompts/get", {"name": "greet"}))
+    await client.send(client.request("resources/read", {"uri": "docs://a"}))
+    await client.send(client.request("tools/list"))
+
+    said = [(span.name, dict(span.attributes or {})) for span in spans.all]
+    assert ["prompts/get greet", "resources/read", "tools/list"] == [name for name, _ in said]
+    assert "greet" == said[0][1]["gen_ai.prompt.name"]
+    assert "docs://a" == said[1][1]["mcp.resource.uri"]
+    sessions = {each["mcp.session.id"] for _, each in said}
+    assert len(sessions) == 1
+    assert str(sessions.pop()) not in str(client.session)
+
+
+async def test_otel_takes_the_parent_from_meta_and_links_the_hosts(spans: Spans) -> None:
+    """SEP-414: the client's span is the parent, whatever HTTP request has carried the message."""
+    client = Client(spans.endpoint)
+    meta = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "rojo=1"}
+
+    with spans.provider.get_tracer("host").start_as_current_span("POST /mcp") as host:
+        await client.send(client.call("echo", {"text": "hi"}, **meta))
+        after = trace.get_current_span()
+
+    call, http = spans.all
+    assert call.parent is not None
+    assert (TRACE, PARENT) == (f"{call.context.trace_id:032x}", f"{call.parent.span_id:016x}")
+    assert "1" == call.context.trace_state.get("rojo")
+    assert [http.context] == [link.context for link in call.links]
+    assert after is host
+
+
+async def test_otel_takes_the_hosts_span_where_meta_says_nothing(spans: Spans) -> None:
+    """A parent that cannot be read counts as none; a parent is not linked besides."""
+    client = Client(spans.endpoint)
+
+    with spans.provider.get_tracer("host").start_as_current_span("POST /mcp"):
+        await client.send(client.call("echo", {"text": "hi"}))
+        await client.send(client.call("echo", {"text": "hi"}, traceparent="nonsense"))
+
+    first, second, http = spans.all
+    for call in (first, second):
+        assert call.parent is not None
+        assert http.context.span_id == call.parent.span_id
+        assert () == tuple(call.links)
+
+
+async def test_otel_span_is_current_in_the_hook(spans: Spans) -> None:
+    """In the event loop and in the thread of a `def`; and not any more after the call."""
+    client = Client(spans.endpoint)
+
+    said = [
+        text_of(await client.send(client.call("echo", {"text": "span"}))),
+        text_of(await client.send(client.call("in_thread"))),
+    ]
+
+    assert said == [f"{span.context.span_id:016x}" for span in spans.all]
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def test_otel_gives_the_hook_the_baggage(spans: Spans) -> None:
+    """The client's joins the host's, and replaces nothing of it."""
+    client = Client(spans.endpoint)
+    token = context.attach(baggage.set_baggage("tenant", "mine"))
+
+    try:
+        answer = await client.send(
+            client.call("echo", {"text": "baggage"}, baggage="tenant=yours,user=ada")
+        )
+    finally:
+        context.detach(token)
+
+    assert "[('tenant', 'mine'), ('user', 'ada')]" == text_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "error", "code"),
+    [
+        ("told", StatusCode.ERROR, "tool_error", None),
+        ("secret", StatusCode.ERROR, "tool_error", None),
+        ("params", StatusCode.UNSET, None, "-32602"),
+    ],
+)
+async def test_otel_tells_how_a_request_failed(
+    text: str, status: StatusCode, error: str | None, code: str | None, spans: Spans, caplog: Any
+) -> None:
+    """A fault of the client's own is told, and is no error of the server."""
+    caplog.set_level(logging.CRITICAL)
+    client = Client(spans.endpoint)
+
+    await client.send(client.call("echo", {"text": text}))
+
+    attributes = dict(spans.one.attributes or {})
+    assert status is spans.one.status.status_code
+    assert (error, code) == (
+        attributes.get("error.type"),
+        attributes.get("rpc.response.status_code"),
+    )
+    (event,) = spans.one.events
+    assert "exception" == event.name
+
+
+async def test_otel_tells_of_an_error_of_the_server(spans: Spans, caplog: Any) -> None:
+    """An internal error is one, and its description is what the client was told."""
+    caplog.set_level(logging.CRITICAL)
+
+    @prompt
+    async def broken() -> str:
+        """Breaks."""
+        raise RuntimeError("a secret")
+
+    suite = Suite(name="test", version="1", prompts=[broken])
+    client = Client(Endpoint(Mux(suite, telemetry=OpenTelemetry(spans.provider))))
+
+    answer = await client.send(client.request("prompts/get", {"name": "broken"}))
+
+    span = spans.one
+    assert "-32603" == dict(span.attributes or {})["error.type"]
+    assert answer.json["error"]["message"] == span.status.description
+
+
+async def test_otel_tells_of_a_call_that_was_cancelled(spans: Spans) -> None:
+    """Its span ends, and says so."""
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        """Waits."""
+        begun.set()
+        await asyncio.Event().wait()
+
+    suite = Suite(name="test", version="1", tools=[wait])
+    client = Client(Endpoint(Mux(suite, telemetry=OpenTelemetry(spans.provider, attributes={}))))
+
+    async with client.open(client.call("wait")) as connection:
+        await asyncio.wait_for(begun.wait(), 5)
+        connection.disconnect()
+        await connection.over()
+
+    attributes = dict(spans.one.attributes or {})
+    assert "cancelled" == attributes["error.type"]
+    assert "network.transport" not in attributes
+    assert () == tuple(spans.one.events)
+
+
+async def test_otel_tells_of_what_was_rejected(spans: Spans) -> None:
+    """By its method if that is one of MCP: what a client makes up names no span."""
+    client = await Client.begin(spans.endpoint, "2025-11-25")
+
+    await client.send(client.call("nothing", id=1))
+    await client.send(body=[b"{"], headers={"mcp-method": "made/up"})
+
+    first, second = spans.all
+    assert ("tools/call", "_OTHER") == (first.name, second.name)
+    attributes = dict(first.attributes or {})
+    assert ("1", "-32602") == (
+        attributes["jsonrpc.request.id"],
+        attributes["rpc.response.status_code"],
+    )
+    assert attributes["mcp.session.id"]
+    assert "_OTHER" == dict(second.attributes or {})["mcp.method.name"]

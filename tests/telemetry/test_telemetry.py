@@ -1,0 +1,308 @@
+"""What telemetry hears of requests, and what it costs when it fails."""
+
+import asyncio
+import logging
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    CallToolResult,
+    Channel,
+    ConfigurationError,
+    Endpoint,
+    InvalidParams,
+    Limits,
+    Mux,
+    Suite,
+    Tool,
+    ToolError,
+    tool,
+)
+from genmcp.core.request import Request
+from genmcp.mux.telemetry import Failure, Rejection, Telemetry
+from genmcp.protocol.content import TextContent
+from genmcp.protocol.result import Result
+from tests.asgi import ALL, Client
+
+_heard_in: ContextVar[str] = ContextVar("_heard_in", default="nowhere")
+
+
+@tool
+async def echo(text: str) -> str:
+    """Says it again."""
+    return text
+
+
+@tool
+async def fail(how: str) -> Any:
+    """Fails."""
+    if how == "told":
+        raise ToolError("out of stock")
+    if how == "returned":
+        return CallToolResult(content=[TextContent("out of order")], is_error=True)
+    if how == "params":
+        raise InvalidParams("no such part")
+    raise RuntimeError("a secret")
+
+
+class Heard(Telemetry):
+    """Writes down what it hears."""
+
+    def __init__(self, name: str = "", log: list[tuple[Any, ...]] | None = None) -> None:
+        self.name = name
+        self.log = [] if log is None else log
+        self.failures: list[Failure] = []
+        self.rejections: list[Rejection] = []
+
+    def request_began(self, request: Request, channel: Channel) -> str:
+        self.log.append((self.name, "began", request.method))
+        return f"mark of {self.name}"
+
+    def request_ended(self, request: Request, result: Result, mark: Any) -> None:
+        assert isinstance(result, Result)
+        self.log.append((self.name, "ended", mark))
+
+    def request_failed(self, request: Request, failure: Failure, mark: Any) -> None:
+        self.log.append((self.name, "failed", mark))
+        self.failures.append(failure)
+
+    def request_rejected(self, rejection: Rejection) -> None:
+        self.log.append((self.name, "rejected", rejection.method))
+        self.rejections.append(rejection)
+
+
+def serving(*telemetry: Telemetry, tools: Any = (echo, fail), **options: Any) -> Endpoint:
+    suite = Suite(name="test", version="1", tools=tools)
+    return Endpoint(Mux(suite, telemetry=telemetry, **options))
+
+
+@pytest.mark.parametrize("version", ALL)
+async def test_telemetry_hears_of_a_request_from_its_beginning_to_its_end(version: str) -> None:
+    """On every revision; several are told, the one that began first ends last."""
+    log: list[tuple[Any, ...]] = []
+    client = await Client.begin(serving(Heard("a", log), Heard("b", log)), version)
+
+    await client.send(client.call("echo", {"text": "hi"}))
+
+    assert log == [
+        ("a", "began", "tools/call"),
+        ("b", "began", "tools/call"),
+        ("b", "ended", "mark of b"),
+        ("a", "ended", "mark of a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "code", "message", "raised"),
+    [
+        ("told", "tool_error", None, "out of stock", ToolError),
+        ("returned", "tool_error", None, "out of order", type(None)),
+        ("params", "error", -32602, "no such part", InvalidParams),
+    ],
+)
+async def test_telemetry_hears_how_a_request_failed(
+    how: str, kind: str, code: int | None, message: str, raised: type
+) -> None:
+    """An error, and a result that is one, are told as the client is told of them."""
+    heard = Heard()
+    client = Client(serving(heard))
+
+    await client.send(client.call("fail", {"how": how}))
+
+    (failure,) = heard.failures
+    assert (kind, code, message) == (failure.kind, failure.code, failure.message)
+    assert isinstance(failure.raised, raised)
+
+
+async def test_telemetry_gets_the_exception_whose_text_no_client_gets() -> None:
+    """The message is what the client was told, the exception is the hook's own."""
+    heard = Heard()
+    client = Client(serving(heard))
+
+    await client.send(client.call("fail", {"how": "unexpectedly"}))
+
+    (failure,) = heard.failures
+    assert "secret" not in failure.message
+    assert "a secret" == str(failure.raised)
+
+
+async def test_telemetry_hears_of_a_call_whose_client_left() -> None:
+    """A cancelled call has failed, and nobody is told anything."""
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        """Waits."""
+        begun.set()
+        await asyncio.Event().wait()
+
+    heard = Heard()
+    client = Client(serving(heard, tools=[wait]))
+
+    async with client.open(client.call("wait")) as connection, asyncio.timeout(5):
+        await begun.wait()
+        connection.disconnect()
+        await connection.over()
+
+    (failure,) = heard.failures
+    assert ("cancelled", None) == (failure.kind, failure.code)
+
+
+async def test_telemetry_hears_of_lists_and_of_what_the_mux_answers_itself() -> None:
+    """A request is one whoever answers it."""
+    heard = Heard()
+    client = await Client.begin(serving(heard), "2025-11-25")
+
+    await client.send(client.request("tools/list"))
+    await client.send(client.request("ping"))
+
+    assert ["tools/list", "ping"] == [said[2] for said in heard.log if said[1] == "began"]
+
+
+async def test_telemetry_runs_in_the_context_of_the_hook() -> None:
+    """What it sets when a request begins is there in the hook, `def` ones too, and not after."""
+
+    class Sets(Telemetry):
+        def request_began(self, request: Request, channel: Channel) -> Any:
+            return _heard_in.set(f"{request.method} {request.id}")
+
+        def request_ended(self, request: Request, result: Result, mark: Any) -> None:
+            _heard_in.reset(mark)
+
+    @tool
+    async def here() -> str:
+        """Says where it is."""
+        await asyncio.sleep(0)
+        return _heard_in.get()
+
+    @tool
+    def there() -> str:
+        """Says where it is, from a thread."""
+        return _heard_in.get()
+
+    client = Client(serving(Sets(), tools=[here, there]))
+
+    answers = [await client.send(client.call(name, id=name)) for name in ("here", "there")]
+
+    said = [answer.json["result"]["content"][0]["text"] for answer in answers]
+    assert ["tools/call here", "tools/call there"] == said
+    assert "nowhere" == _heard_in.get()
+
+
+async def test_telemetry_hears_of_what_never_became_a_request() -> None:
+    """A refused head, wrong params, an unknown tool or method, and a body that is no message."""
+    heard = Heard()
+    client = Client(serving(heard))
+
+    await client.send(client.call("nothing", id="a"))
+    await client.send(client.request("tools/call", {"name": 1}, id="b"), headers={"mcp-name": "1"})
+    await client.send(client.call("echo"), headers={"origin": "https://evil.example"})
+    await client.send(body=[b"{"], headers={"mcp-method": "tools/call"})
+    await client.send(body=[b"{"])
+
+    assert [(said.error.code, said.id, said.method) for said in heard.rejections] == [
+        (-32602, "a", "tools/call"),
+        (-32602, "b", "tools/call"),
+        (-32600, None, None),
+        (-32700, None, "tools/call"),
+        (-32700, None, None),
+    ]
+    assert [said for said in heard.log if said[1] != "rejected"] == []
+
+
+async def test_telemetry_hears_of_what_a_session_asks_wrongly() -> None:
+    """Such an answer is no HTTP error, alone or in a batch, and rejected all the same."""
+    heard = Heard()
+    client = await Client.begin(serving(heard), "2025-03-26")
+
+    await client.send(client.call("nothing", id="a"))
+    await client.send([client.call("nothing", id="b"), client.call("echo", {"text": "x"}, id="c")])
+    await client.send([{"jsonrpc": "2.0", "id": "d", "method": 1}])
+
+    assert ["a", "b", "d"] == [said.id for said in heard.rejections]
+    assert len({said.session for said in heard.rejections}) == 1
+    assert all(said.session for said in heard.rejections)
+    assert [("", "ended", "mark of ")] == [said for said in heard.log if said[1] == "ended"]
+
+
+async def test_telemetry_hears_of_calls_for_which_there_is_no_place() -> None:
+    """What a limit refuses has never begun."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    class Waits(Tool):
+        """Waits."""
+
+        name = "waits"
+
+        async def call(self, request: Any, channel: Channel) -> str:
+            begun.set()
+            await go.wait()
+            return "done"
+
+    heard = Heard()
+    client = Client(serving(heard, tools=[Waits], limits=Limits(calls=1)))
+
+    async with client.open(client.call("waits", id="first")) as connection:
+        await asyncio.wait_for(begun.wait(), 5)
+        await client.send(client.call("waits", id="second"))
+        go.set()
+        await connection.over()
+
+    assert ["second"] == [said.id for said in heard.rejections]
+    assert ["began", "rejected", "ended"] == [said[1] for said in heard.log]
+
+
+async def test_telemetry_that_raises_costs_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    """The call is answered, and the others hear of it."""
+
+    class Broken(Telemetry):
+        def request_began(self, request: Request, channel: Channel) -> Any:
+            raise RuntimeError("began")
+
+        def request_ended(self, request: Request, result: Result, mark: Any) -> None:
+            raise RuntimeError("ended")
+
+        def request_rejected(self, rejection: Rejection) -> None:
+            raise RuntimeError("rejected")
+
+    heard = Heard()
+    client = Client(serving(Broken(), heard))
+
+    with caplog.at_level(logging.ERROR, "genmcp"):
+        answer = await client.send(client.call("echo", {"text": "hi"}))
+        await client.send(client.call("nothing"))
+
+    assert "hi" == answer.json["result"]["content"][0]["text"]
+    assert ["began", "ended", "rejected"] == [said[1] for said in heard.log]
+    said = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert ["began", "ended", "rejected"] == said
+
+
+async def test_telemetry_may_be_silent() -> None:
+    """One that overrides nothing hears everything and does nothing."""
+    client = Client(serving(Telemetry()))
+
+    await client.send(client.call("echo", {"text": "hi"}))
+    await client.send(client.call("fail", {"how": "told"}))
+    rejected = await client.send(client.call("nothing"))
+
+    assert -32602 == rejected.json["error"]["code"]
+
+
+async def test_telemetry_that_is_none_is_not_asked() -> None:
+    """A mux without any answers with its own method, not with one that looks for telemetry."""
+    suite = Suite(name="test", version="1", tools=[echo])
+
+    assert "answer" not in vars(Mux(suite))
+    assert "answer" not in vars(Mux(suite, telemetry=[]))
+    assert "answer" in vars(Mux(suite, telemetry=Heard()))
+
+
+def test_telemetry_must_be_one() -> None:
+    """A class instead of an instance is refused when the mux is made."""
+    suite = Suite(name="test", version="1", tools=[echo])
+
+    with pytest.raises(ConfigurationError, match="instances of Telemetry"):
+        Mux(suite, telemetry=[Heard])  # type: ignore[list-item]

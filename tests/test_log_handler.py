@@ -1,0 +1,443 @@
+"""Log records that are forwarded to the client of the request they are logged in."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, ClientLogHandler, ConfigurationError, Endpoint, Mux, Suite, tool
+from genmcp.errors import Unavailable
+from genmcp.protocol.severity import LoggingLevel
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Entry
+from tests.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving
+
+LEVEL = "io.modelcontextprotocol/logLevel"
+INFO: dict[str, Any] = {LEVEL: "info"}
+
+shop = logging.getLogger("tests.shop")
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ClientLogHandler]]:
+    """Put a handler on the logger `tests.shop`."""
+    monkeypatch.setattr(ClientLogHandler, "made", False)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    shop.setLevel(1)
+    handlers: list[logging.Handler] = []
+
+    def installed(handler: ClientLogHandler | None = None) -> ClientLogHandler:
+        handler = handler or ClientLogHandler()
+        shop.addHandler(handler)
+        handlers.append(handler)
+        return handler
+
+    yield installed
+    for handler in handlers:
+        shop.removeHandler(handler)
+
+
+async def call(client: Client, name: str, level: LoggingLevel | None = "debug") -> Connection:
+    """Call a tool, and want to hear of *level*."""
+    meta: dict[str, Any] = {LEVEL: level} if client.version == MODERN and level else {}
+    if client.version != MODERN and level:
+        await client.send(client.request("logging/setLevel", {"level": level}))
+    return await client.send(client.call(name, **meta))
+
+
+def logged(connection: Connection) -> list[tuple[str, str]]:
+    """Return the level and the message of each log message."""
+    return [
+        (said["params"]["level"], said["params"]["data"]["message"])
+        for said in connection.messages
+        if said.get("method") == "notifications/message"
+    ]
+
+
+def data(connection: Connection) -> Any:
+    """Return the data of the only log message."""
+    (said,) = (m for m in connection.messages if "method" in m)
+    return said["params"]["data"]
+
+
+@pytest.mark.parametrize("version", ALL)
+async def test_log_handler_forwards_what_a_hook_logs(version: str, install: Any) -> None:
+    """Before the answer, in order, with the logger's name; also without a single await."""
+
+    @tool
+    async def buy() -> str:
+        """Buys."""
+        shop.info("bought %s", "it")
+        shop.error("lost it")
+        return "done"
+
+    install()
+    client = await Client.begin(serving(buy), version)
+
+    answer = await call(client, "buy")
+
+    assert [("info", "bought it"), ("error", "lost it")] == logged(answer)
+    assert {"tests.shop"} == {m["params"]["logger"] for m in answer.messages if "method" in m}
+    assert "result" in answer.messages[-1]
+
+
+async def test_log_handler_sends_while_the_hook_still_runs(install: Any) -> None:
+    """A record does not wait for the end of a long call."""
+    go = asyncio.Event()
+
+    @tool
+    async def buy() -> str:
+        """Buys."""
+        shop.info("begun")
+        await go.wait()
+        return "done"
+
+    install()
+    client = Client(serving(buy))
+
+    async with client.open(client.call("buy", **INFO)) as connection:
+        message = await connection.message()
+        assert not connection.complete
+        go.set()
+        await connection.over()
+
+    assert {"message": "begun"} == message["params"]["data"]
+
+
+async def test_log_handler_forwards_from_threads_and_tasks_of_a_hook(install: Any) -> None:
+    """Whatever runs in a copy of the hook's context belongs to its request."""
+
+    @tool
+    def in_thread() -> str:
+        """Logs in a thread."""
+        shop.info("from the thread of a def")
+        return "done"
+
+    @tool
+    async def in_others() -> str:
+        """Logs elsewhere."""
+
+        async def other() -> None:
+            shop.info("from a task")
+
+        await asyncio.create_task(other())
+        await asyncio.to_thread(shop.info, "from a thread")
+        return "done"
+
+    install()
+    client = Client(serving(in_thread, in_others))
+
+    assert [("info", "from the thread of a def")] == logged(await call(client, "in_thread"))
+    assert [("info", "from a task"), ("info", "from a thread")] == logged(
+        await call(client, "in_others")
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "level"),
+    [
+        (5, "debug"),
+        (logging.DEBUG, "debug"),
+        (logging.INFO, "info"),
+        (25, "notice"),
+        (logging.WARNING, "warning"),
+        (logging.ERROR, "error"),
+        (logging.CRITICAL, "critical"),
+        (60, "alert"),
+        (99, "emergency"),
+    ],
+)
+async def test_log_handler_translates_levels(number: int, level: str, install: Any) -> None:
+    """RFC 5424 has more levels than Python: those between and above mean them."""
+
+    @tool
+    async def log() -> str:
+        """Logs."""
+        shop.log(number, "said")
+        return "done"
+
+    install()
+
+    assert [(level, "said")] == logged(await call(Client(serving(log)), "log"))
+
+
+@tool
+async def both() -> str:
+    """Logs on two levels."""
+    shop.info("minor")
+    shop.error("major")
+    return "done"
+
+
+@pytest.mark.parametrize("version", ALL)
+async def test_log_handler_sends_no_more_than_the_client_wants(version: str, install: Any) -> None:
+    """The level of the request counts on 2026-07-28, that of the session before."""
+    install()
+    client = await Client.begin(serving(both), version)
+
+    assert [("error", "major")] == logged(await call(client, "both", "warning"))
+
+
+async def test_log_handler_sends_nothing_that_nobody_asked_for(install: Any) -> None:
+    """A request of 2026-07-28 without a level is answered with one JSON body."""
+    install()
+
+    answer = await call(Client(serving(both)), "both", None)
+
+    assert not answer.is_stream
+
+
+async def test_log_handler_has_a_level_of_its_own(install: Any) -> None:
+    """What it does not look at is not sent, whatever the client wants."""
+    install(ClientLogHandler("ERROR"))
+
+    assert [("error", "major")] == logged(await call(Client(serving(both)), "both"))
+
+
+@tool
+async def crash() -> str:
+    """Logs an exception."""
+    try:
+        raise KeyError("a secret")
+    except KeyError:
+        shop.exception("crashed", stack_info=True)
+    return "done"
+
+
+async def test_log_handler_names_an_exception_and_keeps_its_text(install: Any) -> None:
+    """Its type goes out, neither its text nor the traceback, whatever other handlers made of it."""
+    other = logging.StreamHandler()  # formats the traceback, and keeps it in the record
+    shop.addHandler(other)
+    install()
+
+    try:
+        said = data(await call(Client(serving(crash)), "crash"))
+    finally:
+        shop.removeHandler(other)
+
+    assert {"message": "crashed", "exception": "KeyError"} == said
+
+
+async def test_log_handler_sends_a_traceback_where_that_is_asked_for(install: Any) -> None:
+    """With traceback=True the client sees what the log sees."""
+    install(ClientLogHandler(traceback=True))
+
+    said = data(await call(Client(serving(crash)), "crash"))
+
+    assert "KeyError: 'a secret'" in said["traceback"]
+    assert "crashed" == said["message"]
+
+
+async def test_log_handler_formats_with_its_formatter(install: Any) -> None:
+    """A formatter makes the message, and adds no traceback."""
+    install().setFormatter(logging.Formatter("%(funcName)s: %(message)s"))
+
+    said = data(await call(Client(serving(crash)), "crash"))
+
+    assert "crash: crashed" == said["message"]
+
+
+async def test_log_handler_cuts_what_is_too_long_or_no_text(install: Any) -> None:
+    """A message is bounded, and what no JSON can carry is replaced."""
+
+    @tool
+    async def log() -> str:
+        """Logs."""
+        shop.info("\ud800" + "x" * 100_000)
+        return "done"
+
+    install()
+
+    said = data(await call(Client(serving(log)), "log"))
+
+    assert said["message"].startswith("?xxx")
+    assert len(said["message"]) < 20_000
+
+
+async def test_log_handler_drops_what_comes_too_fast_and_says_so(install: Any) -> None:
+    """So many records wait and no more; the client is told how many it does not get."""
+
+    @tool
+    async def log() -> str:
+        """Logs."""
+        for number in range(10):
+            shop.info("%s", number)
+        return "done"
+
+    install(ClientLogHandler(pending=3))
+
+    said = logged(await call(Client(serving(log)), "log"))
+
+    assert [("info", "0"), ("info", "1"), ("info", "2")] == said[:3]
+    assert [("warning", "7 log records came too fast, and were dropped")] == said[3:]
+
+
+async def test_log_handler_does_not_forward_what_forwarding_logs(
+    install: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message or a store that logs is no loop, nor is a logger of this package."""
+
+    class Talkative(MemoryStore):
+        async def get(self, key: str) -> Entry | None:
+            shop.info("looking for %s", key)
+            return await super().get(key)
+
+    class Thing:
+        def __str__(self) -> str:
+            shop.info("formatting")
+            return "thing"
+
+    @tool
+    async def log() -> str:
+        """Logs."""
+        shop.info("%s", Thing())
+        logging.getLogger("genmcp.own").error("ours")
+        return "done"
+
+    monkeypatch.setattr(shop, "propagate", False)  # another handler that formats would log, too
+    ours = logging.getLogger("genmcp")
+    handler = install()
+    ours.addHandler(handler)
+    suite = Suite(name="test", version="1", tools=[log])
+    client = await Client.begin(Endpoint(Mux(suite, store=Talkative())), LEGACIES[0])
+
+    try:
+        said = logged(await call(client, "log", "info"))
+    finally:
+        ours.removeHandler(handler)
+
+    assert [("info", "thing")] == said
+
+
+async def test_log_handler_drops_what_is_logged_when_the_request_is_over(install: Any) -> None:
+    """An asyncio.Task that goes on logs to nobody, and fails at nothing."""
+    go = asyncio.Event()
+    left: list[asyncio.Task[None]] = []
+
+    @tool
+    async def leave() -> str:
+        """Leaves something running."""
+
+        async def later() -> None:
+            await go.wait()
+            shop.info("too late")
+
+        left.append(asyncio.create_task(later()))
+        return "done"
+
+    install()
+    for version in (MODERN, LEGACIES[0]):
+        client = await Client.begin(serving(leave), version)
+
+        answer = await call(client, "leave")
+        go.set()
+        await asyncio.wait_for(left.pop(), 5)
+
+        assert [] == logged(answer)
+
+
+async def test_log_handler_ends_with_a_call_whose_client_left(install: Any) -> None:
+    """Nothing waits for a client that reads nothing any more."""
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        """Waits."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            shop.info("cancelled")
+
+    install()
+    client = Client(serving(wait))
+
+    async with client.open(client.call("wait", **INFO)) as connection:
+        await asyncio.wait_for(begun.wait(), 5)
+        connection.disconnect()
+        await connection.over()
+
+    assert [] == connection.events
+
+
+async def test_log_handler_lets_no_answer_wait_for_a_client_that_does_not_read(
+    install: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not sent in time is left out."""
+    monkeypatch.setattr("genmcp.log_handler._LAST_WORDS", 0.01)
+    given: list[Channel] = []
+
+    @tool
+    async def log(channel: Channel) -> str:
+        """Logs."""
+        given.append(channel)
+        shop.info("said")
+        return "done"
+
+    async def stuck(self: Channel, *arguments: Any) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    monkeypatch.setattr(Channel, "log", stuck)
+    install()
+
+    answer = await call(Client(serving(log)), "log")
+
+    assert [] == logged(answer)
+    assert "done" == answer.json["result"]["content"][0]["text"]
+
+
+async def test_log_handler_gives_up_where_the_level_cannot_be_found(
+    install: Any, caplog: Any
+) -> None:
+    """A store that fails costs the records, not the call, and is logged once."""
+
+    class Broken(MemoryStore):
+        async def get(self, key: str) -> Entry | None:
+            raise Unavailable("gone")
+
+    install()
+    suite = Suite(name="test", version="1", tools=[both])
+    client = await Client.begin(Endpoint(Mux(suite, store=Broken())), LEGACIES[0])
+
+    answer = await client.send(client.call("both"))
+
+    assert "done" == answer.json["result"]["content"][0]["text"]
+    assert 1 == caplog.text.count("cannot be forwarded")
+
+
+async def test_log_handler_reports_a_record_that_cannot_be_formatted(
+    install: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As every handler does: on standard error, not in the call."""
+
+    @tool
+    async def log() -> str:
+        """Logs."""
+        shop.info("%d", "no number")
+        return "done"
+
+    install()
+
+    answer = await call(Client(serving(log)), "log")
+
+    assert not answer.is_stream
+    assert "no number" in capsys.readouterr().err
+
+
+async def test_log_handler_forwards_nothing_outside_of_requests(install: Any) -> None:
+    """There is nobody to tell; and without any handler, no request is prepared for one."""
+    assert not ClientLogHandler.made
+    install()
+
+    shop.info("to nobody")
+
+    assert ClientLogHandler.made
+
+
+def test_log_handler_has_a_bound() -> None:
+    """Room for no record is refused when it is made."""
+    with pytest.raises(ConfigurationError, match="pending"):
+        ClientLogHandler(pending=0)

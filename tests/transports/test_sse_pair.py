@@ -1,0 +1,421 @@
+"""The two endpoints of 2024-11-05."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from mcp import ClientSession
+from mcp.client.sse import sse_client
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from genmcp import (
+    Call,
+    Channel,
+    ClientLogHandler,
+    ConfigurationError,
+    Endpoint,
+    Limits,
+    Mux,
+    Security,
+    Suite,
+    Tool,
+    tool,
+)
+from genmcp.errors import Unavailable
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Append, Op
+from tests.asgi import Client, Connection
+from tests.serving import serve
+
+OLD = "2024-11-05"
+
+
+@tool
+async def echo(text: str, channel: Channel) -> str:
+    """Says it again."""
+    await channel.log("info", f"saying {text}")
+    channel.start_stream()
+    channel.release()
+    return f"{text} to {channel.client.info.name if channel.client.info else None}"
+
+
+@tool
+def in_thread() -> str:
+    """Works in a thread."""
+    return "done"
+
+
+class Wait(Tool):
+    """Waits until it is told to go on."""
+
+    name = "wait"
+
+    def __init__(self, on_disconnect: Any = "finish") -> None:
+        self.on_disconnect = on_disconnect
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        self.begun.set()
+        try:
+            await self.go.wait()
+        finally:
+            self.ended.set()
+        return "done"
+
+
+def serving(*tools: Any, store: Any = None, **options: Any) -> Endpoint:
+    limits = options.pop("limits", None)
+    suite = Suite(name="test", version="1", tools=[echo, in_thread, *tools])
+    mux = Mux(suite, store=store, limits=limits, secret="a secret that is long enough")
+    return Endpoint(mux, **options)
+
+
+def app_of(endpoint: Endpoint) -> Starlette:
+    return Starlette(routes=[endpoint.sse_route("/sse")])
+
+
+class Pair(Client):
+    """A client of the pair: what it sends is answered on its stream."""
+
+    stream: Connection
+
+    async def tell(self, message: Any) -> Any:
+        """Send a request, and return the next message of the stream."""
+        answer = await self.send(message)
+        assert (202, b"") == (answer.status, answer.body)
+        return await self.stream.message()
+
+
+@asynccontextmanager
+async def connected(app: Any, *, introduced: bool = True, **scope: Any) -> AsyncIterator[Pair]:
+    """Open a stream at /sse, and shake hands."""
+    pair = Pair(app, OLD, path="/sse", **scope)
+    async with pair.open(method="GET", headers={"mcp-protocol-version": None}) as pair.stream:
+        event = await pair.stream.event()
+        assert "endpoint" == event.name
+        path, _, query = event.data.partition("?")
+        pair.scope |= {"path": path, "query_string": query.encode()}
+        if introduced:
+            await pair.tell(pair.initialize())
+        yield pair
+
+
+async def test_pair_answers_on_the_stream() -> None:
+    """A POST is accepted; notifications and the answer are events, in order."""
+    async with connected(app_of(serving())) as pair:
+        said = await pair.tell(pair.call("echo", {"text": "hi"}, id=7))
+        answer = await pair.stream.message()
+        threaded = await pair.tell(pair.call("in_thread", id=8))
+
+    assert "saying hi" == said["params"]["data"]
+    assert (7, "hi to test") == (answer["id"], answer["result"]["content"][0]["text"])
+    assert "done" == threaded["result"]["content"][0]["text"]
+
+
+async def test_pair_speaks_2024_11_05_only() -> None:
+    """Whatever revision is asked for, it gets the only one that has this transport."""
+    async with connected(app_of(serving()), introduced=False) as pair:
+        answer = await pair.tell(pair.initialize(protocolVersion="2025-11-25"))
+        silent = await pair.send(pair.notification("notifications/initialized"))
+
+    assert OLD == answer["result"]["protocolVersion"]
+    assert (202, b"") == (silent.status, silent.body)
+
+
+async def test_pair_is_off_unless_it_is_asked_for() -> None:
+    """The endpoint itself opens no such stream."""
+    answer = await Client(serving(), OLD).send(method="GET")
+
+    assert 405 == answer.status
+
+
+def test_pair_route_begins_with_a_slash() -> None:
+    """A path that cannot be matched is refused."""
+    with pytest.raises(ConfigurationError, match="slash"):
+        serving().sse_route("sse")
+
+
+@pytest.mark.parametrize("root", ["", "/api"])
+async def test_pair_serves_the_official_client(root: str) -> None:
+    """Over a real connection, under a mount as well: the URL it is given leads back."""
+    endpoint = serving()
+    routes: list[Any] = [endpoint.sse_route("/sse")]
+    app = Starlette(routes=[Mount(root, routes=routes)] if root else routes)
+
+    async with (
+        serve(app) as url,
+        sse_client(f"{url}{root}/sse") as (read, write),
+        ClientSession(read, write) as session,
+    ):
+        await session.initialize()
+        result = await session.call_tool("echo", {"text": "hi"})
+
+    assert result.content[0].text.startswith("hi to ")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "expected"),
+    [
+        ("/api", "/api/sse", "/api/sse"),
+        ("/api", "/sse", "/api/sse"),
+        ("/s", "/sse", "/s/sse"),
+        ("", "//evil.example/sse", "/evil.example/sse"),
+        ("", "/a b/sse", "/a%20b/sse"),
+    ],
+)
+async def test_pair_names_a_path_of_this_host(root: str, path: str, expected: str) -> None:
+    """With what it is mounted under once, and never another host's."""
+    pair = serving().sse_route("/sse").app
+    client = Client(pair, OLD, root_path=root, path=path)
+
+    async with client.open(method="GET") as stream:
+        event = await stream.event()
+
+    assert expected == event.data.partition("?")[0]
+
+
+async def test_pair_answers_what_is_refused_on_the_stream() -> None:
+    """An unknown tool, an unknown method, and a client that says too much of itself."""
+    async with connected(app_of(serving())) as pair:
+        unknown = await pair.tell(pair.call("nothing"))
+        method = await pair.tell(pair.request("no/such", id=2))
+        pair.asked[3] = "initialize"
+        big = pair.initialize(clientInfo={"name": "x" * 5000, "version": "1"})
+        large = await pair.tell(big)
+
+    codes = [said["error"]["code"] for said in (unknown, method, large)]
+    assert [-32602, -32601, -32602] == codes
+
+
+async def test_pair_wants_to_be_introduced_first() -> None:
+    """Before initialize, nothing else is answered."""
+    async with connected(app_of(serving()), introduced=False) as pair:
+        answer = await pair.tell(pair.call("echo", {"text": "hi"}))
+
+    assert (-32600, "Send initialize first") == (
+        answer["error"]["code"],
+        answer["error"]["message"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({"body": [b"{"]}, 400),
+        ({"body": [b"[]"]}, 400),
+        ({"body": [b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]']}, 400),
+        ({"body": [b'{"jsonrpc":"2.0","id":1,"result":{}}']}, 400),
+        ({"body": [b"{}"], "headers": {"content-type": "text/plain"}}, 415),
+        ({"body": [b" " * 2000]}, 413),
+        ({"method": "DELETE"}, 405),
+    ],
+)
+async def test_pair_refuses_what_is_no_message(options: Any, status: int) -> None:
+    """What cannot be answered on the stream is an HTTP error."""
+    async with connected(app_of(serving(limits=Limits(body=1000)))) as pair:
+        answer = await pair.send(**options)
+
+    assert status == answer.status
+
+
+async def test_pair_refuses_sessions_that_are_not_open() -> None:
+    """A made-up session, none at all, that of another principal, and one whose stream has ended."""
+    app = app_of(serving(principal=lambda scope: scope.get("who")))
+    async with connected(app, who="ada") as pair:
+        query = pair.scope["query_string"]
+        for given, who in ((b"session=made-up", "ada"), (b"", "ada"), (query, "eve")):
+            pair.scope |= {"query_string": given, "who": who}
+            assert 404 == (await pair.send(pair.call("in_thread"))).status
+        pair.scope |= {"query_string": query, "who": "ada"}
+
+    assert 404 == (await pair.send(pair.call("in_thread"))).status
+
+
+async def test_pair_checks_who_comes_in() -> None:
+    """Origin is judged on both endpoints; an allowed page may ask first."""
+    security = Security(allowed_origins=["https://good.example"])
+    app = app_of(serving(security=security))
+    bad, good = {"origin": "https://evil.example"}, {"origin": "https://good.example"}
+
+    async with connected(app) as pair:
+        assert 403 == (await pair.send(method="GET", headers=bad)).status
+        assert 403 == (await pair.send(pair.call("in_thread"), headers=bad)).status
+        preflight = await pair.send(method="OPTIONS", headers=good)
+
+    assert "https://good.example" == preflight.headers["access-control-allow-origin"]
+    assert 204 == preflight.status
+
+
+async def test_pair_takes_a_place_among_the_streams() -> None:
+    """Streams are as many as the limit allows, and a place is free again at the end of one."""
+    app = app_of(serving(limits=Limits(streams=1)))
+
+    async with connected(app) as pair:
+        assert 503 == (await pair.send(method="GET")).status
+    async with connected(app):
+        pass
+
+
+async def test_pair_bounds_calls() -> None:
+    """A call too many is answered with an error."""
+    wait = Wait()
+    async with connected(app_of(serving(wait, limits=Limits(calls=1)))) as pair:
+        async with pair.open(pair.call("wait", id="first")) as first:
+            await asyncio.wait_for(wait.begun.wait(), 5)
+            refused = await pair.tell(pair.call("in_thread", id="second"))
+            wait.go.set()
+            await first.over()
+        answer = await pair.stream.message()
+
+    assert ("second", -32603) == (refused["id"], refused["error"]["code"])
+    assert "first" == answer["id"]
+
+
+async def test_pair_answers_at_once_and_works_on() -> None:
+    """The POST is accepted before the work is done; other calls are served meanwhile."""
+    wait = Wait()
+    async with connected(app_of(serving(wait))) as pair:
+        async with pair.open(pair.call("wait", id="slow")) as slow:
+            await slow.begun()
+            assert (202, True) == (slow.status, slow.complete)
+            quick = await pair.tell(pair.call("in_thread", id="quick"))
+            wait.go.set()
+            await slow.over()
+        answer = await pair.stream.message()
+
+    assert ("quick", "slow") == (quick["id"], answer["id"])
+
+
+async def test_pair_cancels_what_its_client_cancels() -> None:
+    """A cancelled call is not answered."""
+    wait = Wait()
+    async with connected(app_of(serving(wait))) as pair:
+        async with pair.open(pair.call("wait", id="slow")) as slow:
+            await asyncio.wait_for(wait.begun.wait(), 5)
+            await pair.send(pair.notification("notifications/cancelled", requestId="slow"))
+            await slow.over()
+        after = await pair.tell(pair.call("in_thread", id="after"))
+
+    assert wait.ended.is_set()
+    assert "after" == after["id"]
+
+
+@pytest.mark.parametrize("on_disconnect", ["finish", "cancel"])
+async def test_pair_without_its_stream_cancels_what_wants_it(on_disconnect: Any) -> None:
+    """A tool goes on unless it says otherwise, as on every other transport of old revisions."""
+    wait = Wait(on_disconnect)
+    async with connected(app_of(serving(wait))) as pair:
+        call = pair.open(pair.call("wait"))
+        await call.__aenter__()
+        await asyncio.wait_for(wait.begun.wait(), 5)
+
+    assert (on_disconnect == "cancel") is (await ends(wait))
+    wait.go.set()
+    await call.__aexit__()
+
+
+async def ends(wait: Wait) -> bool:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return wait.ended.is_set()
+
+
+async def test_pair_ends_when_the_server_does() -> None:
+    """The stream ends, calls are cancelled past the grace, and nothing is left running."""
+    wait = Wait()
+    endpoint = serving(wait, grace=0)
+    async with connected(app_of(endpoint)) as pair, pair.open(pair.call("wait")) as call:
+        await asyncio.wait_for(wait.begun.wait(), 5)
+        await endpoint.aclose()
+        await call.over()
+        await pair.stream.over()
+
+    assert wait.ended.is_set()
+
+
+async def test_pair_works_across_processes_that_share_a_store() -> None:
+    """The stream is here, the POST reaches another one."""
+    store = MemoryStore()
+    here, there = (app_of(serving(store=store)) for _ in range(2))
+
+    async with connected(here) as pair:
+        pair.app = there
+        await pair.tell(pair.call("echo", {"text": "hi"}))
+        answer = await pair.stream.message()
+
+    assert "hi to test" == answer["result"]["content"][0]["text"]
+
+
+async def test_pair_forwards_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ClientLogHandler finds the client here too, at the level its session set."""
+    monkeypatch.setattr(ClientLogHandler, "made", False)
+    logger = logging.getLogger("tests.pair")
+    logger.setLevel(logging.INFO)
+    handler = ClientLogHandler()
+    logger.addHandler(handler)
+
+    @tool
+    async def log() -> str:
+        """Logs."""
+        logger.info("minor")
+        logger.error("major")
+        return "done"
+
+    try:
+        async with connected(app_of(serving(log))) as pair:
+            await pair.tell(pair.request("logging/setLevel", {"level": "error"}))
+            said = await pair.tell(pair.call("log"))
+            answer = await pair.stream.message()
+    finally:
+        logger.removeHandler(handler)
+
+    assert {"message": "major"} == said["params"]["data"]
+    assert "result" in answer
+
+
+async def test_pair_lets_no_call_log_faster_than_the_limit() -> None:
+    """`log_rate` bounds a call here too; and what it changes is announced."""
+
+    @tool
+    async def chat(channel: Channel) -> str:
+        """Logs twice."""
+        channel.announcer.resource_updated("note://today")
+        for word in ("one", "two"):
+            await channel.log("info", word)
+        return "done"
+
+    async with connected(app_of(serving(chat, limits=Limits(log_rate=100)))) as pair:
+        began = asyncio.get_running_loop().time()
+        said = [await pair.tell(pair.call("chat")), await pair.stream.message()]
+
+    assert ["one", "two"] == [each["params"]["data"] for each in said]
+    assert asyncio.get_running_loop().time() - began >= 0.01
+
+
+async def test_pair_survives_a_store_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be said is logged; the next answer comes."""
+
+    class Failing(MemoryStore):
+        fails = False
+
+        async def apply(self, *ops: Op) -> None:
+            if self.fails and isinstance(ops[0], Append):
+                self.fails = False
+                raise Unavailable("gone")
+            await super().apply(*ops)
+
+    store = Failing()
+    async with connected(app_of(serving(store=store))) as pair:
+        store.fails = True
+        lost = await pair.send(pair.call("in_thread", id="lost"))
+        answer = await pair.tell(pair.call("in_thread", id="next"))
+
+    assert 202 == lost.status
+    assert "next" == answer["id"]
+    assert "is not told" in caplog.text

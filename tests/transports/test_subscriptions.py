@@ -1,0 +1,413 @@
+"""`subscriptions/listen`, and what sessions hear before 2026-07-28."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, Endpoint, Limits, Mux, Resource, Suite, Wrapper, prompt, tool
+from genmcp.stores.memory import MemoryStore
+from tests.asgi import LEGACIES, Client, Connection, until
+
+ID = "io.modelcontextprotocol/subscriptionId"
+NOTE = "note://today"
+TOOLS = "notifications/tools/list_changed"
+UPDATED = "notifications/resources/updated"
+SECRET = "a secret of more than sixteen bytes"
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+@tool
+def subtract(a: int, b: int) -> int:
+    """Subtracts."""
+    return a - b
+
+
+@prompt
+def review(code: str) -> str:
+    """Reviews."""
+    return code
+
+
+class Private(Resource):
+    """A resource that only Ada sees."""
+
+    def visible(self, principal: str | None) -> bool:
+        return principal == "ada"
+
+
+def suite_of() -> Suite:
+    resources = [
+        Resource(NOTE, content="Rain."),
+        Resource("note://other", content="Sun."),
+        Private("note://ada", content="Hers."),
+    ]
+    return Suite(name="test", version="1", tools=[add], prompts=[review], resources=resources)
+
+
+@asynccontextmanager
+async def listening(
+    client: Client, *, id: Any = 7, **wanted: Any
+) -> AsyncIterator[tuple[Connection, Any]]:
+    """Give an open stream, and what it was acknowledged."""
+    request = client.request("subscriptions/listen", {"notifications": wanted}, id=id)
+    async with client.open(request) as connection:
+        first = await connection.message()
+        assert "notifications/subscriptions/acknowledged" == first["method"]
+        assert {ID: id} == first["params"]["_meta"]
+        yield connection, first["params"]["notifications"]
+
+
+async def test_listener_is_acknowledged_what_the_server_can_give() -> None:
+    """What does not exist, or is not there for this client, is left out; the rest is said back."""
+    client = Client(Endpoint(suite_of()))
+    uris = [NOTE, "note://none", "note://ada", NOTE]
+
+    async with listening(
+        client, toolsListChanged=True, promptsListChanged=False, resourceSubscriptions=uris
+    ) as (_, heard):
+        assert {"toolsListChanged": True, "resourceSubscriptions": [NOTE]} == heard
+
+
+async def test_listener_of_what_the_server_has_not_is_acknowledged_nothing() -> None:
+    """A suite without resources and prompts tells of none."""
+    client = Client(Endpoint(Suite(name="test", version="1")))
+
+    async with listening(
+        client, promptsListChanged=True, resourcesListChanged=True, resourceSubscriptions=[NOTE]
+    ) as (_, heard):
+        assert {} == heard
+
+
+@pytest.mark.parametrize("id", [7, "seven"])
+async def test_listener_hears_what_it_asked_for(id: Any) -> None:
+    """Nothing else comes, and everything has the id of the request."""
+    suite = suite_of()
+    client = Client(Endpoint(suite))
+    wanted = {"toolsListChanged": True, "resourceSubscriptions": [NOTE]}
+
+    async with listening(client, id=id, **wanted) as (connection, _):
+        suite.remove(review)
+        suite.resource_updated("note://other")
+        suite.add(subtract)
+        told = await connection.message()
+        suite.resource_updated(NOTE)
+        updated = await connection.message()
+
+    assert (TOOLS, {"_meta": {ID: id}}) == (told["method"], told["params"])
+    assert (UPDATED, {"_meta": {ID: id}, "uri": NOTE}) == (updated["method"], updated["params"])
+
+
+async def test_listener_hears_of_a_tool_that_a_thread_adds() -> None:
+    """`add` may be called where there is no event loop."""
+    suite = suite_of()
+
+    async with listening(Client(Endpoint(suite)), toolsListChanged=True) as (connection, _):
+        await asyncio.to_thread(suite.add, subtract)
+        assert TOOLS == (await connection.message())["method"]
+
+
+async def test_listeners_of_replicas_hear_of_each_other() -> None:
+    """Two muxes on one store are one server to their clients."""
+    store = MemoryStore()
+    here, there = suite_of(), suite_of()
+    for suite in (here, there):
+        suite.remove("note://ada")
+    client = Client(Endpoint(Mux(here, store=store, secret=SECRET)))
+    other = Client(Endpoint(Mux(there, store=store, secret=SECRET)))
+
+    async with (
+        listening(client, toolsListChanged=True) as (first, _),
+        listening(other, toolsListChanged=True) as (second, _),
+    ):
+        there.add(subtract)
+        assert [TOOLS, TOOLS] == [(await each.message())["method"] for each in (first, second)]
+
+
+async def test_listeners_of_each_mux_of_one_suite_hear_of_it() -> None:
+    """A suite may be mounted more than once."""
+    suite = suite_of()
+    clients = [Client(Endpoint(Mux(suite, audience=name))) for name in ("a", "b")]
+
+    async with (
+        listening(clients[0], toolsListChanged=True) as (first, _),
+        listening(clients[1], toolsListChanged=True) as (second, _),
+    ):
+        suite.add(subtract)
+        assert [TOOLS, TOOLS] == [(await each.message())["method"] for each in (first, second)]
+
+
+async def test_listener_hears_nothing_of_before() -> None:
+    """Changes from before the acknowledgement are nobody's news."""
+    suite = suite_of()
+    endpoint = Endpoint(suite)
+    async with listening(Client(endpoint), toolsListChanged=True) as (connection, _):
+        suite.add(subtract)
+        await connection.message()
+
+    async with listening(Client(endpoint), resourceSubscriptions=[NOTE]) as (connection, _):
+        suite.resource_updated(NOTE)
+        assert UPDATED == (await connection.message())["method"]
+
+
+async def test_slow_listener_is_told_once_and_holds_nobody_up() -> None:
+    """What it was not yet told of is a set: a thousand changes become one a kind and a URI."""
+    suite = suite_of()
+    endpoint = Endpoint(suite)
+    wanted = {"toolsListChanged": True, "resourceSubscriptions": [NOTE]}
+    async with (
+        listening(Client(endpoint), **wanted) as (slow, _),
+        listening(Client(endpoint), **wanted) as (quick, _),
+    ):
+        slow.reading.clear()
+        suite.resource_updated(NOTE)
+        await quick.message()
+        for _ in range(300):
+            suite.resource_updated(NOTE)
+            await asyncio.sleep(0)
+            suite.announcer.tools_list_changed()
+        await until(lambda: TOOLS in [each["method"] for each in quick.messages[1:]])
+        slow.reading.set()
+        told = [(await slow.message())["method"] for _ in range(3)]
+        suite.add(subtract)
+        told.append((await slow.message())["method"])
+
+    assert [UPDATED, UPDATED, TOOLS, TOOLS] == [told[0], *sorted(told[1:3]), told[3]]
+    assert len(slow.messages) <= 7
+
+
+async def test_sender_that_is_ahead_of_the_log_tells_everything() -> None:
+    """Past the bound nobody knows what has changed: each hears all it listens for, once."""
+    suite = suite_of()
+    mux = Mux(suite, limits=Limits(replay_events=5))
+    wanted = {"toolsListChanged": True, "resourceSubscriptions": [NOTE]}
+
+    async with listening(Client(Endpoint(mux)), **wanted) as (connection, _):
+        for number in range(20):
+            suite.resource_updated(f"note://{number}")
+        told = [(await connection.message())["method"] for _ in range(2)]
+
+    assert [TOOLS, UPDATED] == sorted(told, reverse=True)
+
+
+async def test_listener_is_told_at_shutdown_that_this_is_the_end() -> None:
+    """The stream ends with the result of the request: graceful closure."""
+    endpoint = Endpoint(suite_of())
+    client = Client(endpoint)
+
+    async with listening(client, toolsListChanged=True) as (connection, _):
+        await endpoint.aclose()
+        await connection.over()
+
+    last = connection.messages[-1]
+    assert (7, "complete", 7) == (
+        last["id"],
+        last["result"]["resultType"],
+        last["result"]["_meta"][ID],
+    )
+    assert connection.complete
+
+
+async def test_listener_that_leaves_leaves_nothing_behind() -> None:
+    """No asyncio.Task, no place, no follower of the log, no reference."""
+    suite = suite_of()
+    mux = Mux(suite)
+    before = asyncio.all_tasks()
+
+    async with listening(
+        Client(Endpoint(mux)), toolsListChanged=True, resourceSubscriptions=[NOTE]
+    ):
+        assert 1 == len(mux.streams)
+    await until(lambda: asyncio.all_tasks() == before)
+
+    assert 0 == len(mux.streams)
+    assert "0 logs" in repr(mux.store)
+
+
+async def test_listener_hears_a_heartbeat() -> None:
+    """A silent stream is kept open by comments."""
+    endpoint = Endpoint(suite_of(), heartbeat=0.01)
+
+    async with listening(Client(endpoint), toolsListChanged=True) as (connection, _):
+        await until(lambda: connection.comments)
+
+
+async def test_listeners_are_bounded() -> None:
+    """So many streams, and so many resources of one; past it the answer says which limit."""
+    limits = Limits(streams=1, subscriptions=1)
+    client = Client(Endpoint(Mux(suite_of(), limits=limits)))
+    ask = client.request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    two = {"notifications": {"resourceSubscriptions": [NOTE, "note://other"]}}
+
+    many = await client.send(client.request("subscriptions/listen", two))
+    async with listening(client, toolsListChanged=True):
+        refused = await client.send(ask)
+
+    assert (429, "subscriptions") == (many.status, many.json["error"]["message"][-14:-1])
+    assert (503, -32603) == (refused.status, refused.json["error"]["code"])
+
+
+async def test_server_that_announces_nothing_has_no_listeners() -> None:
+    """Without an announcer there is no such method."""
+
+    class Silent(Suite):
+        announcer = None  # type: ignore[assignment]
+
+    client = Client(Endpoint(Silent(name="test", version="1")))
+    ask = client.request("subscriptions/listen", {"notifications": {}})
+
+    answer = await client.send(ask)
+
+    assert (404, -32601) == (answer.status, answer.json["error"]["code"])
+
+
+async def test_tool_of_a_server_that_announces_nothing_speaks_to_nobody() -> None:
+    """What a tool says there is harmless; a wrapper announces what the inner server does."""
+
+    class Silent(Wrapper):
+        announcer = None
+
+    @tool
+    def write(channel: Channel) -> str:
+        """Writes."""
+        channel.announcer.resource_updated(NOTE)
+        return "written"
+
+    suite = suite_of()
+    suite.add(write)
+    silent = Client(Endpoint(Silent(suite)))
+    async with listening(Client(Endpoint(Wrapper(suite))), resourceSubscriptions=[NOTE]) as (
+        connection,
+        _,
+    ):
+        assert 200 == (await silent.send(silent.call("write"))).status
+        suite.resource_updated(NOTE)
+        assert UPDATED == (await connection.message())["method"]
+
+
+# Before 2026-07-28.
+
+
+@asynccontextmanager
+async def stream(client: Client) -> AsyncIterator[Connection]:
+    """Give the session's own stream, once it has begun."""
+    async with client.listen() as connection:
+        await connection.begun()
+        mux: Mux = client.app.mux
+        await until(lambda: mux.subscriptions._followers)
+        await until(lambda: next(iter(mux.subscriptions._followers.values()))._all)
+        yield connection
+
+
+@pytest.mark.parametrize("version", LEGACIES)
+async def test_session_hears_which_lists_have_changed(version: str) -> None:
+    """They come on its own stream, with an id to resume behind."""
+    suite = suite_of()
+    client = await Client.begin(Endpoint(suite), version)
+
+    async with stream(client) as connection:
+        suite.add(subtract)
+        suite.remove(review)
+        told = [await connection.event() for _ in range(2)]
+
+    assert [TOOLS, "notifications/prompts/list_changed"] == [
+        each.message["method"] for each in told
+    ]
+    assert all(each.id for each in told)
+
+
+@pytest.mark.parametrize("version", LEGACIES)
+async def test_session_hears_of_the_resources_it_subscribed_to(version: str) -> None:
+    """Before or after the stream was opened, and until it unsubscribes."""
+    suite = suite_of()
+    client = await Client.begin(Endpoint(suite), version)
+
+    async def ask(what: str, uri: str) -> None:
+        answer = await client.send(client.request(f"resources/{what}", {"uri": uri}))
+        assert {} == answer.json["result"]
+
+    await ask("subscribe", NOTE)
+    await ask("subscribe", NOTE)
+    async with stream(client) as connection:
+        await ask("subscribe", "note://other")
+        suite.resource_updated("note://other")
+        first = await connection.message()
+        suite.resource_updated(NOTE)
+        second = await connection.message()
+        await ask("unsubscribe", NOTE)
+        await ask("unsubscribe", NOTE)
+        suite.resource_updated(NOTE)
+        suite.resource_updated("note://other")
+        third = await connection.message()
+
+    told = [first, second, third]
+    assert ["note://other", NOTE, "note://other"] == [each["params"]["uri"] for each in told]
+
+
+async def test_session_record_exists_while_something_is_subscribed() -> None:
+    """The store holds nothing of a session before, nor behind its last unsubscribe, nor its end."""
+    mux = Mux(suite_of())
+    client = await Client.begin(Endpoint(mux), LEGACIES[0])
+
+    async def records(what: str) -> str:
+        await client.send(client.request(f"resources/{what}", {"uri": NOTE}))
+        return repr(mux.store).split()[1]
+
+    assert ["1", "0", "1"] == [
+        await records(what) for what in ("subscribe", "unsubscribe", "subscribe")
+    ]
+    await client.send(method="DELETE")
+    assert "0" == repr(mux.store).split()[1]
+
+
+@pytest.mark.parametrize(
+    ("uri", "code"), [("note://none", -32002), ("note://ada", -32002), ("note://other", -32603)]
+)
+async def test_session_subscribes_to_so_many_resources_that_are_there(uri: str, code: int) -> None:
+    """What is not there for it is not found; past `Limits.subscriptions` it is told so."""
+    client = await Client.begin(
+        Endpoint(Mux(suite_of(), limits=Limits(subscriptions=1))), LEGACIES[0]
+    )
+    await client.send(client.request("resources/subscribe", {"uri": NOTE}))
+
+    answer = await client.send(client.request("resources/subscribe", {"uri": uri}))
+
+    assert code == answer.json["error"]["code"]
+
+
+async def test_slow_session_is_told_once() -> None:
+    """A change that waits for its stream to be read is not said again."""
+    suite = suite_of()
+    endpoint = Endpoint(suite)
+    client = await Client.begin(endpoint, LEGACIES[0])
+
+    async with stream(client) as connection:
+        connection.reading.clear()
+        for _ in range(50):
+            suite.announcer.tools_list_changed()
+            await asyncio.sleep(0)
+        for _ in range(50):  # what is written by now is all there is
+            await asyncio.sleep(0)
+        connection.reading.set()
+        suite.remove(review)
+        told = []
+        while "notifications/prompts/list_changed" not in told:
+            told.append((await connection.message())["method"])
+
+    assert told.count(TOOLS) <= 3
+
+
+def test_sessions_are_told_what_there_is_to_hear() -> None:
+    """The capabilities say so."""
+    said = suite_of().capabilities
+    assert said.tools and said.prompts and said.resources
+
+    assert (True, True) == (said.tools.list_changed, said.prompts.list_changed)
+    assert (True, True) == (said.resources.list_changed, said.resources.subscribe)
