@@ -24,6 +24,7 @@ from genmcp.protocol.notifications import (
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Value
 from genmcp.transports.asgi import ClientLeft, encoded, left
+from genmcp.transports.heartbeat import Heartbeat
 from genmcp.transports.outgoing import Outgoing
 from genmcp.transports.pace import Newest, Pace
 from genmcp.transports.visit import Visit
@@ -53,6 +54,7 @@ class Held:
 
     __slots__ = (
         "_exchange",
+        "_heartbeat",
         "_hooks",
         "_logs",
         "_loop",
@@ -62,7 +64,6 @@ class Held:
         "_resumable",
         "_session",
         "_stream",
-        "_timer",
         "_turn",
         "_visit",
         "_watch",
@@ -85,7 +86,7 @@ class Held:
         self._hooks: dict[Request, Hook] = {}
         self._logs = Pace(visit.mux.limits.log_rate)
         self._watch: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._heartbeat: Heartbeat | None = None
         self._loop = visit.loop
         self._turn = 0.0
         self._resumable = False
@@ -204,7 +205,7 @@ class Held:
         if self._session is not None and self._stream is not None:
             visit.mux.replay.add(self._session, self._stream, self)
         self._watch = self._loop.create_task(self._watch_client())
-        self._timer = self._loop.call_later(visit.heartbeat, self._beat)
+        self._heartbeat = Heartbeat(visit.heartbeat, self._spoke, self._beat)
         self._outgoing.write()
 
     def _uncount(self) -> None:
@@ -230,8 +231,8 @@ class Held:
             self.release(request)
         self._visit.answered = self._outgoing.begun
         self._newest.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
         tasks = self._outgoing.close()
         if self._watch is not None:
             self._watch.cancel()
@@ -275,13 +276,11 @@ class Held:
             raise
         self._leave()
 
+    def _spoke(self) -> float:
+        return self._outgoing.spoke
+
     def _beat(self) -> None:
-        """Break the silence, if there was one since the last time."""
-        silent = self._loop.time() - self._outgoing.spoke
-        if silent >= self._visit.heartbeat:
-            self._outgoing.push(self._exchange.beat())
-            silent = 0.0
-        self._timer = self._loop.call_later(self._visit.heartbeat - silent, self._beat)
+        self._outgoing.push(self._exchange.beat())
 
     async def _keep(self, records: Sequence[Record]) -> None:
         if self._session is None:

@@ -235,7 +235,7 @@ def test_jsonrpc_nesting_is_allowed_up_to_the_limit(limit: int) -> None:
     """`max_depth` levels pass, one more does not, and the message names the limit."""
     one(nested(limit), max_depth=limit)
 
-    with pytest.raises(InvalidRequest, match=f"deeper than {limit} levels .*max_depth"):
+    with pytest.raises(InvalidRequest, match=f"deeper than {limit} levels .*limit: depth"):
         jsonrpc.decode(nested(limit + 1), max_depth=limit)
 
 
