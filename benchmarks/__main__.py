@@ -8,6 +8,7 @@ from math import nan
 from benchmarks.cases import CASES, Subject, run
 from benchmarks.environments import PEERS, Python, chosen, environment, versions
 from benchmarks.figures import Figure, calls, cold_process, importing, sessions
+from benchmarks.listeners import listeners
 from benchmarks.processes import FAILURES, ROOT
 from benchmarks.report import Part, figure_line, page
 from benchmarks.slow_reader import slow_reader
@@ -40,6 +41,7 @@ def main() -> None:
         "importing": importing,
         "memory over sessions": sessions,
         "memory over calls": calls,
+        "many listeners": listeners,
         "a slow reader": partial(slow_reader, seconds=options.slow_reader),
     }
     cases = [case for case in CASES if options.case in case.name]

@@ -80,7 +80,7 @@ async def read(receive: Any) -> bytes:
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answer tools/list and the tools `echo`, `count`, `sleep` and `progress`."""
+    """Answer tools/list, subscriptions, and the tools `echo`, `count`, `sleep`, `progress`."""
     if scope["type"] != "http":
         return
     headers = dict(scope["headers"])
@@ -97,6 +97,9 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         result = TOOLS
     elif request.method == "initialize":
         result = b"{}"
+    elif request.method == "subscriptions/listen":
+        await listen(receive, send)
+        return
     elif request.params.name == "progress":
         await progress(request, send)
         return
@@ -120,6 +123,16 @@ async def call(params: Params, *, legacy: bool) -> bytes:
         text = arguments["message"]
     result = encode(Result([Text(text)]))
     return result if legacy else HEAD + b"," + result[1:]
+
+
+async def listen(receive: Any, send: Any) -> None:
+    """Hold a stream that is acknowledged until its client leaves."""
+    await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+    note = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}}
+    body = b"data: " + encode(note) + b"\n\n"
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def progress(request: Request, send: Any) -> None:

@@ -77,6 +77,16 @@ class Tick(Tool):
         return "done"
 
 
+class Change(Tool):
+    """Says that the list of tools has changed."""
+
+    name = "change"
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        channel.announcer.tools_list_changed()
+        return "said"
+
+
 class Ticks(Tool):
     """Says how often `tick` has reported."""
 
@@ -87,5 +97,5 @@ class Ticks(Tool):
 
 
 echoes = [Echo(), *(Echo(f"echo_{number}") for number in range(1, int(os.environ.get("TOOLS", 1))))]
-others = [] if "TOOLS" in os.environ else [Count, Sleep, Progress, Tick, Ticks]
+others = [] if "TOOLS" in os.environ else [Count, Sleep, Progress, Tick, Ticks, Change]
 app = Endpoint(Suite(name="benchmark", version="1", tools=[*echoes, *others]))
