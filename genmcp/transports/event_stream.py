@@ -3,17 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import aclosing, contextmanager, suppress
-from typing import Final
 
 from genmcp.core.actions import Action, Begin, Chunk, End
 from genmcp.transports.asgi import ClientLeft, Receive, left, perform
+from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.visit import Visit
 from genmcp.wire.sse import COMMENT
 
 __all__ = ["EventStream", "place"]
-
-_LAST_WORDS: Final = 1.0
-"""How many seconds the end of a stream may take to be written."""
 
 
 class EventStream:
@@ -96,7 +93,7 @@ class EventStream:
         await asyncio.sleep(0)  # a write that nothing holds up is done after this
         try:
             if not writing.done():
-                patience = self._stall if ends else _LAST_WORDS
+                patience = self._stall if ends else LAST_WORDS
                 await asyncio.wait(
                     {writing, *ends}, timeout=patience, return_when=asyncio.FIRST_COMPLETED
                 )

@@ -167,7 +167,7 @@ class Held:
         if self._watch is None:
             self._begin()
 
-    def release(
+    def let_go(
         self, request: Request, cancelled: asyncio.CancelledError | None = None
     ) -> Reason | None:
         """Take in that a hook has ended; return why it was cancelled, if it was.
@@ -228,7 +228,7 @@ class Held:
         """Leave nothing behind: no asyncio.Task, no stream that somebody could wait for."""
         self._over = True
         for request in list(self._hooks):
-            self.release(request)
+            self.let_go(request)
         self._visit.answered = self._outgoing.begun
         self._newest.close()
         if self._heartbeat is not None:

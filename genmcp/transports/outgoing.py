@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
 import msgspec
 
@@ -11,13 +10,11 @@ from genmcp.core.actions import Action, Record
 from genmcp.mux.limits import Limits
 from genmcp.transports.asgi import ClientLeft, Headers, Send, perform
 from genmcp.transports.deadline import Deadline
+from genmcp.transports.shutdown import LAST_WORDS
 
 __all__ = ["Outgoing"]
 
 logger = logging.getLogger("genmcp")
-
-_LAST_WORDS: Final = 1.0
-"""How long a client may take to read its answer when the server goes away."""
 
 
 class Outgoing(msgspec.Struct, eq=False):
@@ -94,7 +91,7 @@ class Outgoing(msgspec.Struct, eq=False):
         """Give the client no more than a moment to read what is left."""
         self._stopping = True
         if self._deadline is not None:
-            self._deadline.hasten(_LAST_WORDS)
+            self._deadline.hasten(LAST_WORDS)
 
     def close(self) -> list["asyncio.Task[None]"]:
         """Write no more, and return what is to be waited for; nobody has to wait for room."""
@@ -119,7 +116,7 @@ class Outgoing(msgspec.Struct, eq=False):
 
     async def _flush(self) -> None:
         """Send all there is, but give the connection up if too little of it is read."""
-        self._deadline = Deadline(_LAST_WORDS if self._stopping else self.limits.stall)
+        self._deadline = Deadline(LAST_WORDS if self._stopping else self.limits.stall)
         try:
             await self._deadline.bound(self._perform())
         except TimeoutError:

@@ -154,7 +154,7 @@ class Responder(msgspec.Struct, eq=False):
             answer = await work
         except asyncio.CancelledError as error:
             cancelled = error
-        reason = held.release(request, cancelled)
+        reason = held.let_go(request, cancelled)
         if reason is Reason.ASKED:
             return _NO_ANSWER
         if reason is Reason.STOPPING and answer is _NO_ANSWER:

@@ -11,7 +11,10 @@ import signal
 from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
-__all__ = ["Shutdown", "Stoppable"]
+__all__ = ["LAST_WORDS", "Shutdown", "Stoppable"]
+
+LAST_WORDS: Final = 1.0
+"""How many seconds a client may take to read what is left when the server goes away."""
 
 _DELAY: Final = 0.5
 """How long something is open before it is worth listening: most calls that wait wait less."""

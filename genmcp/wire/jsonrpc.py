@@ -128,9 +128,9 @@ def check(body: bytes, max_depth: int) -> None:
 
 def parse(body: bytes) -> Message | list[Message | InvalidRequest]:
     """Return what `decode` does, for a *body* that is checked."""
-    if body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"[":
-        return _decode_batch(body)
-    return _decode_one(body)
+    if body.startswith(b"{") or not body.lstrip(b" \t\r\n").startswith(b"["):
+        return _decode_one(body)
+    return _decode_batch(body)
 
 
 def _decode_batch(body: bytes) -> list[Message | InvalidRequest]:

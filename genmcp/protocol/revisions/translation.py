@@ -6,7 +6,6 @@ for each type, when it is first met. What does not change is not copied.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from operator import attrgetter, is_
 from typing import Any, TypeAlias, get_args
 
@@ -75,17 +74,25 @@ class Step(dict[type, Change]):
             for member in fields(type_)
             if any(self[held] is not same for held in _values_in(member.type))
         )
-        return _in_turn([partial(self._members, holders), *own] if holders else own)
+        return _in_turn([self._members(holders), *own] if holders else own)
 
-    def _members(self, holders: Sequence[tuple[str, Any]], value: Any) -> Any:
-        new = {}
-        for name, default in holders:
-            held = getattr(value, name)
-            if held is not default:  # what everybody has does not change
+    def _members(self, holders: Sequence[tuple[str, Any]]) -> Change:
+        names, defaults = zip(*holders, strict=True)
+        # Two of them come in a tuple, one would not.
+        read, usual = attrgetter(names[0], *names), (defaults[0], *defaults)
+
+        def change(value: Any) -> Any:
+            if read(value) == usual:  # what nearly everybody has, and it does not change
+                return value
+            new = {}
+            for name in names:
+                held = getattr(value, name)
                 changed = self[type(held)](held)
                 if changed is not held:
                     new[name] = changed
-        return replace(value, **new) if new else value
+            return replace(value, **new) if new else value
+
+        return change
 
     def _items(self, items: Sequence[Any]) -> Sequence[Any]:
         changed = [self[type(item)](item) for item in items]
