@@ -135,6 +135,8 @@ class _Values:
         word = text.strip().lower()
         if not word:
             return msgspec.UNSET
+        if self.kinds == {"string"}:  # one of some texts, and none of them: that is what to say
+            return text
         if "boolean" in self.kinds:
             words = _WORDS if self.kinds & {"integer", "number"} else {**_WORDS, **_BITS}
             if word in words:

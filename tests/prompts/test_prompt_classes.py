@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 from genmcp.channel import Channel
 from genmcp.content import Image, embedded, link, result
 from genmcp.core.request import Client, Request
-from genmcp.errors import ConfigurationError, ContractError, InvalidParams
+from genmcp.errors import ConfigurationError, ContractError, InvalidParams, McpError
 from genmcp.prompt.messages import assistant, user
 from genmcp.prompt.prompt import Prompt, PromptRoute
 from genmcp.protocol.content import ImageContent, TextContent
@@ -27,6 +27,8 @@ from genmcp.protocol.prompts import (
     PromptMessage,
 )
 from genmcp.protocol.revisions.chain import LATEST
+from genmcp.suite.suite import Suite
+from genmcp.testing import connect
 from genmcp.tool import Call
 
 T = TypeVar("T")
@@ -454,3 +456,21 @@ def test_message_has_one_content() -> None:
     """Several contents are several messages."""
     with pytest.raises(ContractError, match="a message has one content, not 2"):
         assistant((Image(b"x"), Image(b"y")))
+
+
+class Letters(msgspec.Struct):
+    language: Literal["English", "French"] = "English"
+
+
+async def test_prompt_choice_of_texts_is_asked_for_in_texts() -> None:
+    """What is no choice is called a string, which it is, whatever it looks like."""
+
+    class Letter(Prompt[Letters]):
+        name = "letter"
+
+        def get(self, request: Call[Letters], channel: Channel) -> str:
+            return request.arguments.language
+
+    async with connect(Suite(name="test", version="1", prompts=[Letter])) as client:
+        with pytest.raises(McpError, match='got the string "1"'):
+            await client.prompt("letter", {"language": "1"})
