@@ -13,6 +13,8 @@ from typing import Any
 from jsonschema_rs import Draft202012Validator, Validator
 from msgspec import Raw, Struct
 
+from genmcp.wire.jsonrpc import brackets
+
 __all__ = ["DEFAULT_LIMITS", "SchemaLimits", "excess"]
 
 
@@ -45,8 +47,6 @@ class SchemaLimits(Struct, frozen=True):
 
 DEFAULT_LIMITS = SchemaLimits()
 
-_LONG = 4096
-
 
 def excess(value: Any, raw: Raw | bytes | None, limits: SchemaLimits) -> str | None:
     """What of *value* is past *limits*, as a sentence; None when nothing is.
@@ -57,27 +57,13 @@ def excess(value: Any, raw: Raw | bytes | None, limits: SchemaLimits) -> str | N
     if raw is None:
         return _walked(value, limits)
     text = bytes(raw)
-    opened = _opened(text, limits.depth)
+    opened = brackets(text, limits.depth)
     if len(text) > limits.values and _most_held(value, text, opened, limits) > limits.values:
         return _walked(value, limits)
     if opened <= limits.depth and len(text) <= limits.text:
         return None
     longest = limits.text if len(text) > limits.text else None
     return None if _shape(limits.depth, longest).is_valid(value) else _walked(value, limits)
-
-
-def _opened(text: bytes, most: int) -> int:
-    """How many arrays and objects *text* opens, at least; past *most* they are not counted."""
-    if len(text) < _LONG:
-        return text.count(b"[") + text.count(b"{")
-    # To find a few is several times faster than to count.
-    count = 0
-    for mark in (b"[", b"{"):
-        at = text.find(mark)
-        while at >= 0 and count <= most:
-            count += 1
-            at = text.find(mark, at + 1)
-    return count
 
 
 def _most_held(value: Any, text: bytes, opened: int, limits: SchemaLimits) -> int:

@@ -17,6 +17,7 @@ __all__ = [
     "Message",
     "RequestId",
     "RequestOf",
+    "brackets",
     "check",
     "decode",
     "encode_batch",
@@ -122,7 +123,7 @@ def check(body: bytes, max_depth: int) -> None:
         except UnicodeDecodeError as error:
             raise ParseError(f"The body is not JSON: {error}") from None
     # The number of brackets bounds the depth of every ordinary body, at next to no cost.
-    if _brackets(body, max_depth) > max_depth:
+    if brackets(body, max_depth) > max_depth:
         _check_depth(body, max_depth)
 
 
@@ -190,16 +191,16 @@ def params_of(request: bytes) -> msgspec.Raw:
     return _decoder.decode(request).params
 
 
-def _brackets(body: bytes, enough: int) -> int:
-    """Count what opens in *body*; no further than *enough*, where counting takes time."""
-    if len(body) < _LARGE:
-        return body.count(b"[") + body.count(b"{")
+def brackets(text: bytes, enough: int) -> int:
+    """Count what opens in *text*; past *enough* no further, where counting takes time."""
+    if len(text) < _LARGE:
+        return text.count(b"[") + text.count(b"{")
     found = 0
     for bracket in (b"[", b"{"):
-        place = body.find(bracket)
+        place = text.find(bracket)
         while place >= 0 and found <= enough:
             found += 1
-            place = body.find(bracket, place + 1)
+            place = text.find(bracket, place + 1)
     return found
 
 
