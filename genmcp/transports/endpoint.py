@@ -105,6 +105,10 @@ class Endpoint:
             pass  # nobody is there to be told
         except Exception as error:
             await _fail(visit, error)
+        if not visit.answered:
+            # For nobody; but a middleware takes it for a defect when nothing is sent.
+            with suppress(ClientLeft):
+                await visit.reply(_CLIENT_CLOSED_REQUEST)
 
     def route(self, path: str) -> "Route":
         """Return a Starlette route that answers at *path*, with and without a slash at its end.
@@ -142,6 +146,10 @@ class Endpoint:
             pass  # nobody is there to be told
         except Exception as error:
             await _fail(visit, error)
+        if not visit.answered:
+            # For nobody; but a middleware takes it for a defect when nothing is sent.
+            with suppress(ClientLeft):
+                await visit.reply(_CLIENT_CLOSED_REQUEST)
 
     async def aclose(self) -> None:
         """End what is open on this event loop, and close the mux if it was made here.
@@ -281,6 +289,8 @@ async def _refuse(visit: Visit, error: McpError) -> None:
     with suppress(ClientLeft):
         await visit.reply(error.status, body, encoded(error.headers))
 
+
+_CLIENT_CLOSED_REQUEST: Final = 499
 
 _METHODS: Final[dict[str, Callable[[Visit], Awaitable[None]]]] = {
     "GET": _get,

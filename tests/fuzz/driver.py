@@ -34,6 +34,7 @@ STATUSES = {
     415: "the body is no JSON",
     421: "Host not allowed",
     431: "head too large",
+    499: "the client has left; nobody reads it",
     500: "a hook failed; only with a reference, which is in the log",
 }
 # -32002: no such resource, before 2026-07-28.
@@ -216,6 +217,8 @@ class World:
             faults.append(f"left running: {left}")
         if case.stays and not answer.complete and not answer.listens:
             faults.append("not answered to the end")
+        if case.stays and answer.status == 499:
+            faults.append("a client that is there was taken for one that has left")
         if answer.status and answer.status not in STATUSES:
             faults.append(f"status {answer.status}")
         if answer.complete and not faults:
@@ -320,7 +323,7 @@ def _faults_of_log(
     if answer.complete:
         told = set(REFERENCE.findall(answer.body.decode("utf-8", "replace")))
         # Behind a connection that is given up, the rest waits for one that resumes.
-        gave_up = answer.is_stream and b"retry: " in answer.body
+        gave_up = answer.status == 499 or (answer.is_stream and b"retry: " in answer.body)
         if case.method != "GET" and (told - logged or (logged - told and not gave_up)):
             yield f"told of {told}, logged {logged}"
 

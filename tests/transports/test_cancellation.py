@@ -59,7 +59,7 @@ async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
     assert not await held.channel.notify("notifications/message")
     held.channel.start_stream()
     held.channel.release()
-    assert (0, b"") == (connection.status, connection.body)
+    assert (499, b"") == (connection.status, connection.body)
 
 
 async def test_cancel_modern_disconnect_of_a_stream() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from starlette.middleware.base import BaseHTTPMiddleware
 
 from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
 from tests.asgi import MODERN, PATIENCE, Client, serving, until
@@ -273,3 +274,28 @@ async def test_context_of_the_host_reaches_the_hook() -> None:
     answers = [await client.send(client.call(name)) for name in ("here", "there")]
 
     assert ["ada", "ada"] == [each.json["result"]["content"][0]["text"] for each in answers]
+
+
+async def test_middleware_of_starlette_hears_of_no_defect_when_a_client_leaves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """BaseHTTPMiddleware wants some response of every request, even for nobody."""
+    waits = asyncio.Event()
+
+    @tool
+    async def hold() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    class Passing(BaseHTTPMiddleware):
+        async def dispatch(self, request: Any, call_next: Any) -> Any:
+            return await call_next(request)
+
+    client = Client(Passing(serving(hold)))
+    async with client.open(client.call("hold")) as connection:
+        await waits.wait()
+        connection.disconnect()
+        await connection.over()
+
+    assert [] == [record for record in caplog.records if record.levelname == "ERROR"]
+    assert connection.task.exception() is None
