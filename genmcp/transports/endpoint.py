@@ -101,14 +101,10 @@ class Endpoint:
         try:
             self._admit(visit, scope)
             await _METHODS.get(scope["method"], _not_allowed)(visit)
-        except ClientLeft:
-            pass  # nobody is there to be told
         except Exception as error:
             await _fail(visit, error)
         if not visit.answered:
-            # For nobody; but a middleware takes it for a defect when nothing is sent.
-            with suppress(ClientLeft):
-                await visit.reply(_CLIENT_CLOSED_REQUEST)
+            await _hang_up(visit)
 
     def route(self, path: str) -> "Route":
         """Return a Starlette route that answers at *path*, with and without a slash at its end.
@@ -142,14 +138,10 @@ class Endpoint:
         try:
             self._admit(visit, scope)
             await serve(visit)
-        except ClientLeft:
-            pass  # nobody is there to be told
         except Exception as error:
             await _fail(visit, error)
         if not visit.answered:
-            # For nobody; but a middleware takes it for a defect when nothing is sent.
-            with suppress(ClientLeft):
-                await visit.reply(_CLIENT_CLOSED_REQUEST)
+            await _hang_up(visit)
 
     async def aclose(self) -> None:
         """End what is open on this event loop, and close the mux if it was made here.
@@ -277,10 +269,18 @@ async def _not_allowed(visit: Visit) -> None:
 
 async def _fail(visit: Visit, error: Exception) -> None:
     """Answer with *error*; what came too late to be answered goes to the host."""
+    if isinstance(error, ClientLeft):
+        return  # nobody is there to be told
     told = error if isinstance(error, McpError) else _unexpected(error)
     if visit.answered:
         raise error
     await _refuse(visit, told)
+
+
+async def _hang_up(visit: Visit) -> None:
+    """End a request whose client has left: to send nothing looks like a defect to a middleware."""
+    with suppress(ClientLeft):
+        await visit.reply(_CLIENT_CLOSED_REQUEST)
 
 
 async def _refuse(visit: Visit, error: McpError) -> None:

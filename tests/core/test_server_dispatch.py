@@ -19,6 +19,7 @@ from genmcp.core.server_dispatch import (
 )
 from genmcp.core.session import Session
 from genmcp.errors import (
+    HeaderMismatch,
     InvalidRequest,
     MalformedParams,
     McpError,
@@ -234,6 +235,13 @@ def test_dispatch_plain_request_is_read_at_once() -> None:
 
     assert request is not None
     assert Offer.routes["tools/call", "add"] is request.route
+
+
+@pytest.mark.parametrize("name", ["=?base64?YWRk?=", "h\u00e9"])
+def test_dispatch_name_that_a_header_cannot_carry_is_not_taken_as_it_is(name: str) -> None:
+    """An intermediary reads another name in such a header, or none."""
+    with pytest.raises(HeaderMismatch):
+        modern(params={"name": name, "_meta": META}, mcp_name=name)
 
 
 @pytest.mark.parametrize("name", ["mcp_protocol_version", "mcp_method", "mcp_name"])

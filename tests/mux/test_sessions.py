@@ -106,3 +106,15 @@ async def test_level_is_the_sessions_own(clock: Clock) -> None:
     assert await found.level("a") == "info"
     await found.set_level("a", "error")
     assert (await found.level("a"), await found.level("b")) == ("error", "info")
+
+
+def test_session_that_was_just_opened_still_gets_too_old(clock: Clock) -> None:
+    """That it was found good a moment ago does not make it live longer."""
+    found = made(session=10)
+    _, id = begin(found, clock)
+    clock.now += 9
+    assert is_open(found, id)
+
+    clock.now += 2
+
+    assert not is_open(found, id)
