@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import ChainMap
-from collections.abc import Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, MutableMapping
 from concurrent.futures import wait
 from math import inf
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from genmcp.carrier import Carrier
 from genmcp.core.request import Client, Request
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
@@ -34,6 +35,13 @@ class Sink(Protocol):
     def announcer(self) -> Announcer:
         """What tells all clients of the server that something has changed."""
 
+    @property
+    def keep(self) -> Collection[str]:
+        """The keys of copied assigns that go along where a store keeps the call."""
+
+    async def promote(self, channel: "Channel") -> None:
+        """Make the call of *channel* a task, while it runs on."""
+
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification that belongs to *request*; let others run meanwhile.
 
@@ -42,6 +50,13 @@ class Sink(Protocol):
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the least severe level *request* wants to hear of, None for nothing."""
+
+    async def ask(self, request: Request, method: str, params: Value) -> bytes:
+        """Send a request of the server's own, and return its result as JSON.
+
+        Raises:
+            Failure: the client cannot be asked, answers with an error, or not in time.
+        """
 
     def open(self) -> None:
         """Make the response an event stream, if it is not one yet."""
@@ -71,6 +86,7 @@ class Channel(msgspec.Struct, eq=False):
     _assigns: ChainMap[str, Any] | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _progress: float = -inf
+    _carrier: Carrier | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -107,9 +123,51 @@ class Channel(msgspec.Struct, eq=False):
         static values change. Only what was set here can be deleted.
         """
         if self._assigns is None:
-            layers = [dict(layer) for layer in (self._copied, self._static) if layer]
-            self._assigns = ChainMap({}, *layers)
+            self.restore({})
+        assert self._assigns is not None
         return self._assigns
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The assigns that hooks of this request have set; they travel along in a continuation."""
+        own: dict[str, Any] = self.assigns.maps[0]  # type: ignore[attr-defined]
+        return own
+
+    def restore(self, own: Mapping[str, Any], gone: MutableMapping[str, Any] | None = None) -> None:
+        """Let *own* be what hooks have set so far; reading a key of *gone* raises AssignGone."""
+        layers = [dict(layer) for layer in (self._copied, self._static) if layer]
+        self._assigns = ChainMap(dict(own), *layers, *([] if gone is None else [gone]))
+
+    @property
+    def copied(self) -> Mapping[str, Any]:
+        """What was copied from the host's request."""
+        return self._copied or {}
+
+    @property
+    def keep(self) -> Collection[str]:
+        """The keys of copied assigns that go along where a store keeps the call."""
+        return self._sink.keep
+
+    @property
+    def carrier(self) -> Carrier:
+        """Who keeps what the call needs to go on."""
+        if self._carrier is None:
+            self._carrier = Carrier()
+        return self._carrier
+
+    @property
+    def promoted(self) -> bool:
+        """Whether its client got something else than its result, which goes to the store."""
+        return self._carrier is not None and self._carrier.promoted
+
+    def carried_by(self, carrier: Carrier) -> None:
+        """Let *carrier* be who keeps it."""
+        self._carrier = carrier
+
+    @property
+    def task(self) -> str | None:
+        """The id of the task that this call has become, None if it has not."""
+        return None if self._carrier is None else self._carrier.task
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -149,6 +207,25 @@ class Channel(msgspec.Struct, eq=False):
             "notifications/message",
             LoggingMessageNotificationParams(level=level, data=data, logger=logger),
         )
+
+    async def promote(self) -> None:
+        """Make this call a task now: its client gets the handle, and the call runs on."""
+        await self._sink.promote(self)
+
+    def hand_over(self, sink: Sink) -> None:
+        """Let what is said from now on go to *sink*."""
+        self._sink = sink
+
+    async def ask(self, method: str, params: Value) -> bytes:
+        """Send a request of the server's own, and return its result as JSON.
+
+        2025-11-25 and before. Hooks return `Continue` with a question instead, which works with
+        every revision.
+
+        Raises:
+            Failure: the client cannot be asked, answers with an error, or not in time.
+        """
+        return await self._sink.ask(self.request, method, params)
 
     async def notify(self, method: str, params: Value | None = None) -> bool:
         """Send any notification that belongs to this request; return whether it was sent."""

@@ -15,17 +15,25 @@
     │   │   ├── InvalidArguments -32602  a tool's arguments; says each fault
     │   │   ├── ToolNotFound     -32602
     │   │   ├── PromptNotFound   -32602
-    │   │   └── ResourceNotFound -32602  (-32002 before 2026-07-28)
+    │   │   ├── ResourceNotFound -32602  (-32002 before 2026-07-28)
+    │   │   └── TaskNotFound     -32602
     │   ├── InternalError        -32603  carries a reference; the cause is in the log
     │   │   └── Overloaded       -32603  a limit was reached; says when to try again
     │   ├── HeaderMismatch       -32020  (2026-07-28)
     │   ├── MissingCapability    -32021  (2026-07-28)
     │   └── UnsupportedVersion   -32022  (2026-07-28)
     ├── ToolError                a failure the model should read: an `isError` result
+    ├── Failure                  why a wait brought no value; `Failed.error` of a continuation
+    │   ├── Raised               ... the work raised an exception
+    │   ├── Lost                 ... its process is gone, or whoever would have ended it
+    │   ├── TimedOut             ... its time ran out
+    │   ├── Cancelled            ... it was cancelled
+    │   └── Unable               ... its client cannot be asked: a capability is missing
     ├── ConfigurationError       an option is wrong; raised at construction, never per request
     ├── ContractError            a hook returned or did what its contract forbids
     ├── OutOfTurn                a step the state does not allow
     │   └── LocalOutOfTurn       ... taken by this side: a defect here
+    ├── AssignGone               a copied assign that is not there where no request resumes a call
     ├── ArgumentFaults           what is wrong with a tool's arguments, before the tool is known
     ├── SealError                a sealed value that cannot be used
     │   ├── Forged               ... not ours, changed, or meant for something else
@@ -45,10 +53,13 @@ from typing import Any, ClassVar
 
 __all__ = [
     "ArgumentFaults",
+    "AssignGone",
+    "Cancelled",
     "ConfigurationError",
     "Conflict",
     "ContractError",
     "Expired",
+    "Failure",
     "ForeignSeal",
     "Forged",
     "Gap",
@@ -59,6 +70,7 @@ __all__ = [
     "InvalidParams",
     "InvalidRequest",
     "LocalOutOfTurn",
+    "Lost",
     "MalformedParams",
     "McpError",
     "MethodNotFound",
@@ -68,15 +80,19 @@ __all__ = [
     "Overloaded",
     "ParseError",
     "PromptNotFound",
+    "Raised",
     "Refused",
     "ResourceNotFound",
     "SealError",
     "SessionGone",
     "StoreError",
+    "TaskNotFound",
+    "TimedOut",
     "TooLarge",
     "TooSlow",
     "ToolError",
     "ToolNotFound",
+    "Unable",
     "Unavailable",
     "UnsupportedVersion",
 ]
@@ -235,6 +251,16 @@ class ResourceNotFound(InvalidParams):
         super().__init__(f"Resource not found: {uri}", {"uri": uri})
 
 
+class TaskNotFound(InvalidParams):
+    """No task has this id, or it is somebody else's, or it is not kept any more.
+
+    SEP-2663, "Task Update Requests" and "Task Cancellation".
+    """
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"Unknown task: {id}", {"taskId": id})
+
+
 class InternalError(McpError):
     """Something went wrong here; `reference` finds the cause in the log."""
 
@@ -302,6 +328,81 @@ class ToolError(GenmcpError):
     """A tool failed in a way the model should read; its text is shown as it is."""
 
 
+class Failure(GenmcpError):
+    """Why what a call waited for brought no value.
+
+    The same on every carrier, whatever process it happened in; `str` shows only what may be
+    shown. `__cause__` is the original exception where this process has it.
+    """
+
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def fields(self) -> tuple[Any, ...]:
+        """What it is made of, in the order in which it takes them."""
+        return tuple(getattr(self, name) for name in self.__match_args__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Failure) and (
+            (type(self), self.fields) == (type(other), other.fields)
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), str(self)))
+
+
+class Raised(Failure):
+    """The work raised an exception of *type_name*.
+
+    *reference* finds it in the log. *message* is its text if it was raised to be shown (ToolError,
+    McpError, what a client answered), otherwise None.
+    """
+
+    __match_args__ = ("reference", "type_name", "message")
+
+    def __init__(self, reference: str, type_name: str, message: str | None = None) -> None:
+        self.reference = reference
+        self.type_name = type_name
+        self.message = message
+        super().__init__(message or f"it failed unexpectedly (reference {reference})")
+
+
+class Lost(Failure):
+    """The process it ran in is gone, or nobody is left who could end it."""
+
+    def __init__(self) -> None:
+        super().__init__("it was lost: the process that worked on it is gone")
+
+
+class TimedOut(Failure):
+    """Its time ran out."""
+
+    def __init__(self) -> None:
+        super().__init__("it took too long")
+
+
+class Cancelled(Failure):
+    """It was cancelled, by something else than the call that waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__("it was cancelled")
+
+
+class Unable(Failure):
+    """The client cannot be asked: it lacks *capabilities*, in the shape of ClientCapabilities.
+
+    Where it escapes from `continue_` the client is told (2026-07-28: -32021; before, an `isError`
+    result).
+    """
+
+    __match_args__ = ("capabilities",)
+
+    def __init__(self, capabilities: Mapping[str, Any]) -> None:
+        self.capabilities = dict(capabilities)
+        names = ", ".join(capabilities)
+        super().__init__(f"the client did not declare a capability this needs: {names}")
+
+
 class ConfigurationError(GenmcpError, ValueError):
     """An option is wrong. The message names the option and what it takes."""
 
@@ -333,6 +434,17 @@ class ArgumentFaults(GenmcpError, ValueError):
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(self.faults))
+
+
+class AssignGone(GenmcpError, LookupError):
+    """An assign that was copied from the host's request is read where no request resumes a call."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(
+            f"the assign {key!r} was copied from the request, and is not there when a job ends: "
+            f"name it in the endpoint's keep_assigns"
+        )
 
 
 class SealError(GenmcpError):

@@ -37,7 +37,7 @@ class Attributes(TypedDict, total=False):
     meta: Mapping[str, Any]
     output_schema: Mapping[str, Any] | type
     on_disconnect: Literal["finish", "cancel"]
-    ttl: float
+    cache_ttl: float
     cache_scope: CacheScope
     visible: Visible
 

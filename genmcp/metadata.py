@@ -66,9 +66,9 @@ def check_metadata(
             raise ConfigurationError(f"{owner}.{key} must be {words}, not {value!r}")
         if isinstance(value, str) and not value.strip():
             raise ConfigurationError(f"{owner}.{key} is blank")
-    ttl = said.get("ttl", 0)
+    ttl = said.get("cache_ttl", 0)
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 <= ttl < inf:
-        raise ConfigurationError(f"{owner}.ttl must be a number of seconds, not {ttl!r}")
+        raise ConfigurationError(f"{owner}.cache_ttl must be a number of seconds, not {ttl!r}")
     for key, (first, second) in _CHOICES.items():
         if said.get(key, first) not in (first, second):
             raise ConfigurationError(

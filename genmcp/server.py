@@ -4,7 +4,7 @@
 see every call go by, as ASGI applications are wrapped:
 
     class Timed(Wrapper):
-        async def handle(self, request: Request, channel: Channel) -> Result:
+        async def handle(self, request: Request, channel: Channel) -> Result | Continue:
             began = time.perf_counter()
             try:
                 return await self.inner.handle(request, channel)
@@ -19,9 +19,13 @@ from typing import Literal
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.continuation import Continue
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
-from genmcp.errors import ConfigurationError
+from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import Visible
+from genmcp.policy import NEVER_A_TASK, Policy
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.result import PaginatedResult, Result
@@ -39,15 +43,28 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         `"finish"` (its answer waits for the client to resume) or `"cancel"`. From 2026-07-28 on
         a disconnect always cancels.
     visible: who may see it; None: everybody. Whoever finds the route sees to that.
+    policy: what becomes of a call that takes long. eager: whether it has to be looked at before
+        the call runs.
     """
 
     headers: tuple[HeaderRule, ...] = ()
     on_disconnect: Literal["finish", "cancel"] = "finish"
     visible: Visible | None = None
+    policy: Policy = NEVER_A_TASK
+    eager: bool = False
 
     def is_visible(self, principal: str | None) -> bool:
         """Whether it is there for *principal*."""
         return self.visible is None or self.visible(principal)
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Go on with a call that has waited, as `Server.resume` does."""
+        raise ContractError(f"{type(self).__name__} has no resume")
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Take in that the call of *channel* was cancelled."""
 
 
 class Server(ABC):
@@ -93,14 +110,31 @@ class Server(ABC):
         """
 
     @abstractmethod
-    async def handle(self, request: Request, channel: Channel) -> Result:
-        """Answer *request*, whose `route` is what `find` returned.
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
+        """Answer *request*, whose `route` is what `find` returned; or say what to wait for.
 
         Raises:
             ToolError: the call failed in a way the model should read.
             McpError: the request is answered with this error.
             Exception: anything else is logged, and shown as a reference to the log only.
         """
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Go on with a call that `handle`, or `resume`, has said to wait for something.
+
+        `channel.request` is the request again, perhaps in another process, where *outcome* says
+        how the wait has ended; its `route` is what `find` returned there.
+
+        Raises:
+            ToolError, McpError, Exception: as for `handle`.
+        """
+        raise ContractError(f"{type(self).__name__} answers with Continue, and has no resume")
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Take in that the request of *channel* was cancelled; nothing of it runs any more."""
+        return
 
     @abstractmethod
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
@@ -161,9 +195,19 @@ class Wrapper(Server):
         """Ask the inner server."""
         return self.inner.find(method, key)
 
-    async def handle(self, request: Request, channel: Channel) -> Result:
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Let the inner server answer."""
         return await self.inner.handle(request, channel)
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Let the inner server go on."""
+        return await self.inner.resume(continuation, outcome, channel)
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Tell the inner server."""
+        await self.inner.cancelled(channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Let the inner server list."""

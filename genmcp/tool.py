@@ -11,6 +11,9 @@ A tool is a class with hooks; each may be `def` or `async def`:
             return request.arguments.a + request.arguments.b
 
 A `def call` runs in a pool of threads, so that it may block; a `def validate` runs at once.
+
+A call that waits for something that may take long, or for its client, returns a `Continue`, and
+goes on in `continue_`.
 """
 
 import inspect
@@ -22,6 +25,9 @@ from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
 from genmcp.content import json_of, to_result
+from genmcp.continuation import Continue
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.errors import (
     ArgumentFaults,
@@ -30,7 +36,7 @@ from genmcp.errors import (
     InvalidArguments,
     InvalidParams,
 )
-from genmcp.hook import check_call, overrides, visibility
+from genmcp.hook import Hook, check_call, overrides, visibility
 from genmcp.metadata import (
     annotations_of,
     as_listed,
@@ -40,6 +46,7 @@ from genmcp.metadata import (
     take_docstring,
     type_argument,
 )
+from genmcp.policy import OnLost, Policy, TaskUse
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.meta import RequestId
@@ -94,9 +101,21 @@ class Tool(Generic[A]):
     formats: whether `format` in its schemas is checked; or checkers of your own by name.
     on_disconnect: what becomes of a call of an earlier revision whose client leaves: it is
         finished, and the answer waits for the client to come back, or it is cancelled. From
-        2026-07-28 on a disconnect always cancels.
-    ttl, cache_scope: for how many seconds a client may keep the list it is in, and whether for
-        others too (2026-07-28, server/utilities, "Caching").
+        2026-07-28 on a disconnect always cancels, but for tasks.
+    task: when a call becomes a task, which its client polls: "auto", once it waits for a `Job` or
+        has run for `patience` seconds; "always", before it runs; "never". Clients without the
+        tasks extension (2026-07-28, `io.modelcontextprotocol/tasks`) have no tasks: their call
+        is held.
+    requires_tasks: refuse the calls of clients without it.
+    hold: after how many seconds such a client gets an `isError` result with the call's id, while
+        the work goes on; None: never.
+    ttl: for how many seconds the result of a task is kept.
+    once: whether an answer to a question carries a call on only once. Otherwise a client may
+        send the same answer again, and gets what comes of it again.
+    on_lost: what becomes of a job whose worker has died: "rerun" or "fail"; None: the first, if
+        annotations say that the tool is idempotent or reads only.
+    cache_ttl, cache_scope: for how many seconds a client may keep the list it is in, and whether
+        for others too (2026-07-28, server/utilities, "Caching").
 
     Raises:
         ConfigurationError: when the class is made, if one of these is wrong; when it is
@@ -113,7 +132,14 @@ class Tool(Generic[A]):
     output_schema: Mapping[str, Any] | type | None = None
     formats: Formats = True
     on_disconnect: Literal["finish", "cancel"] = "finish"
-    ttl: float = 0
+    task: TaskUse = "auto"
+    requires_tasks: bool = False
+    patience: float = 10.0
+    hold: float | None = None
+    ttl: float = 3600.0
+    once: bool = False
+    on_lost: OnLost | None = None
+    cache_ttl: float = 0
     cache_scope: CacheScope = "public"
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -141,12 +167,27 @@ class Tool(Generic[A]):
         return request
 
     def call(self, request: Call[A], channel: Channel) -> Any:
-        """Do the work and return its result: whatever `genmcp.content` knows.
+        """Do the work and return its result: whatever `genmcp.content` knows; or a `Continue`.
 
         Raises:
             ToolError: the work failed in a way the model should read.
         """
         raise NotImplementedError
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        """Go on with a call that waited under *tag*, and return what `call` may return.
+
+        *outcome* is `Done(value)` or `Failed(error)`. It may run in another process than `call`:
+        what it needs is in `channel.request.arguments`, which `validate` has seen again, and in
+        `channel.assigns`.
+
+        Raises:
+            ToolError: the work failed in a way the model should read.
+        """
+        raise NotImplementedError
+
+    def on_cancel(self, channel: Channel) -> Any:
+        """Take in that the call was cancelled; nothing of it runs any more."""
 
     def visible(self, principal: str | None) -> bool:
         """Whether there is such a tool for *principal*; None is whoever is not authenticated.
@@ -165,6 +206,8 @@ class ToolRoute(Route, frozen=True, kw_only=True):
     output: Schema | None
     validates: bool
     is_async: bool
+    continues: Hook | None
+    cancels: Hook | None
 
     @classmethod
     def of(cls, tool: Tool[Any]) -> "ToolRoute":
@@ -184,25 +227,27 @@ class ToolRoute(Route, frozen=True, kw_only=True):
         arguments, output = _schemas(
             owner, tool.input_schema, tool.output_schema, formats=tool.formats
         )
+        definition = _definition(owner, tool, arguments, output)
+        policy = Policy.of(owner, tool, definition.annotations)
         return cls(
             tool=tool,
-            definition=_definition(owner, tool, arguments, output),
+            definition=definition,
             arguments=arguments,
             output=output,
             validates=overrides(tool, "validate", Tool),
             is_async=inspect.iscoroutinefunction(tool.call),
+            continues=Hook.of(tool, "continue_", Tool),
+            cancels=Hook.of(tool, "on_cancel", Tool),
+            policy=policy,
+            eager=policy.eager,
             headers=arguments.headers,
             on_disconnect=tool.on_disconnect,
             visible=visibility(tool, Tool),
         )
 
-    async def handle(self, request: Request, channel: Channel) -> CallToolResult:
+    async def handle(self, request: Request, channel: Channel) -> CallToolResult | Continue:
         """Run the tool's hooks for *request*."""
-        try:
-            arguments = self.arguments.decode(request.params.arguments)  # type: ignore[attr-defined]
-        except ArgumentFaults as error:
-            raise InvalidArguments(self.definition.name, error.faults) from None
-        call = Call(arguments, request)
+        call = self._call(request)
         if self.validates:
             call = await self._validated(call, channel)
         if self.is_async:
@@ -213,7 +258,55 @@ class ToolRoute(Route, frozen=True, kw_only=True):
                 value = await value
         if type(value) is str and self.output is None:
             return CallToolResult(content=[TextContent(value)])
-        return self._checked(value)
+        if type(value) is Continue:
+            return self._continued("call", value, call)
+        return self._checked("call", value)
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> CallToolResult | Continue:
+        """Go on with a call that has waited.
+
+        Its arguments are looked at again where the request is not the one that `call` has seen.
+        """
+        if self.continues is None:
+            raise ContractError(f"{_owner(self.tool)} has no continue_")
+        request = channel.request
+        if request.arguments is None:
+            call = self._call(request)
+            if self.validates:
+                call = await self._validated(call, channel)
+            msgspec.structs.force_setattr(request, "arguments", call.arguments)
+        value = await self.continues(channel, continuation.tag, outcome, channel)
+        if value is None:
+            raise self._broken(
+                "continue_",
+                None,
+                f"nothing was said for tag {continuation.tag!r} and {type(outcome).__name__}; "
+                f"an empty result is []",
+            )
+        if type(value) is Continue:
+            return value
+        return self._checked("continue_", value)
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Let the tool know that the call of *channel* was cancelled."""
+        if self.cancels is not None:
+            await self.cancels(channel, channel)
+
+    def _call(self, request: Request) -> Call[Any]:
+        try:
+            arguments = self.arguments.decode(request.params.arguments)  # type: ignore[attr-defined]
+        except ArgumentFaults as error:
+            raise InvalidArguments(self.definition.name, error.faults) from None
+        return Call(arguments, request)
+
+    def _continued(self, hook: str, value: Continue, call: Call[Any]) -> Continue:
+        if self.continues is None:
+            value.close()
+            raise self._broken(hook, value, "the tool has no continue_ that would go on")
+        msgspec.structs.force_setattr(call.request, "arguments", call.arguments)
+        return value
 
     async def _validated(self, call: Call[Any], channel: Channel) -> Call[Any]:
         try:
@@ -227,18 +320,18 @@ class ToolRoute(Route, frozen=True, kw_only=True):
             raise self._broken("validate", validated, "it must return the call")
         return validated
 
-    def _checked(self, value: Any) -> CallToolResult:
+    def _checked(self, hook: str, value: Any) -> CallToolResult:
         try:
             result = to_result(value, structured=self.output is not None)
         except ContractError as error:
-            raise self._broken("call", value, str(error)) from error
+            raise self._broken(hook, value, str(error)) from error
         if self.output is not None and not result.is_error:
             if result.structured_content is msgspec.UNSET:
-                raise self._broken("call", value, "an output_schema wants structured content")
+                raise self._broken(hook, value, "an output_schema wants structured content")
             text = json_of(result.structured_content)
             faults = self.output.check(msgspec.json.decode(text), text)
             if faults:
-                raise self._broken("call", value, f"output_schema says: {'; '.join(faults)}")
+                raise self._broken(hook, value, f"output_schema says: {'; '.join(faults)}")
         return result
 
     def _broken(self, hook: str, value: Any, why: str) -> ContractError:

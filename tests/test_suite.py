@@ -125,7 +125,11 @@ async def test_suite_introduces_itself_in_every_result() -> None:
         called = (await client.call("echo")).result
 
     assert "Call echo first." == discovered["instructions"]
-    assert {"logging": {}, "tools": {"listChanged": True}} == discovered["capabilities"]
+    assert {
+        "logging": {},
+        "tools": {"listChanged": True},
+        "extensions": {"io.modelcontextprotocol/tasks": {}},
+    } == discovered["capabilities"]
     for result in (discovered, called):
         info = result["_meta"]["io.modelcontextprotocol/serverInfo"]
         assert ("test", "The Test", "Tests.") == (info["name"], info["title"], info["description"])

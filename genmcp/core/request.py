@@ -31,7 +31,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     `session` is the key of the legacy session the request belongs to, or None. `route` is what
     the server found for it (tools/call and the like), or None. `raw` is the JSON they came in:
-    its params (msgspec.Raw), or the whole message (bytes).
+    its params (msgspec.Raw), or the whole message (bytes). `arguments` is what a tool's `validate`
+    made of those of a call that goes on in `continue_`; None before.
     """
 
     id: RequestId
@@ -42,6 +43,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     session: str | None = None
     route: Any = None
     raw: bytes | msgspec.Raw = b""
+    arguments: Any = None
+
+    @property
+    def asks_again(self) -> bool:
+        """Whether its client answers a question by sending its request again (2026-07-28 on).
+
+        Before, the server sends the question as a request of its own.
+        """
+        return self.revision.modern
 
     @property
     def meta(self) -> Mapping[str, Any]:

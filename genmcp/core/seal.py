@@ -19,6 +19,7 @@ integrity is protected. 2025-11-25, transports, "Session Management": an id is v
 """
 
 import binascii
+import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from enum import StrEnum
@@ -64,6 +65,7 @@ class Purpose(StrEnum):
     CURSOR = "cursor"
     REQUEST_STATE = "request_state"
     SERVER_REQUEST = "server_request"
+    TASK = "task"
     EVENT = "event"
 
 
@@ -104,6 +106,12 @@ class Keyring:
         """Return the key id of the secret that seals, and its cipher for *purpose*."""
         first = next(iter(self._ciphers))
         return first, self._ciphers[first][purpose]
+
+    def mark(self, purpose: Purpose, data: bytes) -> bytes:
+        """Return the HMAC-SHA-256 of *data*, under the secret that seals."""
+        from genmcp.core.cipher import derive  # see there
+
+        return hmac.digest(derive(self._secrets[0], f"{purpose} mark", 32), data, "sha256")
 
     def opening(self, key_id: str, purpose: Purpose) -> "Cipher | None":
         """Return the cipher for *purpose* of the secret that *key_id* names, if it is here."""
@@ -155,6 +163,15 @@ class Seal:
             nonce, _EXPIRY.pack(now + ttl) + payload, self._prefixes[purpose] + _joined(bound)
         )
         return key_id + _encoded(nonce + box).decode()
+
+    def mark(self, purpose: Purpose, *parts: Part) -> str:
+        """Return a name for *parts* that nobody can guess: 160 bits, letters, digits, - and _.
+
+        The same for equal parts, as long as the same secret seals.
+        """
+        return _encoded(
+            self._keyring.mark(purpose, self._prefixes[purpose] + _joined(parts))[:20]
+        ).decode()
 
     def open(self, purpose: Purpose, text: str, *, now: float, bound: Sequence[Part] = ()) -> bytes:
         """Return what was sealed as *text*, for this purpose, this audience and these parts.

@@ -174,7 +174,7 @@ def request_at_once(headers: Headers, body: bytes, catalog: Catalog) -> Request 
             message.method != method.name
             or meta.protocol_version != revision.version
             or meta.client_capabilities is None
-            or (method.name_member is None and not catalog.offers(method.name))
+            or (not method.routed and not catalog.offers(method.name))
         ):
             return None
         return _request(headers, revision, method, message.id, message.params, catalog, body)
@@ -225,12 +225,12 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
     if (
         method is None
         or method.sender == "server"
-        or (method.name_member is None and not catalog.offers(name))
+        or (not method.routed and not catalog.offers(name))
     ):
         raise MethodNotFound(name)
     params = revision.up(_decode(method.params_decoder, message.params))
     route = None
-    if method.name_member is not None:
+    if method.routed and method.name_member is not None:
         key = getattr(params, method.name_member)
         route = catalog.find(name, key)
         if route is None:
@@ -344,6 +344,7 @@ def _request(
             headers.get(NAME_HEADER) != key.encode() or key.startswith("=?") or not key.isascii()
         ):
             check_name(headers, key)  # encoded in a way that headers can carry, or wrong
+    if method.routed:
         route = catalog.find(method.name, key)
         if route is None:
             raise _UNKNOWN[method.name](key)

@@ -25,6 +25,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams_of_principal: of one.
     subscriptions: how many resources one stream, or one session, is subscribed to.
     cursor: how long a cursor of a list is good for.
+    question: how long a client has to answer a question.
     buffer: how much of a response may wait for a client that reads slowly. Past it the newest
         progress replaces older, and a hook that says something else waits.
     stall: how long a client may read nothing of that, before its connection is given up.
@@ -51,6 +52,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams_of_principal: int = 100
     subscriptions: int = 1_000
     cursor: float = 3600.0
+    question: float = 1200.0
     buffer: int = 256 * 1024
     stall: float = 60.0
     session: float = 24 * 3600.0

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.continuation import Continue
 from genmcp.core.failures import is_expected, outcome_of, status_of
 from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Seal
@@ -26,28 +27,32 @@ from genmcp.core.session import Session
 from genmcp.core.subscription import honoured
 from genmcp.errors import (
     ConfigurationError,
-    ContractError,
     InternalError,
     McpError,
     Overloaded,
     ResourceNotFound,
     ToolError,
 )
+from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.calls import Calls
+from genmcp.mux.continuations import PARKED
 from genmcp.mux.cursors import Cursors
 from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
+from genmcp.mux.long_calls import LongCalls
 from genmcp.mux.occupancy import Occupancy
 from genmcp.mux.replay import Replay
 from genmcp.mux.sessions import Sessions
+from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.subscriptions import Subscriptions
+from genmcp.mux.task_methods import TaskMethods
 from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads
+from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
 from genmcp.protocol.subscriptions import SubscriptionFilter
 from genmcp.server import Server
-from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
 from genmcp.wire.encoder import Encoder
@@ -69,6 +74,8 @@ AT_ONCE: Final = _LISTS | {"server/discover", "ping", "logging/setLevel", *_SUBS
 """Methods that are answered when all places of calls are taken: as a rule they wait for nothing."""
 
 
+_TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -86,12 +93,16 @@ class Answer(msgspec.Struct, frozen=True):
     raised: BaseException | None = None
 
 
+_PARKED: Final = Answer(None)
+
+
 class Mux:
     """Serves one server.
 
     server: what answers. secret: what seals session ids and the like: one, or several to rotate
     (the first seals, all open); default: the environment's `GENMCP_SECRET`, else a random one,
-    which is fine for one process. store: where is kept what must be kept; default: in memory.
+    which is fine for one process. store: where what must be kept is kept: a Store, its URL
+    (`sqlite:///jobs.db`), or a Storage; default: the environment's `GENMCP_STORE`, else in memory.
     limits: every bound. assigns: values every request finds in `channel.assigns`.
     audience: what sealed values are bound to, the server's name by default; two muxes that share
     a secret and should not take each other's values need two audiences. telemetry: what hears of
@@ -106,7 +117,7 @@ class Mux:
         server: Server,
         *,
         secret: str | bytes | Sequence[str | bytes] | None = None,
-        store: Store | None = None,
+        store: Store | str | Storage | None = None,
         limits: Limits | None = None,
         assigns: Mapping[str, Any] | None = None,
         audience: str | None = None,
@@ -119,7 +130,8 @@ class Mux:
         self.server = server
         self.find = server.find
         self.limits = limits or Limits()
-        self.store = MemoryStore() if store is None else store
+        storage, self._closes_store = storage_of(store)
+        self.store, engine = storage.opened()
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         audience = audience or server.info.name
@@ -142,7 +154,8 @@ class Mux:
         self.streams = Occupancy("streams", bounds.streams, principal=bounds.streams_of_principal)
         self.calls = Calls()
         self.threads = Threads(bounds.threads, bounds.waiting)
-        self._closes_store = store is not None
+        self.long = LongCalls(self, engine, storage, seal, audience)
+        self._task_methods = TaskMethods(self.long.tasks, self.encoder)
         self.observers = Observers(telemetry)
         if self.observers:  # decided here, once: who gives none pays nothing
             self.answer = self._observed  # type: ignore[method-assign]
@@ -156,6 +169,8 @@ class Mux:
             return self.server.capabilities.logging is not None
         if method == LISTEN:
             return self.server.announcer is not None
+        if method in _TASKS:
+            return TASKS in (self.server.capabilities.extensions or ())
         if method in _SUBSCRIBING:
             resources = self.server.capabilities.resources
             return resources is not None and bool(resources.subscribe)
@@ -174,19 +189,23 @@ class Mux:
             asyncio.CancelledError: the asyncio.Task it runs in is cancelled.
         """
         try:
-            if request.route is not None:
-                result = await self.server.handle(request, channel)
+            route = request.route
+            if route is None:
+                result: Any = await self._unrouted(request, channel)
+            elif route.eager or request.params.request_state is not None:  # type: ignore[attr-defined]
+                result = await self.long.continuations.begin(request, channel)
+                if result is PARKED:
+                    return _PARKED
             else:
-                result = await self._unrouted(request, channel)
+                result = await self.server.handle(request, channel)
             if not isinstance(result, Result):
-                raise ContractError(
-                    f"{type(self.server).__name__} answered {request.method} "
-                    f"with {type(result).__name__}, not a result"
-                )
+                result = await self.long.continuations.carry_on(result, channel)
+                if result is PARKED:
+                    return _PARKED
             message = (
                 self.encoder.response(request.revision, request.id, result)
-                if request.route is not None
-                else self._encoded(request, result, channel.principal)
+                if route is not None
+                else self._page(request, result, channel.principal)
             )
             if len(message) > self.limits.result:
                 raise ToolError(
@@ -196,7 +215,7 @@ class Mux:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a hook may raise anything: it costs one call
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             return self.failure(request, error)
 
@@ -219,10 +238,12 @@ class Mux:
         status = status_of(error, request.revision)
         return Answer(message, status, error.headers, error, raised)
 
-    async def _unrouted(self, request: Request, channel: Channel) -> Result:
+    async def _unrouted(self, request: Request, channel: Channel) -> Result | Continue:
         method = request.method
         if method in _OWN:
             return await _OWN[method](self, request, channel)
+        if method in _TASKS:
+            return await self._task_methods.answer(request, channel)
         if method in _LISTS:
             cursor = request.params.cursor  # type: ignore[attr-defined]  # a list's params
             if cursor is not None:
@@ -230,7 +251,12 @@ class Mux:
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
 
-    def _encoded(self, request: Request, result: Result, principal: str | None) -> bytes:
+    def said(self, request: Request, result: Result) -> Answer:
+        """Return the answer that says *result*."""
+        message = self.encoder.response(request.revision, request.id, result)
+        return Answer(message, 200, _NO_HEADERS, result)
+
+    def _page(self, request: Request, result: Result, principal: str | None) -> bytes:
         cursor: str | None = None
         if isinstance(result, PaginatedResult) and result.next_cursor is not None:
             cursor = self._cursors.seal(request.method, principal, result.next_cursor)
@@ -254,6 +280,12 @@ class Mux:
         route = self.find("resources/read", uri)
         return route is not None and route.is_visible(principal)
 
+    def outcome(self, request: Request, error: BaseException) -> Result | McpError:
+        """Return what a call that has ended with *error* comes to."""
+        outcome = self.failure(request, error).outcome
+        assert outcome is not None
+        return outcome
+
     def failure(self, request: Request, error: BaseException) -> Answer:
         """Return what answers *request*, whose hook ended with *error*."""
         reference = secrets.token_hex(6)
@@ -266,8 +298,7 @@ class Mux:
             outcome = outcome_of(error, request, reference)
             if isinstance(outcome, McpError):
                 return self.refusal(request, outcome, error)
-            message = self.encoder.response(request.revision, request.id, outcome)
-            return Answer(message, 200, _NO_HEADERS, outcome, error)
+            return msgspec.structs.replace(self.said(request, outcome), raised=error)
         except (TypeError, ValueError, msgspec.MsgspecError) as fault:
             # What an McpError carries is up to whoever raised it.
             logger.error("an error cannot be said [%s]", reference, exc_info=fault)
@@ -301,6 +332,7 @@ class Mux:
         A store in memory that nobody gave holds nothing that must be let go of, so that the mux
         can go on serving: a host may be started a second time.
         """
+        await self.long.aclose()
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()
@@ -313,16 +345,6 @@ _OWN: Final[Mapping[str, Callable[[Mux, Request, Channel], Coroutine[Any, Any, R
     "resources/subscribe": Mux._subscribe,
     "resources/unsubscribe": Mux._subscribe,
 }
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody asked for the CancelledError that was just caught.
-
-    One that comes from what a hook awaits (a task that was cancelled elsewhere) is a failure
-    like any other.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _secret(

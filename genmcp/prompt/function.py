@@ -33,7 +33,7 @@ class Attributes(TypedDict, total=False):
     meta: Mapping[str, Any]
     completions: Mapping[str, Sequence[str]]
     complete: Callable[[str, str, Mapping[str, str], Channel], Any]
-    ttl: float
+    cache_ttl: float
     cache_scope: CacheScope
     visible: Visible
 

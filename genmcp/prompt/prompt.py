@@ -49,8 +49,8 @@ class Prompt(Generic[A]):
         one. None lists no arguments.
     completions: the values of some arguments, for completion. Those of an argument that is an
         enum, a Literal or a bool are known without.
-    ttl, cache_scope: for how many seconds a client may keep the list it is in, and whether for
-        others too (2026-07-28, server/utilities, "Caching").
+    cache_ttl, cache_scope: for how many seconds a client may keep the list it is in, and whether
+        for others too (2026-07-28, server/utilities, "Caching").
 
     Raises:
         ConfigurationError: when the class is made, if one of these is wrong; when it is
@@ -64,7 +64,7 @@ class Prompt(Generic[A]):
     meta: Mapping[str, Any] | None = None
     arguments: Sequence[PromptArgument] | type | None = None
     completions: Mapping[str, Sequence[str]] = {}
-    ttl: float = 0
+    cache_ttl: float = 0
     cache_scope: CacheScope = "public"
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -77,14 +77,14 @@ class Prompts:
         if isinstance(route, PromptRoute):
             return Item(
                 key=route.definition.name,
-                ttl_ms=milliseconds(route.prompt.ttl),
+                ttl_ms=milliseconds(route.prompt.cache_ttl),
                 cache_scope=route.prompt.cache_scope,
                 visible=route.visible,
                 value=route.definition,
             )
         return Lister(
             key=route.prefix,
-            ttl_ms=milliseconds(route.repo.ttl),
+            ttl_ms=milliseconds(route.repo.cache_ttl),
             cache_scope=route.repo.cache_scope,
             visible=route.visible,
             owner=f"{type(route.repo).__name__}.list",

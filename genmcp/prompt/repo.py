@@ -33,7 +33,7 @@ class PromptRepo:
     """All prompts whose names begin with *prefix*. Subclass it, and write `list` and `get`.
 
     prefix: what their names begin with; the empty text takes all that nobody before it has.
-    ttl, cache_scope: for how many seconds a client may keep a page of them, and whether for
+    cache_ttl, cache_scope: for how many seconds a client may keep a page of them, and whether for
         others too. Each hook may be `def` (it runs in a thread) or `async def`.
 
     Raises:
@@ -41,7 +41,7 @@ class PromptRepo:
     """
 
     prefix: str
-    ttl: float = 0
+    cache_ttl: float = 0
     cache_scope: CacheScope = "private"
 
     def list(self, cursor: Any, channel: Channel) -> Any:
@@ -91,7 +91,7 @@ class RepoRoute(Route, frozen=True, kw_only=True):
         prefix = getattr(repo, "prefix", None)
         if not isinstance(prefix, str):
             raise ConfigurationError(f"{owner}.prefix must be a text, not {prefix!r}")
-        check_metadata(owner, {"ttl": repo.ttl, "cache_scope": repo.cache_scope})
+        check_metadata(owner, {"cache_ttl": repo.cache_ttl, "cache_scope": repo.cache_scope})
         list_, get = (Hook.of(repo, name, PromptRepo) for name in ("list", "get"))
         if list_ is None or get is None:
             raise ConfigurationError(f"{owner} has no {'list' if list_ is None else 'get'}")

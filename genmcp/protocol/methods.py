@@ -28,12 +28,19 @@ from genmcp.protocol.resources import (
     ReadResourceResult,
     ResourceUpdatedNotificationParams,
 )
+from genmcp.protocol.result import Result
 from genmcp.protocol.roots import ListRootsRequestParams, ListRootsResult
 from genmcp.protocol.sampling import CreateMessageRequestParams, CreateMessageResult
 from genmcp.protocol.subscriptions import (
     SubscriptionsAcknowledgedNotificationParams,
     SubscriptionsListenRequestParams,
     SubscriptionsListenResult,
+)
+from genmcp.protocol.tasks import (
+    DetailedTask,
+    TaskParams,
+    TaskStatusNotificationParams,
+    UpdateTaskParams,
 )
 from genmcp.protocol.tools import CallToolRequestParams, CallToolResult, ListToolsResult
 from genmcp.protocol.value import Value, decoder_for
@@ -49,7 +56,8 @@ class Method:
 
     A notification has no result. Where *may_ask*, an InputRequiredResult may come instead of
     it. *name_member* is the member of the params that the header `Mcp-Name` repeats
-    (2026-07-28, Streamable HTTP, "Standard Request Headers").
+    (2026-07-28, Streamable HTTP, "Standard Request Headers"); where *routed*, it is what the server
+    finds a tool, prompt or resource by.
     """
 
     name: str
@@ -58,6 +66,7 @@ class Method:
     sender: Sender = "client"
     name_member: str | None = None
     may_ask: bool = False
+    routed: bool = False
     params_decoder: msgspec.json.Decoder[Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -81,7 +90,12 @@ METHODS: Final = table(
         Method("server/discover", RequestParams, DiscoverResult),
         Method("tools/list", PaginatedRequestParams, ListToolsResult),
         Method(
-            "tools/call", CallToolRequestParams, CallToolResult, name_member="name", may_ask=True
+            "tools/call",
+            CallToolRequestParams,
+            CallToolResult,
+            name_member="name",
+            may_ask=True,
+            routed=True,
         ),
         Method("resources/list", PaginatedRequestParams, ListResourcesResult),
         Method("resources/templates/list", PaginatedRequestParams, ListResourceTemplatesResult),
@@ -91,12 +105,22 @@ METHODS: Final = table(
             ReadResourceResult,
             name_member="uri",
             may_ask=True,
+            routed=True,
         ),
         Method("prompts/list", PaginatedRequestParams, ListPromptsResult),
         Method(
-            "prompts/get", GetPromptRequestParams, GetPromptResult, name_member="name", may_ask=True
+            "prompts/get",
+            GetPromptRequestParams,
+            GetPromptResult,
+            name_member="name",
+            may_ask=True,
+            routed=True,
         ),
         Method("completion/complete", CompleteRequestParams, CompleteResult),
+        Method("tasks/get", TaskParams, DetailedTask, name_member="task_id"),
+        Method("tasks/update", UpdateTaskParams, Result, name_member="task_id"),
+        Method("tasks/cancel", TaskParams, Result, name_member="task_id"),
+        Method("notifications/tasks", TaskStatusNotificationParams, sender="server"),
         Method("subscriptions/listen", SubscriptionsListenRequestParams, SubscriptionsListenResult),
         Method("sampling/createMessage", CreateMessageRequestParams, CreateMessageResult, "server"),
         Method("roots/list", ListRootsRequestParams, ListRootsResult, "server"),

@@ -22,7 +22,7 @@ class Description(TypedDict, total=False):
     annotations: Annotations | Mapping[str, Any]
     icons: Sequence[Icon]
     meta: Mapping[str, Any]
-    ttl: float
+    cache_ttl: float
     cache_scope: CacheScope
 
 
@@ -33,7 +33,7 @@ class Described:
         its description unless it gives one.
     mime_type: the type of all its contents that do not say theirs.
     annotations: Annotations, or a mapping of them (`{"audience": ["user"], "priority": 0.5}`).
-    ttl: for how many seconds a client may keep what it read or listed.
+    cache_ttl: for how many seconds a client may keep what it read or listed.
     cache_scope: `"public"` if that does not depend on who asks, and may be handed on to anybody;
         2026-07-28, server/utilities, "Caching".
     """
@@ -45,7 +45,7 @@ class Described:
     annotations: Annotations | Mapping[str, Any] | None = None
     icons: Sequence[Icon] | None = None
     meta: Mapping[str, Any] | None = None
-    ttl: float = 0
+    cache_ttl: float = 0
     cache_scope: CacheScope = "private"
 
     def __init_subclass__(cls, **options: Any) -> None:

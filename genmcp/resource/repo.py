@@ -33,8 +33,8 @@ class ResourceRepo(Described):
     template: RFC 6570; lists the repository among the templates, under `name`.
     name, title, description, icons, meta, annotations, mime_type: what the listing of the
         template says of it; the class's docstring is its description unless it gives one.
-    ttl, cache_scope: for how many seconds a client may keep what it read or listed, and whether
-        anybody may have it (`"public"`) or only who asked (`"private"`, the default).
+    cache_ttl, cache_scope: for how many seconds a client may keep what it read or listed, and
+        whether anybody may have it (`"public"`) or only who asked (`"private"`, the default).
 
     The hooks may be `def` or `async def`. A `def list`, `read` or `complete` runs in a pool of
     threads, so that it may block; a `def parse_uri` runs at once.

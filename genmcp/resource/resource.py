@@ -40,8 +40,8 @@ class Resource(Described):
         docstring is its description unless one is given.
     mime_type: the type of what it holds, where that does not say.
     size: in bytes; it is listed, and known by itself where a value is given.
-    ttl, cache_scope: for how many seconds a client may keep what it read or listed, and whether
-        anybody may have it (`"public"`) or only who asked (`"private"`, the default).
+    cache_ttl, cache_scope: for how many seconds a client may keep what it read or listed, and
+        whether anybody may have it (`"public"`) or only who asked (`"private"`, the default).
 
     A subclass may say all this with attributes, and write `read` in place of a content.
 

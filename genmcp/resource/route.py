@@ -207,7 +207,7 @@ def _template(
 
 
 def _caching(provider: Described) -> dict[str, Any]:
-    return {"ttl_ms": milliseconds(provider.ttl), "cache_scope": provider.cache_scope}
+    return {"ttl_ms": milliseconds(provider.cache_ttl), "cache_scope": provider.cache_scope}
 
 
 async def _given(value: Any, uri: str, channel: Channel) -> Any:

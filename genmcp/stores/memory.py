@@ -4,20 +4,19 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 from math import inf
 from operator import attrgetter
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
 from genmcp.errors import ConfigurationError, Conflict, Gap, Unavailable
+from genmcp.stores.deadlines import Deadlines
+from genmcp.stores.deliveries import MemoryDeliveries
 from genmcp.stores.store import Append, Entry, Event, Op, Put, Store
 from genmcp.stores.waiter import Waiter
 
 __all__ = ["MemoryStore"]
 
-_SWEPT_AT_ONCE: Final = 64  # names looked at in one sweep: some 30 us
-_STALE_AT_MOST: Final = 64  # deadlines kept beyond two for each name
 _READ_AT_ONCE: Final = 100  # events a follower holds while it yields them
 
 _id = attrgetter("id")
@@ -52,6 +51,7 @@ class MemoryStore(Store):
         self._clock = clock
         self._lock = Lock()
         self._closed = False
+        self._deliveries = MemoryDeliveries(max_entries=max_entries, clock=clock)
         self._records = _Records()
         # Ids begin where no earlier process, counting from its own start, can have come: a client
         # may still have one of those.
@@ -63,6 +63,10 @@ class MemoryStore(Store):
             f"<MemoryStore: {len(records.held)} records, {logs.events} events in "
             f"{len(logs.held)} logs, {records.size + logs.size} bytes>"
         )
+
+    @property
+    def deliveries(self) -> MemoryDeliveries:
+        return self._deliveries
 
     async def get(self, key: str) -> Entry | None:
         with self._lock:
@@ -116,6 +120,7 @@ class MemoryStore(Store):
             self._closed = True
             self._logs.wake(self._logs.held)
             self._records, self._logs = _Records(), _Logs(0)
+        self._deliveries.close()
 
     def _now(self) -> float:
         if self._closed:
@@ -163,7 +168,7 @@ class _Records:
     def __init__(self) -> None:
         self.held: dict[str, _Record] = {}
         self.size = 0
-        self._deadlines = _Deadlines(self.held)
+        self._deadlines = Deadlines(self.held)
         self._version = 0  # the largest given yet
 
     def find(self, key: str, now: float) -> _Record | None:
@@ -246,7 +251,7 @@ class _Logs:
         self.held: OrderedDict[str, _Log] = OrderedDict()  # the longest without an append first
         self.events = 0
         self.size = 0
-        self._deadlines = _Deadlines(self.held)
+        self._deadlines = Deadlines(self.held)
         self._last = last
 
     def append(self, op: Append, now: float) -> None:
@@ -340,33 +345,3 @@ class _Logs:
     def _forget_if_idle(self, name: str, log: _Log) -> None:
         if not log.events and not log.waiters:
             del self.held[name]
-
-
-class _Mortal(Protocol):
-    deadline: float
-
-
-class _Deadlines:
-    """When to look at what is *held*, the next first.
-
-    A name is added each time its deadline changes, so it may come up when its time has not run out.
-    """
-
-    def __init__(self, held: Mapping[str, _Mortal]) -> None:
-        self._held = held
-        self._heap: list[tuple[float, str]] = []
-
-    def add(self, name: str, deadline: float) -> None:
-        if deadline == inf:
-            return
-        heappush(self._heap, (deadline, name))
-        if len(self._heap) > _STALE_AT_MOST + 2 * len(self._held):
-            self._heap = [(held.deadline, name) for name, held in self._held.items()]
-            heapify(self._heap)
-
-    def due(self, now: float) -> list[str]:
-        """Return and forget some names whose deadline may have come."""
-        names: list[str] = []
-        while self._heap and self._heap[0][0] <= now and len(names) < _SWEPT_AT_ONCE:
-            names.append(heappop(self._heap)[1])
-        return names

@@ -14,6 +14,7 @@ from typing import ClassVar, TypeAlias
 from msgspec import Struct
 
 from genmcp.errors import ContractError
+from genmcp.stores.deliveries import Deliveries
 
 __all__ = ["Append", "Delete", "Entry", "Event", "Op", "Put", "Store"]
 
@@ -91,6 +92,11 @@ class Store(ABC):
 
     durable: ClassVar[bool]
     """Whether what is kept outlives this process."""
+
+    @property
+    def deliveries(self) -> Deliveries | None:
+        """What carries jobs beside this store, if it has that: `LocalEngine` stands on it."""
+        return None
 
     @abstractmethod
     async def get(self, key: str) -> Entry | None:

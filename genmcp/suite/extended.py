@@ -7,6 +7,9 @@ from typing import Any, Final
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
+from genmcp.continuation import Continue
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.errors import ContractError
 from genmcp.extension import Extension
@@ -92,10 +95,27 @@ class Extended(Route, frozen=True, kw_only=True):
     key: str
     extensions: Extensions
 
-    async def handle(self, request: Request, channel: Channel) -> Result:
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Answer as the first does that has it."""
-        route: Any = await self.extensions.find(self.kind, self.key, channel)
+        route = await self._route(channel)
+        step: Result | Continue = await route.handle(request, channel)
+        return private(step)
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Go on as the first does that has it."""
+        route = await self._route(channel)
+        step: Result | Continue = await route.resume(continuation, outcome, channel)
+        return private(step)
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Tell the first that has it."""
+        route = await self._route(channel)
+        await route.cancelled(channel)
+
+    async def _route(self, channel: Channel) -> Any:
+        route = await self.extensions.find(self.kind, self.key, channel)
         if route is None:
             raise self.kind.absent(self.key)
-        result: Result = await route.handle(request, channel)
-        return private(result)
+        return route

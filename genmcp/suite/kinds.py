@@ -8,6 +8,9 @@ from msgspec.structs import replace
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
+from genmcp.continuation import Continue
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.errors import McpError, PromptNotFound, ResourceNotFound, ToolNotFound
 from genmcp.listing import Listing
@@ -25,7 +28,7 @@ from genmcp.tool import Tool
 
 __all__ = ["KINDS", "Guarded", "Kind", "Shelf", "private"]
 
-R = TypeVar("R", bound=Result)
+R = TypeVar("R", bound=Result | Continue)
 
 
 class Shelf(Protocol):
@@ -78,6 +81,8 @@ class Kind(msgspec.Struct, frozen=True):
             headers=route.headers,
             on_disconnect=route.on_disconnect,
             visible=route.visible,
+            policy=route.policy,
+            eager=route.eager,
             route=route,
             key=key,
             absent=self.absent,
@@ -91,12 +96,27 @@ class Guarded(Route, frozen=True, kw_only=True):
     key: str
     absent: Callable[[str], McpError]
 
-    async def handle(self, request: Request, channel: Channel) -> Result:
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Answer as the route does, if it is there for whoever asks."""
+        self._check(channel)
+        step: Result | Continue = await self.route.handle(request, channel)
+        return private(step)
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Go on as the route does, if it is still there for whoever asked."""
+        self._check(channel)
+        step: Result | Continue = await self.route.resume(continuation, outcome, channel)
+        return private(step)
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Tell the route."""
+        await self.route.cancelled(channel)
+
+    def _check(self, channel: Channel) -> None:
         if not self.is_visible(channel.principal):
             raise self.absent(self.key)
-        result: Result = await self.route.handle(request, channel)
-        return private(result)
 
 
 def private(result: R) -> R:

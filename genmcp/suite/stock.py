@@ -10,6 +10,7 @@ from genmcp.extension import Extension
 from genmcp.hook import overrides
 from genmcp.metadata import instance_of
 from genmcp.protocol.capabilities import (
+    TASKS,
     PromptsCapability,
     ResourcesCapability,
     ServerCapabilities,
@@ -120,7 +121,13 @@ class Stock:
             resources=resources if "resources" in kinds else None,
             prompts=prompts if "prompts" in kinds else None,
             completions={} if completes or self.extended - {"tools"} else None,
+            extensions={TASKS: {}} if self._may_have_tasks else None,
         )
+
+    @property
+    def _may_have_tasks(self) -> bool:
+        policies = [route.policy for route in self.shelves["tools"].routes]
+        return "tools" in self.extended or any(each.task != "never" for each in policies)
 
 
 def _methods(kinds: Collection[str], *, completes: bool) -> frozenset[str]:

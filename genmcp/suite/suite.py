@@ -9,6 +9,9 @@ from typing_extensions import Unpack
 
 from genmcp.channel import Channel
 from genmcp.completion import complete
+from genmcp.continuation import Continue
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.errors import ConfigurationError, MethodNotFound
 from genmcp.extension import Extension
@@ -187,13 +190,25 @@ class Suite(Server):
             return Extended(kind=kind, key=key, extensions=stock.extensions)
         return found
 
-    def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result]:
+    def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result | Continue]:
         """Call, read or get what was found; or complete an argument."""
         route: Any = request.route
         if route is None:
             return self._complete(request, channel)
-        answer: Coroutine[Any, Any, Result] = route.handle(request, channel)
+        answer: Coroutine[Any, Any, Result | Continue] = route.handle(request, channel)
         return answer
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Go on with a call of what was found."""
+        step: Result | Continue = await channel.request.route.resume(continuation, outcome, channel)
+        return step
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Tell what was found that its call was cancelled."""
+        if channel.request.route is not None:
+            await channel.request.route.cancelled(channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return what is listed, in the order it was given."""

@@ -26,7 +26,7 @@ class Tools:
         items = [
             Item(
                 key=name,
-                ttl_ms=milliseconds(route.tool.ttl),
+                ttl_ms=milliseconds(route.tool.cache_ttl),
                 cache_scope=route.tool.cache_scope,
                 visible=route.visible,
                 value=route.definition,

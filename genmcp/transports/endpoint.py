@@ -49,7 +49,8 @@ class Endpoint:
 
     security: which pages and host names may call. principal: finds who a request was
     authenticated as; the default reads `scope["user"]`. copy_assigns: keys of the request's
-    state (`request.state` in Starlette) that tools find in `channel.assigns`. heartbeat: after
+    state (`request.state` in Starlette) that tools find in `channel.assigns`. keep_assigns: those
+    of them that are JSON and go along where a store keeps a call. heartbeat: after
     how many seconds of silence a held response says that it is alive. grace: how many seconds
     calls have to finish when the server goes away.
 
@@ -66,13 +67,13 @@ class Endpoint:
         security: Security | None = None,
         principal: Principal = authenticated,
         copy_assigns: Iterable[str] = (),
+        keep_assigns: Iterable[str] = (),
         heartbeat: float = 15.0,
         grace: float = 5.0,
     ) -> None:
-        if isinstance(copy_assigns, str):
-            raise ConfigurationError(
-                f"copy_assigns takes a list of keys, not the string {copy_assigns!r}"
-            )
+        for option, keys in (("copy_assigns", copy_assigns), ("keep_assigns", keep_assigns)):
+            if isinstance(keys, str):
+                raise ConfigurationError(f"{option} takes a list of keys, not the string {keys!r}")
         if heartbeat <= 0 or grace < 0:
             raise ConfigurationError("heartbeat must be positive, grace not negative")
         if not callable(principal) or inspect.iscoroutinefunction(principal):
@@ -82,6 +83,9 @@ class Endpoint:
         self._gate = Gate(security or Security(), self.mux.limits.header)
         self._principal = principal
         self._copied = tuple(copy_assigns)
+        self._kept = tuple(keep_assigns)
+        if unknown := [key for key in self._kept if key not in self._copied]:
+            raise ConfigurationError(f"keep_assigns: {unknown[0]!r} is not among copy_assigns")
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(grace)
         # Nothing tells who may call, unless the host application authenticates.
@@ -187,6 +191,7 @@ class Endpoint:
         if self._copied:
             state = scope.get("state", {})
             visit.copied = {key: state[key] for key in self._copied if key in state}
+            visit.keep = self._kept
 
     def _warn_of(self, peer: str) -> None:
         """Say once that strangers reach an endpoint that nobody told whom to serve."""

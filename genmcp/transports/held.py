@@ -10,11 +10,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from genmcp.channel import Channel
 from genmcp.core.actions import Action, Record
 from genmcp.core.exchange import Exchange, State
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import exchange_of
-from genmcp.errors import StoreError
+from genmcp.errors import StoreError, Unable
 from genmcp.mux.calls import Hook, Reason
 from genmcp.mux.mux import Answer
 from genmcp.protocol.notifications import (
@@ -27,6 +28,7 @@ from genmcp.transports.asgi import ClientLeft, encoded, left
 from genmcp.transports.heartbeat import Heartbeat
 from genmcp.transports.outgoing import Outgoing
 from genmcp.transports.pace import Newest, Pace
+from genmcp.transports.patience import Patience
 from genmcp.transports.visit import Visit
 
 __all__ = ["Held", "tool_of"]
@@ -61,6 +63,8 @@ class Held:
         "_newest",
         "_outgoing",
         "_over",
+        "_patience",
+        "_promotions",
         "_resumable",
         "_session",
         "_stream",
@@ -84,6 +88,8 @@ class Held:
             said=self._newest.say,
         )
         self._hooks: dict[Request, Hook] = {}
+        self._patience: dict[Request, Patience] = {}
+        self._promotions: list[asyncio.Task[None]] = []
         self._logs = Pace(visit.mux.limits.log_rate)
         self._watch: asyncio.Task[None] | None = None
         self._heartbeat: Heartbeat | None = None
@@ -125,6 +131,20 @@ class Held:
     def _note(self, message: bytes) -> None:
         self._step(partial(self._exchange.note, message), len(message))
 
+    async def ask(self, request: Request, method: str, params: Value) -> bytes:
+        """Send a request of the server's own, and return its result as JSON.
+
+        Raises:
+            Failure: the client cannot be asked, answers with an error, or not in time.
+        """
+        mux, session = self._visit.mux, request.session
+        if session is None or not self._exchange.streams:
+            raise Unable({"streams": {}})
+        asked = mux.long.asked
+        asking = asked.begin(session, self._visit.principal)
+        self._note(mux.encoder.request(request.revision, asking.id, method, params))
+        return await asked.answer(asking)
+
     async def _let_others_run(self) -> None:
         """Take turns, but not after each of many words: those said in one turn go out together."""
         now = time.monotonic()
@@ -158,9 +178,12 @@ class Held:
 
     # Its hooks.
 
-    def hold(self, request: Request) -> None:
-        """Take in that the hook of *request* waits for something, in the running asyncio.Task."""
+    def hold(self, channel: Channel) -> None:
+        """Take in that the hook of *channel* waits for something, in the running asyncio.Task."""
+        request = channel.request
         self._hooks[request] = hook = Hook(request)
+        if request.route is not None:
+            self._patience[request] = Patience(self._visit.mux, self, channel)
         self._visit.mux.held.take(principal=self._visit.principal, tool=tool_of(request))
         if request.session is not None:
             self._visit.mux.calls.add(request.session, hook)
@@ -181,7 +204,32 @@ class Held:
         self._visit.mux.held.leave(principal=self._visit.principal, tool=tool_of(request))
         if request.session is not None:
             self._visit.mux.calls.discard(request.session, hook)
+        patience = self._patience.pop(request, None)
+        if patience is not None:
+            self._promotions += patience.end()
         return hook.end(cancelled)
+
+    def holds(self, request: Request) -> bool:
+        """Whether the hook of *request* still runs, and its client is still there."""
+        return request in self._hooks and not self.closed
+
+    def cancel(self, request: Request, reason: Reason) -> None:
+        """Cancel the hook of *request*, from any thread."""
+        hook = self._hooks.get(request)
+        if hook is not None:
+            hook.cancel(reason)
+
+    async def promote(self, request: Request) -> None:
+        """Make the call of *request* a task now."""
+        await self._patience[request].promote()
+
+    async def hand_out(self, request: Request, answer: Answer) -> None:
+        """Send what answers *request* while its hook runs on; its client may leave then."""
+        self.take(request, answer)
+        if self._exchange.closed:
+            if self._watch is not None:
+                self._watch.cancel()
+            await self._outgoing.finish()
 
     def take(self, request: Request, answer: Answer) -> None:
         """Take in what answers *request*."""
@@ -220,7 +268,7 @@ class Held:
         Raises:
             Exception: what the host's `receive` or `send` has raised.
         """
-        if self._watch is not None and self._watch.done():
+        if self._watch is not None and self._watch.done() and not self._watch.cancelled():
             self._watch.result()
         await self._outgoing.finish()
 
@@ -233,7 +281,7 @@ class Held:
         self._newest.close()
         if self._heartbeat is not None:
             self._heartbeat.stop()
-        tasks = self._outgoing.close()
+        tasks = [*self._promotions, *self._outgoing.close()]
         if self._watch is not None:
             self._watch.cancel()
             tasks.append(self._watch)

@@ -58,12 +58,16 @@ def post(visit: Visit, message: Message) -> Awaitable[None]:
             answer = visit.mux.encoder.error(session.revision, message.request_id, error)
             return visit.reply(200, answer)
         return Responder(visit).serve(request)
-    take(visit, session, message)
-    return visit.reply(202)
+    return _taken(visit, session, message)
 
 
-def post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -> Awaitable[None]:
-    """Return what answers the messages of a batch: 2025-03-26, basic, "Batching".
+async def _taken(visit: Visit, session: Session, message: Message) -> None:
+    await take(visit, session, message)
+    await visit.reply(202)
+
+
+async def post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -> None:
+    """Answer the messages of a batch: 2025-03-26, basic, "Batching".
 
     Raises:
         InvalidRequest: the session's revision has no batches.
@@ -78,10 +82,11 @@ def post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -> Await
         else:
             # The others are not refused for one response that comes too late.
             with suppress(InvalidRequest):
-                take(visit, session, member)
-    if not asked:
-        return visit.reply(202)
-    return _served(visit, session, asked)
+                await take(visit, session, member)
+    if asked:
+        await _served(visit, session, asked)
+    else:
+        await visit.reply(202)
 
 
 async def get(visit: Visit) -> None:
@@ -151,7 +156,7 @@ def _reject(visit: Visit, session: Session, message: Message, error: McpError) -
     visit.reject(error, id=message.request_id, method=message.method, session=session.key)
 
 
-def take(visit: Visit, session: Session, message: Message) -> None:
+async def take(visit: Visit, session: Session, message: Message) -> None:
     """Take a notification or a response in.
 
     Raises:
@@ -160,7 +165,7 @@ def take(visit: Visit, session: Session, message: Message) -> None:
     if message.is_response:
         # 2025-11-25, transports, "Sending Messages to the Server", point 4: what cannot be
         # accepted gets an error status.
-        raise InvalidRequest("The response answers no request of this server")
+        await visit.mux.long.asked.take(session.key, visit.principal, message)
     if message.method == "notifications/cancelled":
         # 2025-11-25, cancellation, "Error Handling": a malformed one is ignored.
         with suppress(McpError):

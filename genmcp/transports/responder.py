@@ -1,7 +1,7 @@
 """What answers a POST: its hooks run here, in the asyncio.Task of the request."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from threading import Lock
 from typing import Any, Final
 
@@ -141,20 +141,27 @@ class Responder(msgspec.Struct, eq=False):
             answer: Answer = done.value
             return answer
         held = self._holding()
-        held.hold(request)
-        return self._waited(request, held, resume(work, waited))
+        held.hold(channel)
+        return self._waited(channel, held, resume(work, waited))
 
     async def _waited(
-        self, request: Request, held: Held, work: Coroutine[Any, Any, Answer]
+        self, channel: Channel, held: Held, work: Coroutine[Any, Any, Answer]
     ) -> Answer:
         """Go on with *work*, which waits; return what is said of it in the end."""
+        request, long = channel.request, self.visit.mux.long
         answer = _NO_ANSWER
         cancelled: asyncio.CancelledError | None = None
         try:
             answer = await work
         except asyncio.CancelledError as error:
             cancelled = error
-        reason = held.let_go(request, cancelled)
+        try:
+            reason = held.let_go(request, cancelled)
+        finally:
+            if channel.promoted:
+                await long.end(channel, answer.outcome)
+        if reason in (Reason.ASKED, Reason.LEFT):
+            await long.cancel(channel)
         if reason is Reason.ASKED:
             return _NO_ANSWER
         if reason is Reason.STOPPING and answer is _NO_ANSWER:
@@ -185,6 +192,24 @@ class Responder(msgspec.Struct, eq=False):
     ) -> Coroutine[Any, Any, bool]:
         """Send a notification, in the words of the request's revision."""
         return self._holding().note(request, method, params)
+
+    @property
+    def keep(self) -> Collection[str]:
+        """The keys of copied assigns that go along where a store keeps a call."""
+        return self.visit.keep
+
+    async def promote(self, channel: Channel) -> None:
+        """Make the call of *channel* a task, while it runs on."""
+        await asyncio.sleep(0)  # what answers it is held from now on
+        await self._holding().promote(channel.request)
+
+    async def ask(self, request: Request, method: str, params: Value) -> bytes:
+        """Send a request of the server's own, and return its result as JSON.
+
+        Raises:
+            Failure: the client cannot be asked, answers with an error, or not in time.
+        """
+        return await self._holding().ask(request, method, params)
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the request's own level, or its session's."""

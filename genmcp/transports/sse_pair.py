@@ -7,7 +7,7 @@ session's stream is read from, so that the POST may reach another process than t
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
@@ -126,7 +126,7 @@ class SsePair:
             raise InvalidRequest(f"The body must be one message: {session.version} has no batches")
         visit.id, visit.method = message.request_id, message.method
         if not message.is_request:
-            legacy.take(visit, session, message)
+            await legacy.take(visit, session, message)
             await visit.reply(202)
             return
         answer: bytes | None
@@ -226,6 +226,26 @@ class _Call:
         await _say(self._visit, self.session, message)
         await asyncio.sleep(0)  # so that the stream is read
         return True
+
+    async def ask(self, request: Request, method: str, params: Value) -> bytes:
+        """Send a request of the server's own to the stream, and return its result as JSON.
+
+        Raises:
+            Failure: the client answers with an error, or not in time.
+        """
+        mux = self._visit.mux
+        asking = mux.long.asked.begin(self.session, self._visit.principal)
+        message = mux.encoder.request(request.revision, asking.id, method, params)
+        await _say(self._visit, self.session, message)
+        return await mux.long.asked.answer(asking)
+
+    @property
+    def keep(self) -> Collection[str]:
+        """The keys of copied assigns that go along where a store keeps a call."""
+        return self._visit.keep
+
+    async def promote(self, channel: Channel) -> None:
+        """Do nothing: this revision has no tasks."""
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the session's level."""

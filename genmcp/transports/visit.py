@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -21,9 +21,10 @@ class Visit(msgspec.Struct, eq=False):
     """One HTTP request.
 
     table: its headers. headers: what every answer to it carries besides. streams: whether the
-    client takes event streams. principal: who it was authenticated as. copied: the assigns copied
-    from the host's request. id, method: those of the JSON-RPC request it carries, once they are
-    known. answered: whether the response has begun. loop, thread: where it is served.
+    client takes event streams. principal: who it was authenticated as. copied: the assigns
+    copied from the host's request; keep: the keys of those that a store may keep. id, method:
+    those of the JSON-RPC request it carries, once they are known. answered: whether the response
+    has begun. loop, thread: where it is served.
     """
 
     mux: Mux
@@ -36,6 +37,7 @@ class Visit(msgspec.Struct, eq=False):
     streams: bool = True
     principal: str | None = None
     copied: Mapping[str, Any] | None = None
+    keep: Collection[str] = ()
     id: RequestId | None = None
     method: str | None = None
     answered: bool = False

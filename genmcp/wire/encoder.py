@@ -89,6 +89,14 @@ class Encoder:
         """Return the whole error response to request *id*."""
         return jsonrpc.encode_error(id, error, _code(revision, error))
 
+    def request(self, revision: Revision, id: jsonrpc.RequestId, method: str, params: Any) -> bytes:
+        """Return a request of the server's own, whose *params* are a value of 2026-07-28.
+
+        Raises:
+            MissingCapability: it is a question that no client of *revision* can be asked.
+        """
+        return jsonrpc.encode_request(id, method, revision.down(params))
+
     def notification(self, revision: Revision, method: str, params: Any) -> bytes:
         """Return a notification whose *params* are a value of 2026-07-28."""
         return jsonrpc.encode_notification(method, revision.down(params))

@@ -24,6 +24,7 @@ __all__ = [
     "encode_error",
     "encode_id",
     "encode_notification",
+    "encode_request",
     "encode_response",
     "id_of",
     "params_of",
@@ -237,6 +238,12 @@ def encode_error(id: RequestId | None, error: McpError, code: int | None = None)
     body = _encoder.encode(ErrorBody(code or error.code, error.message, error.data))
     named = b"" if id is None else b',"id":' + encode_id(id)
     return b"".join((b'{"jsonrpc":"2.0"', named, b',"error":', body, b"}"))
+
+
+def encode_request(id: RequestId, method: str, params: Any) -> bytes:
+    """Return a request; *params* is anything msgspec encodes to an object."""
+    named = encode_id(id), _encoder.encode(method), _encoder.encode(params)
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % named
 
 
 def encode_notification(method: str, params: Any = None) -> bytes:

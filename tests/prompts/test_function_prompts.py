@@ -77,7 +77,7 @@ async def test_function_prompt_takes_name_docstring_and_hints() -> None:
 async def test_function_prompt_stays_a_function_and_may_block() -> None:
     """It is called as if nothing had happened; attributes of Prompt are taken."""
 
-    @prompt(name="greet people", title="Greet", ttl=5, cache_scope="private")
+    @prompt(name="greet people", title="Greet", cache_ttl=5, cache_scope="private")
     def greet(name: str) -> str:
         return f"Greet {name}"
 
@@ -88,7 +88,7 @@ async def test_function_prompt_stays_a_function_and_may_block() -> None:
     assert ("greet people", "Greet", 5, "private") == (
         made.name,
         made.title,
-        made.ttl,
+        made.cache_ttl,
         made.cache_scope,
     )
     assert None is made.description

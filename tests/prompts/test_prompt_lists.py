@@ -184,7 +184,7 @@ async def test_prompts_refuse_a_cursor_they_did_not_give(cursor: str) -> None:
 
 async def test_prompts_say_how_long_a_page_is_true_and_for_whom() -> None:
     """The least time of all; public only if all are; the same on all pages."""
-    prompts = prompts_of([static("a", ttl=60), static("b", ttl=1.5), Letters("x/", "a", ttl=2)])
+    prompts = prompts_of([static("a", cache_ttl=60), static("b", cache_ttl=1.5), Letters("x/", "a", cache_ttl=2)])
     first = await page(prompts, size=2)
     second = await page(prompts, first.next_cursor, size=2)
 
@@ -211,7 +211,7 @@ class Wordless(Letters):
         (Idle, "Idle has no list"),
         (type("Half", (Idle,), {"list": Letters.list}), "Half has no get"),
         (type("Bare", (PromptRepo,), {}), "Bare.prefix must be a text, not None"),
-        (Letters("x", "", ttl="1"), "Letters.ttl must be a number of seconds"),
+        (Letters("x", "", cache_ttl="1"), "Letters.cache_ttl must be a number of seconds"),
         (Letters("x", "", cache_scope=None), "Letters.cache_scope must be"),
         (Wordless, "Wordless takes arguments; give an instance of it"),
         (Prompt, "Prompt has no name"),

@@ -14,6 +14,10 @@ CLIENT = ("ClientRequest", "ClientNotification")
 SERVER = ("ServerRequest", "ServerNotification", "InputRequest")
 
 
+#: Those of the tasks extension, which the schema of the revision does not have.
+TASKS = ("tasks/get", "tasks/update", "tasks/cancel", "notifications/tasks")
+
+
 def sent(version: str, unions: tuple[str, ...]) -> set[str]:
     """Return the definitions of what one side sends, but for what is left out."""
     found = [definitions(version)[union] for union in unions if union in definitions(version)]
@@ -31,7 +35,11 @@ def test_methods_are_those_of_the_schema_and_its_senders(version: str) -> None:
     }
 
     for unions, other in ((CLIENT, "server"), (SERVER, "client")):
-        allowed = {each.name for each in revision.methods.values() if each.sender != other}
+        allowed = {
+            each.name
+            for each in revision.methods.values()
+            if each.sender != other and each.name not in TASKS
+        }
         assert allowed == {names[name] for name in sent(version, unions)}
 
 
@@ -62,11 +70,14 @@ def test_methods_have_the_results_of_the_schema(version: str) -> None:
 
 
 def test_methods_with_a_name_repeat_it_in_a_header() -> None:
-    """2026-07-28, Streamable HTTP: these three, and the same may ask."""
+    """2026-07-28, Streamable HTTP: these three, which may ask; SEP-2663: those about a task."""
     named = {each.name: each.name_member for each in METHODS.values() if each.name_member}
+    tasks = dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "task_id")
 
-    assert {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"} == named
-    assert set(named) == {each.name for each in METHODS.values() if each.may_ask}
+    routed = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+    assert {**routed, **tasks} == named
+    assert set(routed) == {each.name for each in METHODS.values() if each.may_ask}
+    assert set(routed) == {each.name for each in METHODS.values() if each.routed}
     assert not any(
         each.may_ask
         for revision in REVISIONS.values()

@@ -226,9 +226,9 @@ async def test_repo_cursor_that_is_no_json_is_told() -> None:
 async def test_resources_may_be_kept_as_long_as_the_briefest_of_them() -> None:
     """Public only if all are, the least time of all; templates by those that have one."""
     held = resources(
-        Resource("a:1", 1, ttl=60, cache_scope="public"),
-        Resource("w:*", 1, ttl=30, cache_scope="public"),
-        Numbers("b:", 3, ttl=10),
+        Resource("a:1", 1, cache_ttl=60, cache_scope="public"),
+        Resource("w:*", 1, cache_ttl=30, cache_scope="public"),
+        Numbers("b:", 3, cache_ttl=10),
     )
     page = await held.listing.page(None, channel(), size=2)
     empty = await resources().listing.page(None, channel(), size=2)

@@ -390,8 +390,8 @@ def yields() -> Any:
         (Resource("a:b", 1, title=""), "Resource.title is blank"),
         (declare(Echo, mime_type=5), "Odd.mime_type must be a text, not 5"),
         (declare(Echo, icons="x"), "Odd.icons must be a list of Icon"),
-        (declare(Echo, ttl=-1), "Odd.ttl must be a number of seconds, not -1"),
-        (declare(Echo, ttl="1"), "Odd.ttl must be a number of seconds, not '1'"),
+        (declare(Echo, cache_ttl=-1), "Odd.cache_ttl must be a number of seconds, not -1"),
+        (declare(Echo, cache_ttl="1"), "Odd.cache_ttl must be a number of seconds, not '1'"),
         (declare(Echo, cache_scope="all"), "Odd.cache_scope must be 'public' or 'private'"),
         (declare(Echo, annotations=5), "Odd.annotations must be Annotations or a mapping"),
         (declare(Shelves, annotations={"x": 5}), "Odd.annotations: 'x' is none of audience"),
@@ -427,9 +427,9 @@ def test_resource_takes_no_attributes_that_are_not_there() -> None:
 
 
 async def test_resource_result_says_how_long_it_may_be_kept() -> None:
-    """`ttl` is seconds, the wire has milliseconds; nobody else may have it, unless said."""
-    kept = await read(declare(Echo, ttl=1.5, cache_scope="public"), "echo://x")
-    fixed = await read(Resource("a:b", 1, ttl=60), "a:b")
+    """`cache_ttl` is seconds, the wire has milliseconds; nobody else may have it, unless said."""
+    kept = await read(declare(Echo, cache_ttl=1.5, cache_scope="public"), "echo://x")
+    fixed = await read(Resource("a:b", 1, cache_ttl=60), "a:b")
 
     assert (1500, "public") == (kept.ttl_ms, kept.cache_scope)
     assert (60_000, "private") == (fixed.ttl_ms, fixed.cache_scope)

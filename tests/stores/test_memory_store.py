@@ -271,3 +271,34 @@ async def test_waiter_is_woken_by_a_thread_without_a_loop() -> None:
         await writing
     waiter.wake()
     assert not waiter.gone
+
+
+async def test_memory_deliveries_are_bounded() -> None:
+    """Past max_entries a delivery is refused with the setting; one that is there is no other."""
+    deliveries = MemoryStore(max_entries=2).deliveries
+    await deliveries.put("a")
+    await deliveries.put("b", "other")
+    await deliveries.put("a")
+    with pytest.raises(Unavailable, match="max_entries=2"):
+        await deliveries.put("c")
+
+    assert "<MemoryDeliveries: 2 in 2 queues>" == repr(deliveries)
+    await deliveries.cancel("a")
+    await deliveries.put("c", "other")
+    assert "<MemoryDeliveries: 2 in 1 queues>" == repr(deliveries)
+
+
+async def test_memory_deliveries_forget_the_leases_that_were_renewed(clock: Clock) -> None:
+    """A delivery that is renewed a thousand times weighs no more than another."""
+    deliveries = MemoryStore(clock=clock).deliveries
+    await deliveries.put("due")
+    await deliveries.put("a")
+    await deliveries.claim(["default"], "n1", 30, 1)
+    for number in range(1000):
+        await deliveries.renew("n1", ["due"], 1e6 + number)
+    (queue,) = deliveries._queues.values()
+
+    assert len(queue._deadlines._heap) < 100
+    assert 0 == await deliveries.next_due(["default"])
+    await deliveries.cancel("a")
+    assert 1e6 + 999 == await deliveries.next_due(["default"])

@@ -126,7 +126,8 @@ async def test_suite_declares_what_it_has(version: str) -> None:
             listed = await client.request("prompts/list", {})
 
         lacking = {"completions"} if version == "2024-11-05" else set()
-        assert ({"logging", "tools"} | expected) - lacking == {*declared}
+        assert ({"logging", "tools"} | expected) - lacking == {*declared} - {"extensions"}
+        assert ("extensions" in declared) is (version == MODERN and "logging" in expected)
         assert ("error" in listed.message) is ("prompts" not in expected)
 
 
@@ -217,15 +218,15 @@ async def test_suite_page_that_depends_on_nobody_is_the_same_object() -> None:
 
 
 async def test_suite_tools_say_how_long_their_list_may_be_kept() -> None:
-    """The least `ttl` of all counts; one private tool makes the list private."""
+    """The least `cache_ttl` of all counts; one private tool makes the list private."""
 
     class Kept(Tool):
         name = "kept"
-        ttl = 60
+        cache_ttl = 60
 
         async def call(self, request: Call, channel: Channel) -> None: ...
 
-    @tool(ttl=1.5, cache_scope="private")
+    @tool(cache_ttl=1.5, cache_scope="private")
     async def brief() -> None: ...
 
     cases: list[tuple[list[object], tuple[int, str]]] = [

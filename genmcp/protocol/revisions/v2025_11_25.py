@@ -196,6 +196,10 @@ _GONE: Final = {
     "server/discover",
     "subscriptions/listen",
     "notifications/subscriptions/acknowledged",
+    "tasks/get",
+    "tasks/update",
+    "tasks/cancel",
+    "notifications/tasks",
 }
 
 _METHODS: Final = table(

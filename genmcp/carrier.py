@@ -1,0 +1,30 @@
+"""Who keeps what a call needs to go on, as far as its own process knows."""
+
+import asyncio
+
+import msgspec
+
+from genmcp.core.continuation import Continuation
+
+__all__ = ["Carrier"]
+
+
+class Carrier(msgspec.Struct, eq=False):
+    """The carrier of one call.
+
+    continuation: what the call waits for, once it has returned Continue. task: the record in the
+    store, if there is one, and the turn in which it may be changed. promotion: what writes that
+    record while the call runs on. promoted: whether its client has got something else than its
+    result, so that what it comes to goes to the record.
+    """
+
+    continuation: Continuation | None = None
+    task: str | None = None
+    turn: int = 0
+    promotion: "asyncio.Task[None] | None" = None
+    promoted: bool = False
+
+    async def settle(self) -> None:
+        """Wait until it is decided whether the call becomes a task, if that is being decided."""
+        if self.promotion is not None:
+            await asyncio.wait([self.promotion])

@@ -1,0 +1,99 @@
+"""The record of a call that is to go on: everything its next hook needs.
+
+It is the same on every carrier: kept in this process beside an awaitable, sealed into the
+`requestState` that a client brings back, or in a store beside a job.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+__all__ = ["Asked", "Continuation"]
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """One question of a call: the *key* its tool knows it by, its *name* on the wire, itself."""
+
+    key: str
+    name: str
+    question: bytes
+
+
+class Continuation(msgspec.Struct, frozen=True, array_like=True):
+    """A call that waits.
+
+    id: random, and the same for the life of the call. step: how often it has waited, counted from
+    1. key: what the request names, a tool or prompt or URI. tag, assigns: the tool's own.
+    asked, answers: what its client is asked, and what it has answered so far, as JSON by the tool's
+    keys. alone: whether there is one question, whose answer its tool gets without a key.
+    names: every name that a question of this call has had on the wire, where each MUST be unique
+    (2026-07-28, basic/patterns, MRTR, "Server Requirements"; SEP-2663, "Task Update Requests").
+    task: the record in the store that it waits for, if it does.
+    """
+
+    id: str
+    step: int
+    key: str
+    tag: str
+    assigns: Mapping[str, Any]
+    asked: tuple[Asked, ...] = ()
+    answers: Mapping[str, bytes] = {}
+    alone: bool = False
+    names: tuple[str, ...] = ()
+    task: str | None = None
+
+    def then(self, tag: str, assigns: Mapping[str, Any]) -> "Continuation":
+        """Return the next step of the same call."""
+        return replace(
+            self, step=self.step + 1, tag=tag, assigns=assigns, asked=(), answers={}, task=None
+        )
+
+    def asking(self, questions: Mapping[str, bytes], *, alone: bool) -> "Continuation":
+        """Return this step with *questions* to the client, by the tool's own keys.
+
+        On the wire a question is called by its key, and `{key}.{step}` if another had that name.
+        """
+        used = set(self.names)
+        asked = []
+        for key, question in questions.items():
+            name = next(name for name in _names(key, self.step) if name not in used)
+            used.add(name)
+            asked.append(Asked(key, name, question))
+        names = (*self.names, *(each.name for each in asked))
+        return replace(self, asked=tuple(asked), alone=alone, names=names)
+
+    def answered(self, answers: Mapping[str, bytes]) -> "Continuation":
+        """Return this step with more *answers*, by the tool's own keys."""
+        return replace(self, answers={**self.answers, **answers})
+
+    @property
+    def missing(self) -> Sequence[Asked]:
+        """The questions that have no answer yet."""
+        return [each for each in self.asked if each.key not in self.answers]
+
+    def pack(self) -> bytes:
+        """Return the bytes that a carrier takes."""
+        return _encoder.encode(self)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Continuation":
+        """Return what `pack` packed.
+
+        Raises:
+            msgspec.MsgspecError: it was packed by a release that speaks of it differently.
+        """
+        return _decoder.decode(packed)
+
+
+def _names(key: str, step: int) -> Iterator[str]:
+    yield key
+    yield f"{key}.{step}"
+    while True:
+        step += 1
+        yield f"{key}.{step}"
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Continuation)

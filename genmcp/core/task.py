@@ -1,0 +1,404 @@
+"""The record of a call that outlives its request, and every step it may take.
+
+A call whose continuation is kept in a store is a *task*, whether its client knows the tasks
+extension (SEP-2663) or not. Its record says who owns it, what it waits for and how it ended; any
+process that has the store can take its next step. Only the functions here change a record.
+
+Three numbers keep processes apart that both think it is theirs:
+
+- `turn` grows whenever somebody takes the task over. What was begun in an earlier turn, by a
+  process that was frozen meanwhile or was thought gone, is refused: OutOfTurn.
+- `delivery` grows with each submission to the engine, whose ids are `{id}:{delivery}`: an engine
+  may refuse an id that it is still carrying.
+- `crashes` counts the holders that went away without a word, so that work which kills its process
+  does not go round for ever.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from genmcp.core.outcome import Done, Failed, pack
+from genmcp.errors import Lost, OutOfTurn
+
+__all__ = [
+    "LOST",
+    "Asking",
+    "Awaiting",
+    "Ended",
+    "Following",
+    "Job",
+    "OnLost",
+    "Parked",
+    "Ref",
+    "Running",
+    "Status",
+    "Task",
+    "Work",
+    "Working",
+]
+
+Status: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
+OnLost: TypeAlias = Literal["rerun", "fail"]
+
+LOST: Final = msgspec.json.encode(
+    {"code": -32603, "message": "The call was lost: the process that worked on it is gone"}
+)
+"""The error of a task that nobody is left to end."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
+
+    timeout: seconds that one attempt may take. retries: how often it is tried again when it fails;
+    backoff: seconds before the first of these, doubled for each further one.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    queue: str = "default"
+    timeout: float | None = None
+    retries: int = 0
+    backoff: float = 1.0
+
+
+class Ref(msgspec.Struct, frozen=True):
+    """A job that somebody else owns: the *scheme* of a `Foreign`, and what it is called there."""
+
+    scheme: str
+    ref: str
+
+
+class Running(msgspec.Struct, frozen=True, tag="running"):
+    """The hook `call` itself runs in the process *node*."""
+
+    node: str
+
+
+class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
+    """What the call waits for runs in the process *node*; any other can continue it."""
+
+    node: str
+
+
+class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
+    """A job is in the engine's hands; it was begun *attempt* times and failed *failures* times."""
+
+    job: Job
+    attempt: int = 0
+    failures: int = 0
+
+
+class Following(msgspec.Struct, frozen=True, tag="following"):
+    """Somebody else works on it."""
+
+    ref: Ref
+
+
+class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
+    """The client is asked; questions and answers are JSON under the same keys."""
+
+    questions: Mapping[str, bytes]
+    answers: Mapping[str, bytes] = {}
+
+    @property
+    def missing(self) -> Mapping[str, bytes]:
+        """The questions that have no answer yet."""
+        return {key: each for key, each in self.questions.items() if key not in self.answers}
+
+
+Work: TypeAlias = Running | Awaiting | Working | Following | Asking
+
+
+class Parked(msgspec.Struct, frozen=True):
+    """What a hook came to: the call waits again, for *work*."""
+
+    step: int
+    continuation: bytes
+    work: Work
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What a hook came to: the call is over, with one of *result* and *error*, as JSON.
+
+    An error is an object of `code`, `message` and perhaps `data`.
+    """
+
+    result: bytes | None = None
+    error: bytes | None = None
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task as it is kept.
+
+    owner: the principal it belongs to. tool: what was called. node: the process that made it.
+    created, updated, due: Unix time; *due* is when an engine was to deliver it.
+    ttl: seconds it is kept without a change, None for ever. poll: seconds a client is to wait.
+    on_lost: what happens when the worker of its job dies.
+    message, progress, total: what the work said of itself last.
+    step, continuation: of the call as it waits; no continuation while `call` itself runs.
+    work: what it waits for, None when it is over.
+    held: the delivery by which a worker took it and has not let go.
+    outcome: how the wait ended, packed; with one, `continue_` is to run, or runs.
+    result, error: how it ended, as JSON.
+    """
+
+    id: str
+    owner: str | None = None
+    tool: str
+    node: str
+    created: float
+    updated: float
+    due: float = 0.0
+    ttl: float | None = None
+    poll: float = 1.0
+    on_lost: OnLost = "rerun"
+    status: Status = "working"
+    message: str | None = None
+    progress: float | None = None
+    total: float | None = None
+    step: int = 0
+    continuation: bytes = b""
+    work: Work | None = None
+    turn: int = 0
+    delivery: int = 0
+    held: int | None = None
+    crashes: int = 0
+    outcome: bytes | None = None
+    result: bytes | None = None
+    error: bytes | None = None
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Task":
+        """Return what `pack` packed.
+
+        Raises:
+            msgspec.MsgspecError: it was packed by a release that speaks of it differently.
+        """
+        return _decoder.decode(packed)
+
+    def pack(self) -> bytes:
+        """Return the bytes that a store keeps."""
+        return _encoder.encode(self)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can happen to it any more."""
+        return self.work is None
+
+    @property
+    def settled(self) -> bool:
+        """Whether what it waited for has ended, and `continue_` has not."""
+        return self.outcome is not None
+
+    @property
+    def delivered(self) -> bool:
+        """Whether its next step is taken by whoever an engine delivers it to."""
+        return self.settled or isinstance(self.work, Working | Following)
+
+    @property
+    def lives_in(self) -> str | None:
+        """The process it ends with, None if another can go on with it."""
+        if isinstance(self.work, Running | Awaiting) and not self.settled:
+            return self.work.node
+        return None
+
+    @property
+    def engine_id(self) -> str:
+        """What an engine knows the next step by."""
+        return f"{self.id}:{self.delivery}"
+
+    @property
+    def job(self) -> Job | None:
+        """The job that is to be worked on."""
+        return self.work.job if isinstance(self.work, Working) and not self.settled else None
+
+    def at(self, turn: int) -> "Task":
+        """Return the same task, for whoever took it over in *turn*.
+
+        Raises:
+            OutOfTurn: it is over, or somebody else took it over since.
+        """
+        if self.over or turn != self.turn:
+            raise OutOfTurn(f"turn {turn} of task {self.id}", f"{self.status} in turn {self.turn}")
+        return self
+
+    def claimed(self, now: float, *, crashes: int) -> "Task":
+        """Return it in the hands of a worker that was given its delivery.
+
+        A holder before it that did not let go has died, or is frozen. More than *crashes* of those,
+        or one where the job is not to be run again, settle the work as Lost; what `continue_` kills
+        that often ends.
+        """
+        self._check("claim")
+        left = self.held is not None
+        crashed = self.crashes + left
+        task = replace(self, updated=now, turn=self.turn + 1, held=self.delivery, crashes=crashed)
+        if self.settled:
+            return task._lost(now) if crashed > crashes else task
+        if not isinstance(self.work, Working):  # to follow another's job once more harms nobody
+            return task
+        if crashed > crashes or (left and self.on_lost == "fail"):
+            return task.settled_with(_LOST, now)
+        return replace(task, work=replace(self.work, attempt=self.work.attempt + 1))
+
+    def released(self, now: float) -> "Task":
+        """Return it given back by its worker, which shuts down: that is no crash."""
+        self._check("release")
+        return replace(self, updated=now, held=None, due=now)
+
+    def retried(self, now: float) -> "Task":
+        """Return it waiting for the next attempt at its job.
+
+        Raises:
+            OutOfTurn: there is no job, or no attempt left.
+        """
+        work = self.work
+        if not isinstance(work, Working) or self.settled or work.failures >= work.job.retries:
+            raise OutOfTurn("retry", self.status)
+        delay = work.job.backoff * 2**work.failures
+        return replace(
+            self,
+            updated=now,
+            due=now + delay,
+            held=None,
+            delivery=self.delivery + 1,
+            work=replace(work, failures=work.failures + 1),
+        )
+
+    def resubmitted(self, now: float, delay: float) -> "Task":
+        """Return it waiting for another delivery, *delay* seconds from now."""
+        self._check("resubmit")
+        return replace(self, updated=now, due=now + delay, held=None, delivery=self.delivery + 1)
+
+    def progressed(
+        self, now: float, progress: float | None, total: float | None, message: str | None
+    ) -> "Task":
+        """Return it with what its work says of itself; a message stays until there is another."""
+        self._check("progress")
+        return replace(
+            self,
+            updated=now,
+            progress=self.progress if progress is None else progress,
+            total=self.total if total is None else total,
+            message=self.message if message is None else message,
+        )
+
+    def settled_with(self, outcome: bytes, now: float) -> "Task":
+        """Return it with the packed *outcome* of what it waited for.
+
+        The same outcome once more changes nothing: whoever wrote it may not know that it was kept.
+
+        Raises:
+            OutOfTurn: it has another one already, or is over.
+        """
+        self._check("settle")
+        if self.outcome == outcome:
+            return self
+        if self.settled:
+            raise OutOfTurn("settle", "settled")
+        return replace(self, updated=now, status="working", outcome=outcome, crashes=0)
+
+    def taken_over(self, now: float) -> "Task":
+        """Return it as the next delivery finds it; whoever worked on it is refused from now on."""
+        self._check("take over")
+        return replace(
+            self, updated=now, due=now, held=None, turn=self.turn + 1, delivery=self.delivery + 1
+        )
+
+    def parked(self, parked: Parked, now: float) -> "Task":
+        """Return it waiting for what its hook gave.
+
+        Raises:
+            OutOfTurn: it is over, or has come to that step already.
+        """
+        self._check("park")
+        if self.continuation and parked.step <= self.step:
+            raise OutOfTurn(f"step {parked.step}", f"step {self.step}")
+        asking = isinstance(parked.work, Asking)
+        # What `continue_` itself awaits is still in the hands of the worker that runs it.
+        held = self.held if isinstance(parked.work, Awaiting) else None
+        return replace(
+            self,
+            updated=now,
+            due=now,
+            status="input_required" if asking else "working",
+            step=parked.step,
+            continuation=parked.continuation,
+            work=parked.work,
+            delivery=self.delivery + 1,
+            held=held,
+            crashes=0,
+            outcome=None,
+        )
+
+    def answered(self, answers: Mapping[str, bytes], now: float) -> "Task":
+        """Return it with more *answers*; with the last one it is settled.
+
+        Answers to what is not asked, or is answered, are ignored, as are all when nothing is asked
+        (SEP-2663, "Task Update Requests"). Then it is the same task that is returned.
+        """
+        if not isinstance(self.work, Asking) or self.settled:
+            return self
+        missing = self.work.missing
+        new = {key: answer for key, answer in answers.items() if key in missing}
+        if not new:
+            return self
+        asking = replace(self.work, answers={**self.work.answers, **new})
+        task = replace(self, updated=now, work=asking)
+        if asking.missing:
+            return task
+        given = {key: msgspec.Raw(asking.answers[key]) for key in asking.questions}
+        return task.settled_with(pack(Done(given)), now).taken_over(now)
+
+    def ended(self, ended: Ended, now: float) -> "Task":
+        """Return it with its result or error."""
+        self._check("end")
+        status: Status = "completed" if ended.error is None else "failed"
+        return self._ended(status, now, ended)
+
+    def cancelled(self, now: float) -> "Task":
+        """Return it cancelled; whatever comes of its work later is refused."""
+        self._check("cancel")
+        return self._ended("cancelled", now, Ended())
+
+    def left(self, now: float) -> "Task":
+        """Return it without the process it lived in.
+
+        While `call` ran it is over. What a continuation waited for is Lost, and is continued.
+
+        Raises:
+            OutOfTurn: it does not live in a process.
+        """
+        if self.lives_in is None:
+            raise OutOfTurn("leave", self.status)
+        if isinstance(self.work, Running):
+            return self._lost(now)
+        return self.settled_with(_LOST, now).taken_over(now)
+
+    def _lost(self, now: float) -> "Task":
+        return self._ended("failed", now, Ended(error=LOST))
+
+    def _ended(self, status: Status, now: float, ended: Ended) -> "Task":
+        return replace(
+            self,
+            updated=now,
+            status=status,
+            continuation=b"",
+            work=None,
+            held=None,
+            outcome=None,
+            result=ended.result,
+            error=ended.error,
+        )
+
+    def _check(self, step: str) -> None:
+        if self.over:
+            raise OutOfTurn(step, self.status)
+
+
+_LOST: Final = pack(Failed(Lost()))
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Task)

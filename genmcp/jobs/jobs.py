@@ -1,0 +1,263 @@
+"""The tasks of a store: made, read, changed and followed, by any process that has it."""
+
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Final
+
+from genmcp.core.task import Ended, Following, Parked, Ref, Task, Work
+from genmcp.errors import ConfigurationError, OutOfTurn, StoreError, TaskNotFound
+from genmcp.jobs.agenda import Agenda
+from genmcp.jobs.engine import Engine
+from genmcp.jobs.foreign import Foreign, Snapshot
+from genmcp.jobs.nodes import Nodes
+from genmcp.jobs.options import JobOptions
+from genmcp.jobs.records import Note, Records
+from genmcp.jobs.refs import Refs, outcome_of
+from genmcp.jobs.service import Service
+from genmcp.jobs.steps import Resume, Steps
+from genmcp.stores.store import Store
+
+__all__ = ["Jobs", "Note", "Resume"]
+
+logger = logging.getLogger("genmcp")
+
+_DEFAULTS: Final = JobOptions()
+
+
+class Jobs:
+    """The tasks in *store*, and the work on them that *engine* carries to this process.
+
+    node: the name of this process, which no other has or had. resume: goes on with a call whose
+    wait is over. foreign: the queues whose jobs calls may wait for.
+
+    Whoever works for a task says the *turn* it believes in, that of the Task it was given. When the
+    task is over, or somebody else took it over, that raises OutOfTurn: then the work is to stop.
+
+    Raises:
+        ConfigurationError: two of *foreign* have one scheme.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        *,
+        node: str,
+        resume: Resume,
+        foreign: Sequence[Foreign] = (),
+        options: JobOptions = _DEFAULTS,
+    ) -> None:
+        schemes = [each.scheme for each in foreign]
+        if len({*schemes}) < len(schemes):
+            raise ConfigurationError(f"foreign: several of one scheme: {', '.join(schemes)}")
+        self._engine = engine
+        self._nodes = Nodes(store, node, options.lease)
+        self._refs = Refs(store)
+        self._records = Records(store, keep=options.keep, clock=options.clock)
+        self._agenda = Agenda(self._records, engine, self._refs, self._nodes, options.clock)
+        self._steps = Steps(self._agenda, resume, foreign, options)
+        self._service = Service(engine, self._nodes, self.step, options)
+
+    async def start(self) -> None:
+        """Begin to work on what the engine delivers, unless this process does already.
+
+        Raises:
+            Unavailable: the store could not be reached.
+        """
+        await self._service.start()
+
+    async def aclose(self) -> None:
+        """Stop working; what is not done is handed to other processes, or waits for the next."""
+        await self._service.aclose()
+
+    async def create(self, task: Task, call: bytes) -> Task:
+        """Write a new task with the raw request it is about, and have its first step taken.
+
+        If there is one of that id, it is returned as it stands: the request was sent twice.
+
+        Raises:
+            TaskNotFound: there is one, and it is somebody else's.
+            Unavailable: the store could not be reached, or is full.
+        """
+        await self.start()
+        if await self._agenda.create(task, call):
+            return task
+        return await self.get(task.id, task.owner)
+
+    async def get(self, id: str, owner: str | None) -> Task:
+        """Return a task of *owner*; what a process that died left undone is done.
+
+        Raises:
+            TaskNotFound: there is none, or not any more, or it is somebody else's.
+        """
+        task = await self._owned(id, owner)
+        if not task.over:
+            await self.start()
+        return await self._agenda.nudge(task)
+
+    async def follow(
+        self, id: str, owner: str | None, after: str | None = None
+    ) -> AsyncGenerator[Task | Note, None]:
+        """Yield a task of *owner*, now and as it changes, and the messages behind *after*.
+
+        The last to come is the task when it is over; several changes may be told as one.
+
+        Raises:
+            TaskNotFound: there is none, or not any more, or it is somebody else's.
+        """
+        await self.get(id, owner)
+        async with aclosing(self._records.follow(id, after)) as followed:
+            async for each in followed:
+                yield each
+
+    async def note(self, id: str, data: bytes) -> None:
+        """Log a message on a task, for those who follow it.
+
+        Raises:
+            TaskNotFound: there is no such task.
+        """
+        await self._records.note(id, data)
+
+    async def progress(
+        self,
+        id: str,
+        *,
+        turn: int,
+        progress: float | None = None,
+        total: float | None = None,
+        message: str | None = None,
+    ) -> Task:
+        """Write how far the work is; None changes nothing.
+
+        Raises:
+            OutOfTurn: see above.
+        """
+        return await self._records.change_at(
+            id, turn, lambda task, now: task.progressed(now, progress, total, message)
+        )
+
+    async def park(self, id: str, step: int, continuation: bytes, work: Work, *, turn: int) -> Task:
+        """Let the call wait for *work*, and have that begun if an engine does it.
+
+        Raises:
+            OutOfTurn: see above; or the call has come to that step already.
+        """
+        await self.start()
+        return await self._agenda.park(id, Parked(step, continuation, work), turn)
+
+    async def finish(self, id: str, ended: Ended, *, turn: int) -> Task:
+        """End the task.
+
+        Raises:
+            OutOfTurn: see above.
+        """
+        return await self._agenda.finish(id, ended, turn)
+
+    async def leave(self, id: str, *, turn: int) -> Task:
+        """Let the task go on without this process, which shuts down: as it does if that dies.
+
+        Raises:
+            OutOfTurn: see above; or it does not live in a process.
+        """
+        task = await self._records.change_at(id, turn, lambda task, now: task.left(now))
+        await self._agenda.submit(task)
+        return task
+
+    async def discard(self, id: str) -> None:
+        """Forget a task that nobody was told of."""
+        await self._records.discard(id)
+
+    async def update(self, id: str, owner: str | None, answers: Mapping[str, bytes]) -> Task:
+        """Take answers to what the task asks, as JSON; with the last one the call goes on.
+
+        What is not asked, or answered already, is ignored (SEP-2663, "Task Update Requests").
+
+        Raises:
+            TaskNotFound: there is none, or not any more, or it is somebody else's.
+        """
+        was = await self._owned(id, owner)
+        task = await self._records.change(id, lambda task, now: task.answered(answers, now))
+        if task.delivery != was.delivery:
+            await self.start()
+            await self._agenda.submit(task)
+        await self._records.touch(task)
+        return task
+
+    async def cancel(self, id: str, owner: str | None) -> Task | None:
+        """Cancel a task: nothing that comes of its work later counts.
+
+        Return it as it was until then, so that who runs its hook can stop that; None if it was
+        over.
+
+        Raises:
+            TaskNotFound: there is none, or not any more, or it is somebody else's.
+        """
+        was = await self._owned(id, owner)
+
+        def cancelled(task: Task, now: float) -> Task:
+            nonlocal was
+            was = task
+            return task if task.over else task.cancelled(now)
+
+        await self._records.change(id, cancelled)
+        if was.over:
+            return None
+        await self._stop(was)
+        if isinstance(was.work, Following):
+            await self._steps.cancel(was.work.ref)
+        return was
+
+    async def settle(self, ref: Ref, outcome: Snapshot) -> None:
+        """Tell that somebody else's job is over: from a hook of its queue, or a webhook.
+
+        Nobody needs to wait for it yet. Whichever comes first counts, this or what `Foreign.watch`
+        gives.
+
+        Raises:
+            ValueError: *outcome* says that it is not over.
+        """
+        if not outcome.over:
+            raise ValueError(f"{ref} cannot be settled: it is {outcome.phase}")
+        packed = outcome_of(ref, outcome)
+        for id in await self._refs.settle(ref, packed):
+            with suppress(TaskNotFound, OutOfTurn):
+                await self._settle(id, ref, packed)
+
+    async def step(self, id: str) -> None:
+        """Take the step that an engine delivers.
+
+        Raises:
+            StoreError: the store failed; it is to be delivered again.
+        """
+        await self._steps.step(id)
+
+    async def _settle(self, id: str, ref: Ref, outcome: bytes) -> None:
+        was: Task | None = None
+
+        def settled(task: Task, now: float) -> Task:
+            nonlocal was
+            was = task
+            if task.work != Following(ref) or task.settled:
+                return task
+            return task.settled_with(outcome, now).taken_over(now)
+
+        task = await self._records.change(id, settled)
+        if was is not None and task is not was:
+            await self.start()
+            await self._agenda.submit(task)
+            await self._stop(was)
+
+    async def _stop(self, task: Task) -> None:
+        """Cancel the step that works on a task as it was, as well as possible."""
+        for delivery in {task.delivery, task.held} - {None}:
+            try:
+                await self._engine.cancel(f"{task.id}:{delivery}")
+            except StoreError as error:  # what it comes to is refused anyway
+                logger.warning("a step of task %s was not cancelled: %s", task.id, error)
+
+    async def _owned(self, id: str, owner: str | None) -> Task:
+        task = await self._records.find(id)
+        if task is None or task.owner != owner:
+            raise TaskNotFound(id)
+        return task

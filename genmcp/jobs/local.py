@@ -1,0 +1,152 @@
+"""The engine that needs no other service: it stands on a store's deliveries."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from secrets import token_hex
+from typing import Final
+
+from genmcp.errors import Unavailable
+from genmcp.jobs.engine import Engine, Step
+from genmcp.stores.deliveries import Deliveries
+from genmcp.stores.waiter import Waiter
+
+__all__ = ["LocalEngine"]
+
+logger = logging.getLogger("genmcp")
+
+_GRACE: Final = 5.0  # seconds that a cancelled step has for its end
+_RESPITE: Final = 1.0  # seconds before the store is asked again after it failed
+
+
+class LocalEngine(Engine):
+    """Delivers what *deliveries* carry: inside this process, or to others that share the store.
+
+    Nothing is polled: it sleeps until something is put, due, lapses or is to be renewed.
+    """
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+
+    async def submit(self, id: str, *, queue: str = "default", delay: float = 0.0) -> None:
+        await self._deliveries.put(id, queue, delay)
+
+    async def cancel(self, id: str) -> None:
+        await self._deliveries.cancel(id)
+
+    @asynccontextmanager
+    async def serve(
+        self, step: Step, *, queues: Collection[str], concurrency: int, lease: float
+    ) -> AsyncGenerator[None, None]:
+        worker = _Worker(self._deliveries, step, queues, concurrency, lease)
+        serving = asyncio.create_task(worker.run())
+        try:
+            yield
+        finally:
+            serving.cancel()
+            await asyncio.wait({serving})
+            await worker.close()
+
+
+class _Worker:
+    """Claims ids, lets them be worked on, and keeps hold of them meanwhile."""
+
+    def __init__(
+        self,
+        deliveries: Deliveries,
+        step: Step,
+        queues: Collection[str],
+        concurrency: int,
+        lease: float,
+    ) -> None:
+        self._deliveries = deliveries
+        self._step = step
+        self._queues = tuple(queues)
+        self._concurrency = concurrency
+        self._lease = lease
+        self._node = token_hex(8)
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._renewal = 0.0  # when all that is held is renewed next
+
+    async def run(self) -> None:
+        """Work until this is cancelled."""
+        clock = asyncio.get_running_loop().time
+        self._renewal = clock() + self._lease / 3
+        with self._deliveries.news() as news:
+            while True:
+                news.clear()
+                try:
+                    await self._keep_hold(clock())
+                    await self._begin_more(news)
+                    pause = await self._pause(clock())
+                except Unavailable as error:
+                    logger.error("jobs cannot be fetched: %s", error)
+                    await asyncio.sleep(_RESPITE)
+                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await news.wait()
+
+    async def close(self) -> None:
+        """Cancel what is worked on, and let somebody else have it at once."""
+        working = dict(self._working)
+        for work in working.values():
+            work.cancel()
+        if working:
+            _, stubborn = await asyncio.wait(working.values(), timeout=_GRACE)
+            for work in stubborn:
+                logger.error("%s goes on although it was cancelled", work.get_name())
+        for id, work in working.items():
+            # What ended by itself has been dropped, and what goes on is not to run twice.
+            if work.done():
+                with suppress(Unavailable):  # then it lapses
+                    await self._deliveries.release(self._node, id)
+
+    async def _keep_hold(self, now: float) -> None:
+        """Renew what is due for it, and stop what is no longer held."""
+        if not self._working:
+            self._renewal = now + self._lease / 3
+            return
+        if now < self._renewal:
+            gone = await self._deliveries.lost(self._node, tuple(self._working))
+        else:
+            gone = await self._deliveries.renew(self._node, tuple(self._working), self._lease)
+            self._renewal = now + self._lease / 3
+        for id in gone:
+            if work := self._working.get(id):
+                work.cancel()
+
+    async def _begin_more(self, news: Waiter) -> None:
+        free = self._concurrency - len(self._working)
+        if free <= 0:
+            return
+        claimed = await self._deliveries.claim(self._queues, self._node, self._lease, free)
+        for id, _ in claimed:
+            if id in self._working:  # this process was frozen, and nobody took it meanwhile
+                continue
+            work = asyncio.create_task(self._work(id), name=f"step of {id}")
+            self._working[id] = work
+            work.add_done_callback(partial(self._forget, id, news))
+
+    async def _pause(self, now: float) -> float | None:
+        """Return how long nothing is to be done, None if that is until there is news."""
+        full = len(self._working) >= self._concurrency
+        due = None if full else await self._deliveries.next_due(self._queues)
+        if not self._working:
+            return due
+        renewal = max(0.0, self._renewal - now)
+        return renewal if due is None else min(due, renewal)
+
+    async def _work(self, id: str) -> None:
+        try:
+            await self._step(id)
+            await self._deliveries.drop(self._node, id)
+        except Exception as error:
+            # Nobody renews it any more: it is delivered again when its lease has run out.
+            logger.error("the step of %s failed, and is taken again: %s", id, error, exc_info=error)
+
+    def _forget(self, id: str, news: Waiter, work: "asyncio.Task[None]") -> None:
+        del self._working[id]
+        news.wake()

@@ -1,0 +1,52 @@
+"""What `Jobs` may be told, with its defaults."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from genmcp.core.task import Task
+from genmcp.errors import ConfigurationError
+
+__all__ = ["JobOptions"]
+
+
+def _nothing(task: Task) -> Mapping[str, Any]:
+    return {}
+
+
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process works on jobs; times in seconds.
+
+    queues: those whose jobs it works on. concurrency: on how many at once.
+    continuations: how many steps that are no job it takes at once, of whatever queue the jobs are.
+    lease: how long a job stays with a process that gives no sign of life, before another takes it.
+    crashes: how many processes one wait may take with it; one more, and it is Lost.
+    keep: how many events of a task are kept for those who follow it.
+    assigns: gives what a job's `Run.assigns` holds.
+    in_thread: runs a blocking function. clock: gives Unix time.
+    """
+
+    queues: Collection[str] = ("default",)
+    concurrency: int = 10
+    continuations: int = 1000
+    lease: float = 30.0
+    crashes: int = 3
+    keep: int = 1000
+    assigns: Callable[[Task], Mapping[str, Any]] = _nothing
+    in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        """Check what is no function."""
+        for name in ("concurrency", "continuations", "lease", "crashes", "keep"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(
+                    f"JobOptions.{name} must be positive, not {getattr(self, name)!r}"
+                )
+        if not self.queues or isinstance(self.queues, str):
+            raise ConfigurationError(
+                f"JobOptions.queues takes the names of queues, not {self.queues!r}"
+            )

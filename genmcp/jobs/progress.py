@@ -1,0 +1,103 @@
+"""Progress as a job reports it, and as it is written: not every report, but always the last."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from math import isfinite
+from typing import Final, TypeAlias
+
+import msgspec
+
+from genmcp.errors import OutOfTurn, StoreError
+
+__all__ = ["Progress", "Reporter"]
+
+logger = logging.getLogger("genmcp")
+
+_PACE: Final = 0.1  # seconds between two writes
+_RESPITE: Final = 1.0  # ... after one that failed
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far work is; None says nothing new."""
+
+    progress: float | None = None
+    total: float | None = None
+    message: str | None = None
+
+    def then(self, newer: "Progress") -> "Progress":
+        """Return both as one."""
+        return Progress(
+            self.progress if newer.progress is None else newer.progress,
+            self.total if newer.total is None else newer.total,
+            self.message if newer.message is None else newer.message,
+        )
+
+
+Write: TypeAlias = Callable[[Progress], Awaitable[object]]
+
+
+class Reporter:
+    """Writes the newest progress, at most ten times a second; the work never waits for it.
+
+    *refused* is called when a write is: what the work is for is over, or somebody else's. Then, and
+    when it is closed, it is not `open` any more.
+    """
+
+    def __init__(self, write: Write, refused: Callable[[], object] = bool) -> None:
+        self._write = write
+        self._refused = refused
+        self.open = True
+        self._newest: Progress | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    def report(
+        self, progress: float | None, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Have it written. What is not finite is left out.
+
+        Raises:
+            asyncio.CancelledError: nothing is written any more.
+            TypeError, ValueError: it is no number.
+        """
+        if not self.open:
+            raise asyncio.CancelledError("the work is over, or somebody else's")
+        newest = Progress(_number(progress), _number(total), message and str(message))
+        self._newest = newest if self._newest is None else self._newest.then(newest)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_newest())
+
+    async def close(self) -> Progress:
+        """Write nothing any more, and return what was not written yet."""
+        self.open = False
+        if self._writing is not None:
+            self._writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._writing
+        return self._newest or Progress()
+
+    async def _write_newest(self) -> None:
+        while (newest := self._newest) is not None:
+            pace = _PACE
+            try:
+                await self._write(newest)
+            except OutOfTurn:
+                self.open = False
+                self._refused()
+                return
+            except StoreError as error:
+                logger.warning("progress was not written: %s", error)
+                pace = _RESPITE
+            else:
+                if self._newest is newest:
+                    self._newest = None
+            await asyncio.sleep(pace)
+        self._writing = None
+
+
+def _number(value: float | None) -> float | None:
+    if value is None:
+        return None
+    number = float(value)
+    return number if isfinite(number) else None

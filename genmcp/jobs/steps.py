@@ -1,0 +1,283 @@
+"""What a process does with an id that an engine delivers to it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from secrets import token_hex
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from genmcp.core.outcome import Outcome, unpack
+from genmcp.core.task import LOST, Ended, Following, Job, Parked, Ref, Task, Working
+from genmcp.errors import (
+    ConfigurationError,
+    ContractError,
+    InternalError,
+    OutOfTurn,
+    StoreError,
+    Unavailable,
+)
+from genmcp.jobs.agenda import Agenda
+from genmcp.jobs.attempt import Attempt, Tried
+from genmcp.jobs.foreign import Foreign
+from genmcp.jobs.options import JobOptions
+from genmcp.jobs.outcomes import raised
+from genmcp.jobs.progress import Progress, Reporter
+from genmcp.jobs.refs import outcome_of
+from genmcp.jobs.run import Reports, Run
+
+__all__ = ["Resume", "Steps"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("genmcp")
+
+_HOUR: Final = 3600.0
+_PAUSES: Final = (0.1, 0.5, 2.0)  # seconds between attempts at a write that must not be lost
+
+Resume: TypeAlias = Callable[[Task, bytes, Outcome], Awaitable[Parked | Ended]]
+"""Runs `continue_`, for a task, the raw request it is about, and the outcome of its wait."""
+
+
+class Steps:
+    """Takes the next step of a task, whatever that is.
+
+    A job is claimed, run and settled; what is settled is continued. Each is written before the next
+    begins, so that nothing is lost with a process: its id is delivered again, to one that goes on
+    behind what was written last. What a task comes to happens once; `continue_` at least once.
+    """
+
+    def __init__(
+        self, agenda: Agenda, resume: Resume, foreign: Sequence[Foreign], options: JobOptions
+    ) -> None:
+        self._agenda = agenda
+        self._records = agenda.records
+        self._resume = resume
+        self._foreign = {each.scheme: each for each in foreign}
+        self._options = options
+
+    async def step(self, engine_id: str) -> None:
+        """Take the step that *engine_id* is about, if it is still to be taken.
+
+        Raises:
+            StoreError: the store failed; the id is to be delivered again.
+        """
+        try:
+            id, delivery, looks = _parsed(engine_id)
+        except ValueError:
+            logger.error("an engine delivered %r, which is no step of a task", engine_id)
+            return
+        task = await self._records.find(id)
+        if task is None or task.over:
+            return
+        if task.lives_in is not None:
+            if delivery == task.delivery:
+                await self._look(task, looks)
+        elif task.delivered and delivery == task.delivery:
+            await self._take(task)
+        else:  # whoever wrote the one that counts may have died before it was submitted
+            await self._agenda.submit(task)
+
+    async def cancel(self, ref: Ref) -> None:
+        """Cancel a job that somebody else owns, as well as possible."""
+        if foreign := self._foreign.get(ref.scheme):
+            try:
+                await foreign.cancel(ref.ref)
+            except Exception as error:
+                logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
+
+    async def _look(self, task: Task, looks: int) -> None:
+        """See to it that the process is there that the task lives in."""
+        if task.lives_in is not None and await self._agenda.nodes.lives(task.lives_in):
+            await self._records.touch(task)
+            await self._agenda.look_later(task, looks + 1)
+        else:
+            await self._agenda.leave(task)
+
+    async def _take(self, task: Task) -> None:
+        try:
+            task = await self._records.change_at(
+                task.id, task.turn, partial(Task.claimed, crashes=self._options.crashes)
+            )
+            if not task.over:
+                async with self._kept(task):
+                    await self._go_on(task)
+        except OutOfTurn as refused:
+            logger.debug("%s", refused)
+        except asyncio.CancelledError:
+            await self._hand_back(task)
+            raise
+
+    async def _go_on(self, task: Task) -> None:
+        if task.job is not None:
+            task = await self._work(task, task.job)
+        elif isinstance(task.work, Following) and not task.settled:
+            task = await self._watch(task, task.work.ref)
+        if task.settled:
+            await self._continue(task)
+        else:
+            await self._agenda.submit(task)
+
+    async def _work(self, task: Task, job: Job) -> Task:
+        """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
+        attempt = Attempt(job, partial(self._report, task), self._options.in_thread)
+        tried = await attempt.make(partial(self._run, task))
+        return await self._insist(
+            lambda: self._records.change_at(task.id, task.turn, partial(_after, tried))
+        )
+
+    async def _watch(self, task: Task, ref: Ref) -> Task:
+        """Follow somebody else's job; return the task settled, or waiting for the next look."""
+        outcome = await self._agenda.refs.outcome(ref)
+        if outcome is None:
+            outcome = await self._watched(task, ref)
+
+        def after(task: Task, now: float) -> Task:
+            if outcome is None:
+                return task.resubmitted(now, self._options.lease)
+            return task.settled_with(outcome, now)
+
+        return await self._insist(lambda: self._records.change_at(task.id, task.turn, after))
+
+    async def _watched(self, task: Task, ref: Ref) -> bytes | None:
+        foreign = self._foreign.get(ref.scheme)
+        if foreign is None:
+            missing = ConfigurationError(f"no Foreign of the scheme {ref.scheme!r} was given")
+            return raised(f"following {ref.ref!r}", missing)
+        reporter = Reporter(partial(self._report, task))
+        try:
+            async with aclosing(foreign.watch(ref.ref)) as snapshots:
+                async for snapshot in snapshots:
+                    if snapshot.over:
+                        return outcome_of(ref, snapshot)
+                    if not reporter.open:
+                        raise OutOfTurn("progress", "over, or somebody else's")
+                    reporter.report(snapshot.progress, snapshot.total, snapshot.message)
+        except OutOfTurn:
+            raise
+        except Exception as error:
+            logger.error("%s is followed again later: %s", ref, error, exc_info=error)
+        finally:
+            await reporter.close()
+        return None
+
+    async def _continue(self, task: Task) -> None:
+        call = await self._records.call(task.id)
+        came = Ended(error=LOST) if call is None else await self._resumed(task, call)
+        if isinstance(came, Parked):
+            await self._insist(lambda: self._agenda.park(task.id, came, task.turn))
+        else:
+            await self._insist(lambda: self._agenda.finish(task.id, came, task.turn))
+
+    async def _resumed(self, task: Task, call: bytes) -> Parked | Ended:
+        assert task.outcome is not None
+        try:
+            came = await self._resume(task, call, unpack(task.outcome))
+            if not isinstance(came, Parked | Ended):
+                raise ContractError(f"resume gave {came!r}, not Parked or Ended")
+        except StoreError:
+            raise
+        except Exception as error:
+            if isinstance(error, OutOfTurn):  # refused; or else a defect, as any other
+                await self._records.change_at(task.id, task.turn, _same)
+            return _failed(task, error)
+        return came
+
+    async def _hand_back(self, task: Task) -> None:
+        """Let somebody else go on at once: this process ends, or the task is not its own."""
+        try:
+            given = await self._records.change_at(task.id, task.turn, _handed_back)
+            if given.delivery != task.delivery:
+                await self._agenda.submit(given)
+        except (OutOfTurn, StoreError) as refused:
+            logger.debug("%s", refused)
+
+    async def _report(self, task: Task, progress: Progress) -> None:
+        await self._records.change_at(task.id, task.turn, partial(_progressed, progress))
+
+    def _run(self, task: Task, reports: Reports) -> Run:
+        assert isinstance(task.work, Working)
+        return Run(
+            f"{task.id}.{task.step}",  # one call may have several jobs, one after another
+            task.work.attempt,
+            self._options.assigns(task),
+            reports,
+            asyncio.get_running_loop(),
+        )
+
+    async def _insist(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write what took long to come by: a store that is not there for a moment costs no more."""
+        for pause in _PAUSES:
+            try:
+                return await write()
+            except Unavailable as error:
+                logger.warning("what a task came to is written again: %s", error)
+                await asyncio.sleep(pause)
+        return await write()
+
+    @asynccontextmanager
+    async def _kept(self, task: Task) -> AsyncIterator[None]:
+        """Keep the task in its store while it is worked on, however long that takes."""
+        following = task.work.ref if isinstance(task.work, Following) else None
+        if task.ttl is None and following is None:
+            yield
+            return
+        pause = min(_HOUR, _HOUR if task.ttl is None else task.ttl / 3)
+        keeping = asyncio.create_task(self._keep(task, following, pause))
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+
+    async def _keep(self, task: Task, following: Ref | None, pause: float) -> None:
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._records.touch(task)
+                if following is not None:
+                    await self._agenda.refs.touch(following)
+            except StoreError as error:
+                logger.warning("task %s may be kept too short: %s", task.id, error)
+
+
+def _parsed(engine_id: str) -> tuple[str, int, int]:
+    """Return the task, the delivery, and how often its process was looked after."""
+    id, _, delivery = engine_id.rpartition(":")
+    delivery, _, looks = delivery.partition(".")
+    return id, int(delivery), int(looks or 0)
+
+
+def _after(tried: Tried, task: Task, now: float) -> Task:
+    task = _progressed(tried.progress, task, now)
+    assert isinstance(task.work, Working)
+    if tried.again and task.work.failures < task.work.job.retries:
+        return task.retried(now)
+    return task.settled_with(tried.outcome, now)
+
+
+def _progressed(progress: Progress, task: Task, now: float) -> Task:
+    return task.progressed(now, progress.progress, progress.total, progress.message)
+
+
+def _handed_back(task: Task, now: float) -> Task:
+    return task.left(now) if task.lives_in else task.released(now)
+
+
+def _same(task: Task, now: float) -> Task:
+    return task
+
+
+def _failed(task: Task, error: Exception) -> Ended:
+    reference = token_hex(6)
+    logger.error("%s was not continued [%s]", task.tool, reference, exc_info=error)
+    failure = InternalError(f"Internal error (reference {reference})", reference=reference)
+    shown: dict[str, Any] = {
+        "code": failure.code,
+        "message": failure.message,
+        "data": failure.data,
+    }
+    return Ended(error=msgspec.json.encode(shown))

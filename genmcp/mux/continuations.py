@@ -1,0 +1,219 @@
+"""Calls that go on in steps: each wait is carried by whoever can keep it.
+
+What a call waits for says who: this process keeps an awaitable, the client a question, the store
+a job and all that a task waits for.
+"""
+
+import logging
+import secrets
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.channel import Channel
+from genmcp.continuation import Continue
+from genmcp.core.continuation import Continuation
+from genmcp.core.json_value import check_json
+from genmcp.core.outcome import Done, Failed, Outcome
+from genmcp.core.request import Request
+from genmcp.core.task import Parked
+from genmcp.errors import Conflict, ContractError, InvalidParams, Unable
+from genmcp.mux.answers import ask, outcome_of, requests_of, taken, unable
+from genmcp.mux.awaitables import Awaitables
+from genmcp.mux.states import States
+from genmcp.mux.tasks import Tasks, handle_of
+from genmcp.protocol.capabilities import TASKS
+from genmcp.protocol.input_required import InputRequiredResult
+from genmcp.protocol.result import Result
+from genmcp.server import Server
+from genmcp.stores.store import Put, Store
+
+__all__ = ["PARKED", "Continuations", "has_tasks"]
+
+logger = logging.getLogger("genmcp")
+
+PARKED: Final = Result()
+"""Stands for the result of a call that is a task, and is carried on by somebody else."""
+
+
+class Continuations:
+    """The calls of one mux that go on in steps. *kept* is for how many seconds a state is good."""
+
+    def __init__(
+        self, server: Server, states: States, store: Store, tasks: Tasks, *, kept: float
+    ) -> None:
+        self._server = server
+        self._states = states
+        self._store = store
+        self._tasks = tasks
+        self._kept = kept
+        self._awaitables = Awaitables()
+
+    async def begin(self, request: Request, channel: Channel) -> Result:
+        """Answer a *request* that brings a state along, or has to be a task.
+
+        Raises:
+            InvalidParams: the state is not one that was given out for it.
+            Unable: it needs tasks, and its client has none.
+        """
+        policy = request.route.policy
+        if policy.requires_tasks and not has_tasks(request):
+            raise Unable({"extensions": {TASKS: {}}})
+        params: Any = request.params
+        if params.request_state is None:
+            if policy.task == "always" and has_tasks(request):
+                await channel.promote()
+            step: Any = await self._server.handle(request, channel)
+            return await self.carry_on(step, channel, None)
+        return await self._retried(request, channel)
+
+    async def carry_on(
+        self, step: Any, channel: Channel, continuation: Continuation | None = None
+    ) -> Result:
+        """Go on from *step*, what a hook has returned, to a result for the client, or PARKED."""
+        came_to = await self.advance(step, channel, continuation)
+        if isinstance(came_to, Parked):
+            await self._tasks.park(channel, came_to)
+            return PARKED
+        return came_to
+
+    async def advance(
+        self, step: Any, channel: Channel, continuation: Continuation | None = None
+    ) -> Result | Parked:
+        """Go on from *step* to a result, or to where a task has to wait for something else."""
+        while isinstance(step, Continue):
+            continuation = _next(step, channel, continuation)
+            outcome: Any
+            if step.work is not None or step.questions:
+                await channel.carrier.settle()
+                if channel.task is not None:
+                    outcome = self._in_task(step, continuation, channel)
+                elif step.work is not None:
+                    return await self._work(step, continuation, channel)
+                else:
+                    outcome = await self._asked(continuation, channel)
+                if isinstance(outcome, Result | Parked):
+                    return outcome
+            else:
+                channel.carrier.continuation = continuation
+                if channel.task is not None:
+                    await self._tasks.park(channel, self._tasks.awaiting(continuation))
+                outcome = await self._awaitables.outcome(step.take())
+            step = await self._server.resume(continuation, outcome, channel)
+        if not isinstance(step, Result):
+            raise ContractError(
+                f"{type(self._server).__name__} answered {channel.request.method} "
+                f"with {type(step).__name__}, not a result"
+            )
+        return step
+
+    def _in_task(
+        self, step: Continue, continuation: Continuation, channel: Channel
+    ) -> Parked | Failed:
+        """Return what a task is to wait for; or why it cannot."""
+        return unable(continuation, channel) or self._tasks.parked(step.work, continuation)
+
+    async def _work(self, step: Continue, continuation: Continuation, channel: Channel) -> Result:
+        """Have a job worked on, and answer with a task, or with what comes of it."""
+        assert step.work is not None
+        task = await self._tasks.begin(channel, continuation, step.work)
+        if channel.request.route.policy.task != "never" and has_tasks(channel.request):
+            return handle_of(task)
+        return await self._followed(task.id, channel)
+
+    async def _asked(
+        self, continuation: Continuation, channel: Channel
+    ) -> Outcome | InputRequiredResult:
+        """Ask the client, in the way of its revision."""
+        if failed := unable(continuation, channel):
+            return failed
+        if channel.request.asks_again:
+            return self._input_required(continuation, channel)
+        channel.carrier.continuation = continuation
+        answered = await ask(continuation, channel)
+        return answered if isinstance(answered, Failed) else outcome_of(answered)
+
+    def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
+        state = self._states.seal(continuation, channel.request, channel.principal)
+        return InputRequiredResult(input_requests=requests_of(continuation), request_state=state)
+
+    async def _retried(self, request: Request, channel: Channel) -> Result:
+        """Go on with a call whose client has answered."""
+        params: Any = request.params
+        continuation = self._states.open(request, channel.principal)
+        channel.restore(continuation.assigns)
+        continuation = taken(continuation, params.input_responses or {})
+        if continuation.missing:
+            outcome: Outcome | None = unable(continuation, channel)
+            if outcome is None:
+                return self._input_required(continuation, channel)
+        else:
+            await self._spend(request, continuation)
+            if continuation.task is not None:
+                await self._answer(continuation, channel)
+                return await self._followed(continuation.task, channel)
+            outcome = outcome_of(continuation)
+        step = await self._server.resume(continuation, outcome, channel)
+        return await self.carry_on(step, channel, continuation)
+
+    async def _spend(self, request: Request, continuation: Continuation) -> None:
+        if not request.route.policy.once:
+            return
+        spent = Put(f"spent:{continuation.id}.{continuation.step}", b"", ttl=self._kept, expect=0)
+        try:
+            await self._store.apply(spent)
+        except Conflict:
+            logger.warning("a requestState came twice, to %s, which takes one once", request.method)
+            raise InvalidParams("requestState was used already: it carries on only once") from None
+
+    async def _followed(self, id: str, channel: Channel) -> Result:
+        """Return what comes of the task *id*, of which its client knows nothing."""
+        channel.carrier.task = id
+        while True:
+            asking = await self._tasks.followed(id, channel)
+            if isinstance(asking, Result):
+                return asking
+            if channel.request.asks_again:
+                return self._input_required(asking, channel)
+            answered = await ask(asking, channel)
+            if isinstance(answered, Failed):
+                missing = {each.name: answered for each in asking.missing}
+                await self._tasks.answer(id, channel.principal, missing)
+            else:
+                await self._answer(answered, channel)
+
+    async def _answer(self, answered: Continuation, channel: Channel) -> None:
+        """Pass on to the task it waits for what the client has answered."""
+        assert answered.task is not None
+        answers: dict[str, Outcome] = {
+            each.name: Done(msgspec.Raw(answered.answers[each.key]))
+            for each in answered.asked
+            if each.key in answered.answers
+        }
+        await self._tasks.answer(answered.task, channel.principal, answers)
+
+
+def has_tasks(request: Request) -> bool:
+    """Whether the client of *request* knows the tasks extension."""
+    extensions = request.client.capabilities.extensions
+    return extensions is not None and TASKS in extensions
+
+
+def _next(step: Continue, channel: Channel, last: Continuation | None) -> Continuation:
+    """Return the record of *step*.
+
+    Raises:
+        ContractError: the assigns that hooks have set are not JSON.
+    """
+    own = dict(channel.own)
+    check_json("channel.assigns", own)
+    if last is None:
+        params: Any = channel.request.params
+        key = params.uri if channel.request.method == "resources/read" else params.name
+        continuation = Continuation(secrets.token_urlsafe(12), 1, key, step.tag, own)
+    else:
+        continuation = last.then(step.tag, own)
+    if step.questions:
+        packed = {key: question.pack() for key, question in step.questions.items()}
+        continuation = continuation.asking(packed, alone=step.alone)
+    return continuation

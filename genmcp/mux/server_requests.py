@@ -1,0 +1,130 @@
+"""Requests of the server to its clients, and the answers that come back in POSTs of their own.
+
+2025-11-25, transports, "Sending Messages to the Server". Which process an answer comes to is not
+known beforehand: the id of a request says, sealed, who waits for it.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
+from genmcp.errors import InvalidRequest, Raised, SealError, TimedOut
+from genmcp.mux.inbox import Inbox
+from genmcp.wire.jsonrpc import Message
+
+__all__ = ["Asking", "ServerRequests"]
+
+
+class _Place(msgspec.Struct, frozen=True, array_like=True):
+    """Who waits for an answer: a process, its number there, the session that is asked."""
+
+    node: str
+    number: int
+    session: str
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+    """An answer on its way to the process that waits: a result as JSON, or the error's message."""
+
+    number: int
+    result: bytes
+    error: str | None
+
+
+class Asking(msgspec.Struct, frozen=True, eq=False):
+    """One request that waits for its answer; *id* is its JSON-RPC id."""
+
+    id: str
+    number: int
+    reply: "asyncio.Future[Reply]"
+    loop: asyncio.AbstractEventLoop
+
+
+class ServerRequests:
+    """The requests of one mux that wait for an answer, each for *timeout* seconds."""
+
+    def __init__(self, seal: Seal, inbox: Inbox, *, timeout: float) -> None:
+        self._seal = seal
+        self._inbox = inbox
+        self._timeout = timeout
+        self._numbers = count(1)
+        self._waiting: dict[int, Asking] = {}
+        inbox.take(Reply, self._arrived)
+
+    def begin(self, session: str, principal: str | None) -> Asking:
+        """Return a new request to *session*."""
+        self._inbox.open()
+        number = next(self._numbers)
+        id = self._seal.seal(
+            Purpose.SERVER_REQUEST,
+            msgspec.msgpack.encode(_Place(self._inbox.node, number, session)),
+            now=time.time(),
+            ttl=self._timeout,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+            bound=(principal,),
+        )
+        loop = asyncio.get_running_loop()
+        self._waiting[number] = asking = Asking(id, number, loop.create_future(), loop)
+        return asking
+
+    async def answer(self, asking: Asking) -> bytes:
+        """Wait for the answer, and return it as JSON.
+
+        Raises:
+            Failure: it is an error, or none came in time.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                reply = await asking.reply
+        except TimeoutError:
+            raise TimedOut from None
+        finally:
+            self._waiting.pop(asking.number, None)
+        if reply.error is not None:
+            raise Raised(secrets.token_hex(6), "ClientError", reply.error)
+        return reply.result
+
+    async def take(self, session: str, principal: str | None, message: Message) -> None:
+        """Take in a response of *session*.
+
+        One that comes too late is dropped.
+
+        Raises:
+            InvalidRequest: it answers nothing that this session was asked.
+        """
+        try:
+            packed = self._seal.open(
+                Purpose.SERVER_REQUEST, str(message.id), now=time.time(), bound=(principal,)
+            )
+            place = _decoder.decode(packed)
+        except (SealError, msgspec.MsgspecError):
+            place = None
+        if place is None or place.session != session:
+            raise InvalidRequest("The response answers no request of this server")
+        error = None if message.error is None else message.error.message
+        reply = Reply(place.number, bytes(message.result), error)
+        await self._inbox.send(place.node, reply)
+
+    def _arrived(self, reply: Reply) -> None:
+        asking = self._waiting.pop(reply.number, None)
+        if asking is not None:
+            _soon(asking.loop, _settle, asking.reply, reply)
+
+
+def _settle(future: "asyncio.Future[Reply]", reply: Reply) -> None:
+    if not future.done():
+        future.set_result(reply)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, step: Callable[..., None], *arguments: Any) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(step, *arguments)
+
+
+_decoder: Final = msgspec.msgpack.Decoder(_Place)

@@ -1,0 +1,103 @@
+"""Where the words of a call go that has become a task: to its record, and to who follows it."""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from genmcp.carrier import Carrier
+from genmcp.channel import Channel
+from genmcp.core.request import Request
+from genmcp.errors import OutOfTurn, StoreError, Unable
+from genmcp.jobs.jobs import Jobs
+from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.value import Value
+from genmcp.subscription import Announcer
+
+__all__ = ["Said", "TaskSink", "Writer"]
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True):
+    """A notification of a task, for the process that holds a response to it: params as JSON."""
+
+    method: str
+    params: bytes
+
+
+class Writer(Protocol):
+    """What a sink writes to, and has of the mux."""
+
+    @property
+    def announcer(self) -> Announcer:
+        """What tells of changes of the server."""
+
+    @property
+    def jobs(self) -> Jobs:
+        """The tasks."""
+
+    async def level_of(self, request: Request) -> LoggingLevel | None:
+        """Return the least severe level that the request wants to hear of."""
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a blocking *function* in the pool of threads."""
+
+
+class TaskSink:
+    """The sink of the channel of a task, whose *carrier* knows it; nobody may be listening."""
+
+    closed: Final = False
+    keep: Final = ()
+
+    def __init__(self, writer: Writer, carrier: Carrier) -> None:
+        self._writer = writer
+        self._carrier = carrier
+
+    @property
+    def announcer(self) -> Announcer:
+        """What tells of changes of the server."""
+        return self._writer.announcer
+
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+        """Keep progress in the task, and tell whoever follows it of the rest.
+
+        A store that cannot be reached costs the words, not the work.
+        """
+        carrier, jobs = self._carrier, self._writer.jobs
+        assert carrier.task is not None
+        try:
+            if isinstance(params, ProgressNotificationParams):
+                await jobs.progress(
+                    carrier.task,
+                    turn=carrier.turn,
+                    progress=params.progress,
+                    total=params.total,
+                    message=params.message,
+                )
+            else:
+                encoded = b"" if params is None else msgspec.json.encode(params)
+                await jobs.note(carrier.task, msgspec.msgpack.encode(Said(method, encoded)))
+        except (StoreError, OutOfTurn):
+            return False
+        return True
+
+    async def level(self, request: Request) -> LoggingLevel | None:
+        """Return the request's own level, or its session's."""
+        return await self._writer.level_of(request)
+
+    async def ask(self, request: Request, method: str, params: Value) -> bytes:
+        """Refuse: what a task asks is kept in its record."""
+        raise Unable({})
+
+    async def promote(self, channel: Channel) -> None:
+        """Do nothing: it is a task."""
+
+    def open(self) -> None:
+        """Do nothing: there is no stream."""
+
+    def release(self, retry: int) -> None:
+        """Do nothing: there is no stream."""
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a blocking *function* in the mux's pool."""
+        return await self._writer.in_thread(function, *arguments)

@@ -1,0 +1,79 @@
+"""What becomes of a call that takes long."""
+
+from math import inf
+from typing import Any, Final, Literal
+
+import msgspec
+
+from genmcp.errors import ConfigurationError
+from genmcp.protocol.tools import ToolAnnotations
+
+__all__ = ["NEVER_A_TASK", "OnLost", "Policy", "TaskUse"]
+
+TaskUse = Literal["never", "auto", "always"]
+OnLost = Literal["rerun", "fail"]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a call that takes long; times in seconds. See `Tool`, whose words these are.
+
+    Raises:
+        ConfigurationError: a value is not one of these.
+    """
+
+    task: TaskUse = "auto"
+    requires_tasks: bool = False
+    patience: float = 10.0
+    ttl: float = 3600.0
+    hold: float | None = None
+    once: bool = False
+    on_lost: OnLost = "fail"
+
+    @property
+    def eager(self) -> bool:
+        """Whether something is to be seen to before the call runs."""
+        return self.task == "always" or self.requires_tasks
+
+    @classmethod
+    def of(cls, owner: str, provider: Any, annotations: ToolAnnotations | None) -> "Policy":
+        """Return what *provider*, a tool, says in its attributes.
+
+        Raises:
+            ConfigurationError: one of them is wrong; the message names *owner* and the attribute.
+        """
+        said = {name: getattr(provider, name) for name in _TIMES | _CHOICES.keys() | _FLAGS}
+        for name, values in _CHOICES.items():
+            if said[name] not in values:
+                taken = " or ".join(map(repr, values))
+                raise ConfigurationError(f"{owner}.{name} must be {taken}, not {said[name]!r}")
+        for name in _TIMES:
+            value = said[name]
+            if value is None and name == "hold":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+                raise ConfigurationError(
+                    f"{owner}.{name} must be a positive number of seconds, not {value!r}"
+                )
+        if said["task"] == "never" and said["requires_tasks"]:
+            raise ConfigurationError(f"{owner}: task = 'never', and requires_tasks: which?")
+        if said["on_lost"] is None:
+            said["on_lost"] = "rerun" if _may_rerun(annotations) else "fail"
+        return cls(**said)
+
+
+NEVER_A_TASK: Final = Policy(task="never")
+"""That of what has no tasks: prompts and resources."""
+
+_TIMES = {"patience", "ttl", "hold"}
+_FLAGS = {"requires_tasks", "once"}
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "task": ("never", "auto", "always"),
+    "on_lost": ("rerun", "fail", None),
+}
+
+
+def _may_rerun(annotations: ToolAnnotations | None) -> bool:
+    """Whether a tool says of itself that doing its work twice does no harm."""
+    return annotations is not None and bool(
+        annotations.idempotent_hint or annotations.read_only_hint
+    )

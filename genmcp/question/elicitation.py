@@ -1,0 +1,130 @@
+"""Asking the client's user: 2026-07-28, client/elicitation."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+from genmcp.errors import ContractError
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.elicitation import ElicitRequest, ElicitRequestParams
+from genmcp.question.answers import Elicited, elicited
+from genmcp.question.form import Form, form_of_schema, form_of_type
+from genmcp.question.names import name_of, type_named
+from genmcp.question.question import Question
+from genmcp.schema.schema import Schema
+
+__all__ = ["FormQuestion", "UrlQuestion", "elicit", "elicit_url"]
+
+
+def elicit(message: str, asked: Mapping[str, Any] | type | None = None) -> Question:
+    """Ask the user to agree, or to fill in a form.
+
+        Continue("asked", elicit("Delete 3 files?"))
+        Continue("asked", elicit("Who are you?", Contact))
+
+    asked: what to fill in. A struct, dataclass, TypedDict or pydantic model of texts, numbers,
+        booleans, choices (`Literal` or an Enum of texts) and lists of choices, defined at the top
+        level of a module; or a JSON Schema of the restricted form (2026-07-28, client/elicitation,
+        "Requested Schema"), which is sent as it is. None asks for a yes or no alone.
+
+    The outcome is `Done` with `Accepted(content)`, *content* being the type asked for or else a
+    dict, with `Declined()` or with `Dismissed()`. Secrets MUST NOT be asked for like this, since
+    the client sees them: that is what `elicit_url` is for.
+
+    Raises:
+        ConfigurationError: (a ValueError) a form may not ask for this; names the property.
+        ContractError: (a TypeError) the message is no text.
+    """
+    _check_message("elicit", message)
+    if asked is None:
+        return FormQuestion(message)
+    if isinstance(asked, Mapping):
+        return FormQuestion(message, schema=form_of_schema(asked).document)
+    form_of_type(asked)
+    return FormQuestion(message, type_name=name_of(asked))
+
+
+def elicit_url(message: str, url: str) -> Question:
+    """Ask the user to go to *url*, where they do or say what the client must not see.
+
+    The outcome is `Done` with `Accepted()`, `Declined()` or `Dismissed()`. Accepted means that they
+    agreed to go, and not that they are done. The URL MUST hold nothing that is secret and MUST NOT
+    authenticate who opens it (2026-07-28, client/elicitation, "Safe URL Handling").
+
+    Raises:
+        ContractError: (a TypeError) the message is no text, or the URL is not absolute.
+    """
+    _check_message("elicit_url", message)
+    if not isinstance(url, str) or not _URI.fits(url) or not urlsplit(url).netloc:
+        raise ContractError(f"elicit_url: the user cannot be sent to {url!r}: give an absolute URL")
+    return UrlQuestion(message, url)
+
+
+_URI: Final = Schema({"type": "string", "format": "uri"}, origin="url")
+_NOTHING: Final = {"type": "object", "properties": {}}
+
+
+class FormQuestion(Question, frozen=True, tag="form"):
+    """A question for a form: for nothing, for what a *schema* describes, or for a type."""
+
+    method: ClassVar[str] = "elicitation/create"
+
+    message: str
+    schema: Mapping[str, Any] | None = None
+    type_name: str | None = None
+
+    def form(self) -> Form:
+        """Return the form.
+
+        Raises:
+            ConfigurationError: its type is not found in this process, or is no form there.
+        """
+        if self.type_name is not None:
+            return form_of_type(type_named(self.type_name))
+        return form_of_schema(_NOTHING if self.schema is None else self.schema)
+
+    @property
+    def request(self) -> ElicitRequest:
+        """The request the client gets."""
+        return ElicitRequest(
+            ElicitRequestParams(self.message, requested_schema=self.form().document, mode="form")
+        )
+
+    def lacking(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
+        """Return `elicitation`, or its `form`, if the client shows no forms."""
+        if capabilities.elicitation is None:
+            return {"elicitation": {}}
+        return {} if capabilities.elicitation.takes_forms else {"elicitation": {"form": {}}}
+
+    def read(self, answer: Any) -> Elicited:
+        """Return what the user did, and filled in."""
+        return elicited(answer, self.form().read)
+
+
+class UrlQuestion(Question, frozen=True, tag="url"):
+    """A question whether the user goes to a URL."""
+
+    method: ClassVar[str] = "elicitation/create"
+
+    message: str
+    url: str
+
+    @property
+    def request(self) -> ElicitRequest:
+        """The request the client gets."""
+        return ElicitRequest(ElicitRequestParams(self.message, url=self.url, mode="url"))
+
+    def lacking(self, capabilities: ClientCapabilities) -> Mapping[str, Any]:
+        """Return the `url` of `elicitation`, if the client sends its user nowhere."""
+        elicitation = capabilities.elicitation
+        able = elicitation is not None and elicitation.takes_urls
+        return {} if able else {"elicitation": {"url": {}}}
+
+    def read(self, answer: Any) -> Elicited:
+        """Return whether the user agreed; there is no content, whatever the client says."""
+        return elicited(answer, lambda content: None)
+
+
+def _check_message(owner: str, message: Any) -> None:
+    if not isinstance(message, str) or not message.strip():
+        raise ContractError(f"{owner}: the message must be a text for the user, not {message!r}")

@@ -1,0 +1,284 @@
+"""Ids on their way to whoever works on them: what `LocalEngine` stands on, and it in memory.
+
+A delivery is an id in a queue. It is *due* when its delay is over and nobody holds it; a node that
+claims it holds it for a lease, and when that runs out it is due again. So each is delivered at
+least once, to whoever is alive, and it is gone only when its holder drops it or it is cancelled.
+
+Each engine passes tests/stores/test_deliveries_contract.py.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from math import inf
+from threading import Lock
+from typing import NamedTuple
+
+from genmcp.errors import Unavailable
+from genmcp.stores.deadlines import Deadlines
+from genmcp.stores.waiter import Waiter
+
+__all__ = ["Deliveries", "Delivery", "MemoryDeliveries"]
+
+
+class Delivery(NamedTuple):
+    """An id that was claimed, and the queue it was in."""
+
+    id: str
+    queue: str
+
+
+class Deliveries(ABC):
+    """Carries ids to nodes, for any number of event loops and threads at the same time.
+
+    A *node* is any text that no other holder uses, also not one that held something before a
+    restart. Each method raises Unavailable if the engine could not be reached or is closed.
+
+    A worker's loop, which misses nothing and polls nothing:
+
+        with deliveries.news() as news:
+            while True:
+                news.clear()
+                claimed = await deliveries.claim(queues, node, lease, free_slots)
+                ...  # begin them; stop what `lost` names
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(await deliveries.next_due(queues)):
+                        await news.wait()
+    """
+
+    @abstractmethod
+    async def put(self, id: str, queue: str = "default", delay: float = 0.0) -> None:
+        """Have *id* delivered once *delay* seconds are over.
+
+        Where it is already there, waiting or held, nothing changes.
+        """
+
+    @abstractmethod
+    async def claim(
+        self, queues: Collection[str], node: str, lease: float, limit: int
+    ) -> Sequence[Delivery]:
+        """Let *node* hold at most *limit* of what is due in *queues*, the longest due first.
+
+        For *lease* seconds: until then nobody else is given it. An id that *node* still works on,
+        because its lease ran out unnoticed (the process was frozen), may be among them; it is to be
+        taken for a renewal.
+        """
+
+    @abstractmethod
+    async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
+        """Let *node* hold each of *ids* for *lease* seconds from now.
+
+        Return those it does not hold: taken by another after the lease ran out, or cancelled. A
+        lease that ran out is renewed as long as nobody took the delivery.
+        """
+
+    @abstractmethod
+    async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
+        """Return those of *ids* that *node* does not hold, as `renew` does, and change nothing."""
+
+    @abstractmethod
+    async def release(self, node: str, id: str) -> None:
+        """Make *id* due now, for anybody. Nothing happens if *node* does not hold it."""
+
+    @abstractmethod
+    async def drop(self, node: str, id: str) -> None:
+        """Forget *id*: the work is done. Nothing happens if *node* does not hold it."""
+
+    @abstractmethod
+    async def cancel(self, id: str) -> None:
+        """Forget *id*, whoever holds it; the holder learns it from `news` and `lost`."""
+
+    @abstractmethod
+    async def next_due(self, queues: Collection[str]) -> float | None:
+        """Return in how many seconds something in *queues* is due, or held with a lease run out.
+
+        0 if something is due, None if nothing is there. Whoever has no room for more does not ask:
+        it would be told 0 for as long.
+        """
+
+    @abstractmethod
+    def news(self) -> AbstractContextManager[Waiter]:
+        """Give a Waiter, for the running loop, that is woken by each put, release and cancel.
+
+        By other processes' too if the store is shared (SQLite: within 25 ms), and when it is
+        closed. Clear it before looking (`claim`, `lost`), wait after.
+        """
+
+
+class MemoryDeliveries(Deliveries):
+    """Carries ids inside this process, at most *max_entries*; past it `put` raises Unavailable."""
+
+    def __init__(
+        self, *, max_entries: int = 100_000, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_entries = max_entries
+        self._clock = clock
+        self._lock = Lock()
+        self._closed = False
+        self._queues: dict[str, _Queue] = {}
+        self._queue_of: dict[str, _Queue] = {}
+        self._waiters: set[Waiter] = set()
+
+    def __repr__(self) -> str:
+        return f"<MemoryDeliveries: {len(self._queue_of)} in {len(self._queues)} queues>"
+
+    async def put(self, id: str, queue: str = "default", delay: float = 0.0) -> None:
+        with self._lock:
+            now = self._now()
+            if id in self._queue_of:
+                return
+            if len(self._queue_of) >= self._max_entries:
+                raise Unavailable(f"{self!r} is full (max_entries={self._max_entries})")
+            into = self._queues.setdefault(queue, _Queue(queue))
+            into.put(id, now + delay)
+            self._queue_of[id] = into
+            self._wake()
+
+    async def claim(
+        self, queues: Collection[str], node: str, lease: float, limit: int
+    ) -> Sequence[Delivery]:
+        with self._lock:
+            now = self._now()
+            served = self._served(queues)
+            claimed: list[Delivery] = []
+            while len(claimed) < limit and served:
+                longest = min(served, key=lambda queue: queue.next_due(now))
+                if longest.next_due(now) > now:
+                    break
+                claimed.append(Delivery(longest.take(node, now + lease), longest.name))
+            return claimed
+
+    async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
+        with self._lock:
+            until = self._now() + lease
+            lost = []
+            for id in ids:
+                if queue := self._holding(node, id):
+                    queue.hold(id, node, until)
+                else:
+                    lost.append(id)
+            return lost
+
+    async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
+        with self._lock:
+            self._now()
+            return [id for id in ids if self._holding(node, id) is None]
+
+    async def release(self, node: str, id: str) -> None:
+        with self._lock:
+            now = self._now()
+            if queue := self._holding(node, id):
+                queue.hold(id, None, now)
+                self._wake()
+
+    async def drop(self, node: str, id: str) -> None:
+        with self._lock:
+            self._now()
+            if self._holding(node, id):
+                self._forget(id)
+
+    async def cancel(self, id: str) -> None:
+        with self._lock:
+            self._now()
+            if id in self._queue_of:
+                self._forget(id)
+                self._wake()
+
+    async def next_due(self, queues: Collection[str]) -> float | None:
+        with self._lock:
+            now = self._now()
+            due = min((queue.next_due(now) for queue in self._served(queues)), default=inf)
+            return None if due == inf else max(0.0, due - now)
+
+    @contextmanager
+    def news(self) -> Iterator[Waiter]:
+        waiter = Waiter()
+        with self._lock:
+            self._waiters.add(waiter)
+        try:
+            yield waiter
+        finally:
+            with self._lock:
+                self._waiters.discard(waiter)
+
+    def close(self) -> None:
+        """Refuse whatever is asked from now on; the store does it at its own end."""
+        with self._lock:
+            self._closed = True
+            self._queues.clear()
+            self._queue_of.clear()
+            self._wake()
+
+    def _now(self) -> float:
+        if self._closed:
+            raise Unavailable("the store is closed")
+        return self._clock()
+
+    def _served(self, queues: Collection[str]) -> list["_Queue"]:
+        return [self._queues[name] for name in queues if name in self._queues]
+
+    def _holding(self, node: str, id: str) -> "_Queue | None":
+        """Return the queue of *id* if *node* holds it."""
+        queue = self._queue_of.get(id)
+        return queue if queue and queue.held[id].node == node else None
+
+    def _forget(self, id: str) -> None:
+        queue = self._queue_of.pop(id)
+        queue.forget(id)
+        if not queue.held:
+            del self._queues[queue.name]
+
+    def _wake(self) -> None:
+        for waiter in tuple(self._waiters):
+            waiter.wake()
+            if waiter.gone:
+                self._waiters.discard(waiter)
+
+
+class _Held:
+    __slots__ = ("deadline", "node")
+
+    def __init__(self, deadline: float, node: str | None = None) -> None:
+        self.deadline = deadline  # when it is due: after its delay, or when the lease runs out
+        self.node = node
+
+
+class _Queue:
+    """The deliveries of one queue."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.held: dict[str, _Held] = {}
+        self._due: dict[str, None] = {}  # the longest due first
+        self._deadlines = Deadlines(self.held)
+
+    def put(self, id: str, due: float) -> None:
+        self.held[id] = _Held(due)
+        self._deadlines.add(id, due)
+
+    def hold(self, id: str, node: str | None, until: float) -> None:
+        self._due.pop(id, None)
+        held = self.held[id]
+        held.node, held.deadline = node, until
+        self._deadlines.add(id, until)
+
+    def take(self, node: str, until: float) -> str:
+        """Let *node* hold what is the longest due, and return its id."""
+        id = next(iter(self._due))
+        self.hold(id, node, until)
+        return id
+
+    def forget(self, id: str) -> None:
+        del self.held[id]
+        self._due.pop(id, None)
+
+    def next_due(self, now: float) -> float:
+        while ids := self._deadlines.due(now):
+            for id in ids:
+                held = self.held.get(id)
+                if held is not None and held.deadline <= now:
+                    self._due[id] = None
+        if self._due:
+            return self.held[next(iter(self._due))].deadline
+        return self._deadlines.next()

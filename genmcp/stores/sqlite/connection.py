@@ -1,0 +1,118 @@
+"""Opening the file: its tables, its settings, and what is said when it cannot be used."""
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Final
+
+from genmcp.errors import ConfigurationError
+
+__all__ = ["connect", "prepare"]
+
+_APPLICATION: Final = 0x67656E6D  # "genm", in the file's header: SQLite, "PRAGMA application_id"
+_LAYOUT: Final = 1  # grows when a table changes its meaning
+
+# A log that ran out stays without its events for a while; see logs.py.
+# What is counted is in one row: how it is used stands at Transaction.
+_TABLES: Final = """
+CREATE TABLE records (
+    key TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,
+    deadline REAL NOT NULL
+);
+CREATE INDEX records_by_deadline ON records (deadline);
+CREATE TABLE logs (
+    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, floor INTEGER NOT NULL,
+    last INTEGER NOT NULL, held INTEGER NOT NULL, deadline REAL NOT NULL
+);
+CREATE INDEX logs_by_deadline ON logs (deadline);
+CREATE TABLE events (id INTEGER PRIMARY KEY, log INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE INDEX events_by_log ON events (log, id);
+CREATE TABLE deliveries (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, queue TEXT NOT NULL, node TEXT,
+    due REAL NOT NULL
+);
+CREATE INDEX deliveries_by_due ON deliveries (queue, due);
+CREATE TABLE counts (
+    version INTEGER NOT NULL, event INTEGER NOT NULL, forgotten INTEGER NOT NULL,
+    news INTEGER NOT NULL
+);
+"""
+
+
+def connect(path: Path, *, busy_timeout: float, max_bytes: int | None = None) -> Connection:
+    """Open the file at *path*; with *max_bytes* to write, without to read.
+
+    The connection may be handed from thread to thread, and begins no transaction by itself.
+    """
+    connection = sqlite3.connect(
+        path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
+    )
+    # A killed process loses nothing; a power cut may lose what was committed last.
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA temp_store=MEMORY")
+    if max_bytes is None:
+        connection.execute("PRAGMA query_only=ON")
+    else:
+        (page,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute(f"PRAGMA max_page_count={max(1, max_bytes // page)}")
+    return connection
+
+
+def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> None:
+    """Make the file, and its tables, if they are not there; nothing stays open.
+
+    Raises:
+        ConfigurationError: the folder or the file cannot be used, or the file is not ours.
+    """
+    try:
+        # Results and requests are in it: for nobody else to read. SQLite gives the files beside it
+        # the same mode.
+        path.touch(mode=0o600)
+        with closing(connect(path, busy_timeout=busy_timeout, max_bytes=max_bytes)) as connection:
+            _write_ahead(connection, path, time.monotonic() + busy_timeout)
+            connection.execute("BEGIN IMMEDIATE")
+            _make_tables(connection, path)
+            connection.execute("COMMIT")
+    except (OSError, ValueError, sqlite3.Error) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"the SQLite store at {str(path)!r}: {error}") from error
+
+
+def _write_ahead(connection: Connection, path: Path, deadline: float) -> None:
+    """Have readers and a writer not wait for each other, now and from now on."""
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        except sqlite3.OperationalError:
+            # Here SQLite does not wait by itself for another process that does the same.
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
+            continue
+        if mode != "wal":
+            raise ConfigurationError(
+                f"the SQLite store at {str(path)!r}: its file system has no shared memory "
+                f"(journal_mode stays {mode!r}); it has to be a local disk"
+            )
+        return
+
+
+def _make_tables(connection: Connection, path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (layout,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (application, layout) == (_APPLICATION, _LAYOUT):
+        return
+    if tables:
+        whose = "another version of genmcp" if application == _APPLICATION else "another program"
+        raise ConfigurationError(f"the SQLite store at {str(path)!r}: the file is of {whose}")
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
+    # Ids begin where no earlier file under this name, counting from its own start, can have come.
+    now = time.time_ns() // 1000
+    connection.execute("INSERT INTO counts VALUES (0, ?, 0, 0)", (now,))
+    connection.execute(f"PRAGMA application_id={_APPLICATION}")
+    connection.execute(f"PRAGMA user_version={_LAYOUT}")

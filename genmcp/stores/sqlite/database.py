@@ -1,0 +1,209 @@
+"""The file as one process uses it: one thread writes, another reads and watches."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from genmcp.errors import StoreError, Unavailable
+from genmcp.stores.sqlite.connection import connect
+from genmcp.stores.sqlite.watch import Watch
+from genmcp.stores.sqlite.worker import Request, Worker
+
+__all__ = ["Database", "Settings", "Transaction"]
+
+T = TypeVar("T")
+
+_WATCH_EVERY: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
+_SWEEP_EVERY: Final = 1.0  # seconds
+
+
+class Settings(Struct, frozen=True):
+    """Which file, and how it is used."""
+
+    path: Path
+    max_bytes: int
+    busy_timeout: float
+    clock: Callable[[], float]
+
+
+class Transaction:
+    """What a change is given: what it writes is kept together with the rest, or not at all.
+
+    The counts are the file's: *version* is at least that of any record that is gone, *event* the
+    last id given to an event, *forgotten* at least the last id of any log that is gone.
+    A change says in *written* which logs it appended to, and with *news* that a delivery may have
+    become due or was taken away. *now* is the time in it.
+    """
+
+    __slots__ = ("_read", "event", "execute", "forgotten", "news", "now", "version", "written")
+
+    _read: tuple[int, int, int, int]
+
+    def __init__(self, connection: Connection, now: float) -> None:
+        self.execute = connection.execute
+        self.now = now
+        self.written: set[str] = set()
+        self.news = False
+        counts = self.execute("SELECT version, event, forgotten, news FROM counts").fetchone()
+        self._read = counts
+        self.version, self.event, self.forgotten, _ = counts
+
+    @property
+    def seen(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The counts that are watched, before and after."""
+        _, event, _, news = self._read
+        return (event, news), (self.event, news + self.news)
+
+    def save_counts(self) -> None:
+        """Write the counts back: the last that is done."""
+        counts = (self.version, self.event, self.forgotten, self._read[3] + self.news)
+        if counts != self._read:
+            self.execute(
+                "UPDATE counts SET version = ?, event = ?, forgotten = ?, news = ?", counts
+            )
+
+
+class Database:
+    """Reads and writes in its own threads, and wakes who follows.
+
+    Nothing is opened before the first request. Belongs to the process that made it.
+    """
+
+    def __init__(self, settings: Settings, sweep: Callable[[Transaction], bool]) -> None:
+        """*sweep* removes some of what ran out, and says whether there may be more."""
+        self.watch = Watch()
+        self._settings = settings
+        self._sweep = sweep
+        self._next_sweep = 0.0
+        self._reader = Worker("genmcp-sqlite-read", self._to_read, self._read, self._patience)
+        self._writer = Worker("genmcp-sqlite-write", self._to_write, self._write)
+
+    async def read(self, ask: Callable[[Connection, float], T]) -> T:
+        """Return what *ask* finds, given the time; it sees one state of the file.
+
+        Raises:
+            StoreError: *ask* did, or the file could not be read (Unavailable).
+        """
+        request = Request(ask)
+        self._reader.ask(request)
+        found: T = await request.answer()
+        return found
+
+    async def write(
+        self,
+        change: Callable[[Transaction], T],
+        needed: Callable[[Connection, float], bool] | None = None,
+    ) -> T | None:
+        """Return what *change* did, once it is kept.
+
+        Where *needed* says, without a transaction, that there is nothing to do, None. A change that
+        raises StoreError does so before it writes anything.
+
+        Raises:
+            StoreError: *change* did, or the file could not be written (Unavailable).
+        """
+        request = Request(change, needed)
+        self._writer.ask(request)
+        done: T | None = await request.answer()
+        return done
+
+    def begin_to_watch(self) -> None:
+        """Have the reader look for what others write, now that somebody is in `watch`."""
+        self._reader.ask(None)
+
+    async def aclose(self) -> None:
+        """Finish what was asked for, and close the file."""
+        await self._writer.aclose()
+        await self._reader.aclose()
+        self.watch.wake_all()
+
+    # In the reader's thread
+
+    def _to_read(self) -> Connection:
+        return self._connect(None)
+
+    def _patience(self) -> float | None:
+        return _WATCH_EVERY if self.watch.wanted else None
+
+    def _read(self, connection: Connection, requests: list[Request]) -> None:
+        for request in requests:
+            try:
+                connection.execute("BEGIN")
+                try:
+                    request.result = request.work(connection, self._settings.clock())
+                finally:
+                    connection.execute("ROLLBACK")
+            except Exception as error:  # the thread goes on; it is for whoever asked
+                request.error = self._explained(error)
+        try:
+            self.watch.look(connection)
+        except sqlite3.Error:
+            self.watch.wake_all()  # they will see for themselves
+
+    # In the writer's thread
+
+    def _to_write(self) -> Connection:
+        return self._connect(self._settings.max_bytes)
+
+    def _write(self, connection: Connection, requests: list[Request]) -> None:
+        try:
+            now = self._settings.clock()
+            needed = [r for r in requests if r.needed is None or r.needed(connection, now)]
+            if needed:
+                self._transact(connection, needed)
+        except Exception as error:
+            if len(requests) == 1 or _is_busy(error):
+                for request in requests:
+                    request.error = self._explained(error)
+            else:  # whichever it was, it is no fault of the others
+                for request in requests:
+                    self._write(connection, [request])
+
+    def _transact(self, connection: Connection, requests: list[Request]) -> None:
+        """Do all of *requests* in one transaction; one that raises StoreError has no part in it."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            transaction = Transaction(connection, self._settings.clock())
+            self._sweep_sometimes(transaction)
+            for request in requests:
+                request.error = None
+                try:
+                    request.result = request.work(transaction)
+                except StoreError as error:
+                    request.error = error
+            transaction.save_counts()
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+                connection.execute("ROLLBACK")
+            raise
+        self.watch.wrote(transaction.written, *transaction.seen)
+
+    def _sweep_sometimes(self, transaction: Transaction) -> None:
+        if transaction.now >= self._next_sweep:
+            self._next_sweep = transaction.now + _SWEEP_EVERY
+            if self._sweep(transaction):
+                self._next_sweep = transaction.now
+
+    def _connect(self, max_bytes: int | None) -> Connection:
+        path, busy_timeout = self._settings.path, self._settings.busy_timeout
+        try:
+            return connect(path, busy_timeout=busy_timeout, max_bytes=max_bytes)
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> Exception:
+        if isinstance(error, sqlite3.Error):
+            return Unavailable(f"the SQLite store at {str(self._settings.path)!r}: {error}")
+        return error
+
+
+def _is_busy(error: Exception) -> bool:
+    """Whether it was another process that did not finish in time: trying again only adds to it."""
+    code: Any = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

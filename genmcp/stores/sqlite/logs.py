@@ -1,0 +1,156 @@
+"""Logs in SQLite: events in order, and what is known of those that are gone.
+
+A log's *floor* is an id after which none of its events is gone, its *last* the id of the newest it
+ever had. When it runs out its events go, and its row stays for a while, with the floor at the last.
+When the row is forgotten too, the file's count `forgotten` is what remains: it is the floor of each
+log that has no row, and of each that begins anew.
+
+Ids are counted once for all logs, so a follower that has seen everything knows more than its last
+event: it has seen all that was written before it looked.
+"""
+
+import re
+from sqlite3 import Connection
+from typing import Final, NamedTuple
+
+from genmcp.errors import Gap
+from genmcp.stores.sqlite.database import Transaction
+from genmcp.stores.store import Append, Event
+
+__all__ = ["LOOK_AGAIN", "append", "place", "since", "sweep"]
+
+LOOK_AGAIN: Final = 600.0
+"""Seconds after which a follower looks though nothing was appended.
+
+So its place stays newer than any log that is forgotten meanwhile.
+"""
+
+_FORGOTTEN_AFTER: Final = 3600.0  # seconds after a log ran out
+_SWEPT_AT_ONCE: Final = 10  # each with up to `keep` events
+_ID: Final = re.compile("[0-7][0-9a-f]{15}")  # as many as SQLite can count
+
+
+class _Log(NamedTuple):
+    number: int
+    floor: int
+    last: int
+    held: int
+    deadline: float
+
+
+def append(transaction: Transaction, op: Append) -> None:
+    """Add the event to the end of its log."""
+    execute, now = transaction.execute, transaction.now
+    transaction.event = id = transaction.event + 1
+    transaction.written.add(op.log)
+    log = _find(transaction, op.log)
+    if log is None:
+        number = execute(
+            "INSERT INTO logs (name, floor, last, held, deadline) VALUES (?, ?, ?, 1, ?)",
+            (op.log, transaction.forgotten, id, now + op.ttl),
+        ).lastrowid
+        execute("INSERT INTO events VALUES (?, ?, ?)", (id, number, op.data))
+        return
+    number, floor, last, held, deadline = log
+    if deadline <= now:
+        _drop(transaction, number, last)
+        floor, held = last, 0
+    execute("INSERT INTO events VALUES (?, ?, ?)", (id, number, op.data))
+    held += 1
+    if held > op.keep:
+        (floor,) = execute(
+            "SELECT id FROM events WHERE log = ? ORDER BY id LIMIT 1 OFFSET ?",
+            (number, held - op.keep - 1),
+        ).fetchone()
+        _drop(transaction, number, floor)
+        held = op.keep
+    execute(
+        "UPDATE logs SET floor = ?, last = ?, held = ?, deadline = ? WHERE number = ?",
+        (floor, id, held, now + op.ttl, number),
+    )
+
+
+def place(connection: Connection, now: float, name: str, after: str | None) -> int:
+    """Return the id to read on from; for None, the one before the oldest event there is.
+
+    Raises:
+        Gap: something after *after* is gone, or it is no id of this log.
+    """
+    log = _find(connection, name)
+    if after is None:
+        return _floor(log, now) if log else _count(connection, "event")
+    if log and _ID.fullmatch(after):
+        id, floor = int(after, 16), _floor(log, now)
+        if id == floor or (id > floor and _is_there(connection, log.number, id)):
+            return id
+    raise Gap(name, after)
+
+
+def since(
+    connection: Connection, now: float, name: str, place: int, limit: int
+) -> tuple[int, list[Event]]:
+    """Return at most *limit* events after *place*, and the place to read on from.
+
+    Raises:
+        Gap: something after *place* is gone.
+    """
+    log = _find(connection, name)
+    floor = _floor(log, now) if log else _count(connection, "forgotten")
+    if floor > place:
+        raise Gap(name, _text(place))
+    rows = connection.execute(
+        "SELECT id, data FROM events WHERE log = ? AND id > ? ORDER BY id LIMIT ?",
+        (log.number if log else None, place, limit),
+    ).fetchall()
+    if not rows:
+        return max(place, _count(connection, "event")), []
+    return rows[-1][0], [Event(_text(id), data) for id, data in rows]
+
+
+def sweep(transaction: Transaction) -> bool:
+    """Remove some of what ran out, and say whether there may be more."""
+    execute, now = transaction.execute, transaction.now
+    gone = execute(
+        "SELECT number, last, held FROM logs WHERE deadline <= ? ORDER BY deadline LIMIT ?",
+        (now, _SWEPT_AT_ONCE),
+    ).fetchall()
+    for number, last, held in gone:
+        if held:
+            _drop(transaction, number, last)
+            execute(
+                "UPDATE logs SET floor = last, held = 0, deadline = ? WHERE number = ?",
+                (now + _FORGOTTEN_AFTER, number),
+            )
+        else:
+            execute("DELETE FROM logs WHERE number = ?", (number,))
+            transaction.forgotten = max(transaction.forgotten, last)
+    return len(gone) == _SWEPT_AT_ONCE
+
+
+def _find(source: Connection | Transaction, name: str) -> _Log | None:
+    row = source.execute(
+        "SELECT number, floor, last, held, deadline FROM logs WHERE name = ?", (name,)
+    ).fetchone()
+    return _Log(*row) if row else None
+
+
+def _floor(log: _Log, now: float) -> int:
+    return log.last if log.deadline <= now else log.floor
+
+
+def _drop(transaction: Transaction, number: int, up_to: int) -> None:
+    transaction.execute("DELETE FROM events WHERE log = ? AND id <= ?", (number, up_to))
+
+
+def _is_there(connection: Connection, number: int, id: int) -> bool:
+    found = connection.execute("SELECT 1 FROM events WHERE log = ? AND id = ?", (number, id))
+    return found.fetchone() is not None
+
+
+def _count(connection: Connection, name: str) -> int:
+    (count,) = connection.execute(f"SELECT {name} FROM counts").fetchone()
+    return int(count)
+
+
+def _text(id: int) -> str:
+    return f"{id:016x}"  # of one width: the order of the texts is that of the numbers

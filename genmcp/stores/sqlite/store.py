@@ -1,0 +1,125 @@
+"""The store in a SQLite file."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Final
+
+from genmcp.errors import ConfigurationError
+from genmcp.stores.sqlite import logs, records
+from genmcp.stores.sqlite.connection import prepare
+from genmcp.stores.sqlite.database import Database, Settings, Transaction
+from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
+from genmcp.stores.store import Append, Entry, Event, Op, Store
+
+__all__ = ["SQLiteStore"]
+
+_READ_AT_ONCE: Final = 100  # events a follower holds while it yields them
+
+
+class SQLiteStore(Store):
+    """Keeps everything in the file at *path*, for all the processes of one machine.
+
+    What was acknowledged outlives any process that is killed; a power cut may take the commits of
+    the last moments, and never a part of one (WAL, `synchronous=NORMAL`). What one process appends
+    wakes the followers in another within 25 ms, in the same process at once. The folder has to be
+    there, on a local disk: SQLite's locks do not hold on network file systems. A file that is not
+    there is made, for its owner only.
+
+    Past *max_bytes*, or when the disk is full, what would need room raises Unavailable until enough
+    has run out. A process that waits for longer than *busy_timeout* seconds while others write gets
+    the same. *clock* gives seconds and has to be the same in all processes.
+
+    May be made before the process forks, and used before and after: each process opens the file
+    itself, at its first use. It is open until `aclose`.
+
+    Raises:
+        ConfigurationError: the folder or the file cannot be used, or the file is not of this
+            version of genmcp.
+    """
+
+    shared = True
+    durable = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_bytes: int = 4 * 1024**3,
+        busy_timeout: float = 5.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if max_bytes < 1:
+            raise ConfigurationError(f"max_bytes: {max_bytes} is less than 1")
+        # Absolute: a process that changes its folder later still means this file.
+        self._settings = Settings(Path(path).absolute(), max_bytes, busy_timeout, clock)
+        self._databases: dict[int, Database] = {}  # of the process with this id
+        self._deliveries = SQLiteDeliveries(self._database)
+        prepare(self._settings.path, busy_timeout=busy_timeout, max_bytes=max_bytes)
+
+    def __repr__(self) -> str:
+        return f"<SQLiteStore: {str(self._settings.path)!r}>"
+
+    @property
+    def deliveries(self) -> SQLiteDeliveries:
+        return self._deliveries
+
+    async def get(self, key: str) -> Entry | None:
+        return await self._database().read(partial(records.find, key=key))
+
+    async def apply(self, *ops: Op) -> None:
+        appends = [op for op in ops if isinstance(op, Append)]
+        others = [op for op in ops if not isinstance(op, Append)]
+
+        def change(transaction: Transaction) -> None:
+            records.write(transaction, others)  # may raise Conflict, so it is the first
+            for op in appends:
+                logs.append(transaction, op)
+
+        await self._database().write(change)
+
+    async def touch(self, key: str, ttl: float) -> bool:
+        return bool(await self._database().write(partial(records.touch, key=key, ttl=ttl)))
+
+    async def read(self, log: str, after: str | None = None, limit: int = 100) -> Sequence[Event]:
+        def ask(connection: Connection, now: float) -> Sequence[Event]:
+            place = logs.place(connection, now, log, after)
+            return logs.since(connection, now, log, place, limit)[1]
+
+        return await self._database().read(ask)
+
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[Event, None]:
+        database = self._database()
+        with database.watch.of_log(log) as waiter:
+            place = await database.read(partial(logs.place, name=log, after=after))
+            while True:
+                waiter.clear()
+                ask = partial(logs.since, name=log, place=place, limit=_READ_AT_ONCE)
+                place, events = await database.read(ask)
+                for event in events:
+                    yield event
+                if len(events) < _READ_AT_ONCE:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(logs.LOOK_AGAIN):
+                            await waiter.wait()
+
+    async def aclose(self) -> None:
+        await self._database().aclose()
+
+    def _database(self) -> Database:
+        pid = os.getpid()
+        database = self._databases.get(pid)
+        if database is None:  # setdefault: two threads may come here at once
+            made = Database(self._settings, _sweep)
+            database = self._databases.setdefault(pid, made)
+        return database
+
+
+def _sweep(transaction: Transaction) -> bool:
+    more_records, more_logs = records.sweep(transaction), logs.sweep(transaction)
+    return more_records or more_logs

@@ -1,0 +1,294 @@
+"""The record of a task: which steps it may take, and what each makes of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp.core.outcome import Done, Failed, pack, unpack
+from genmcp.core.task import (
+    LOST,
+    Asking,
+    Awaiting,
+    Ended,
+    Following,
+    Job,
+    Parked,
+    Ref,
+    Running,
+    Task,
+    Work,
+    Working,
+)
+from genmcp.errors import Lost, OutOfTurn
+
+JOB = Job(name="m:work", arguments={"url": "x"}, queue="gpu", retries=2, backoff=3.0)
+DONE = pack(Done(7))
+
+
+def made(work: Work, **fields: Any) -> Task:
+    return Task(
+        id="a:b", tool="t", node="n1", created=1.0, updated=1.0, due=1.0, work=work, **fields
+    )
+
+
+def outcome(task: Task) -> Any:
+    assert task.outcome is not None
+    return unpack(task.outcome)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        Running("n1"),
+        Awaiting("n1"),
+        Working(JOB, attempt=2, failures=1),
+        Following(Ref("celery", "7")),
+        Asking({"q": b"{}"}, {"q": b"1"}),
+    ],
+)
+def test_task_is_the_same_when_it_was_packed(work: Work) -> None:
+    """What a store gives back is what it was given, whatever the task waits for."""
+    task = made(work, owner="me", continuation=b"\x00", outcome=DONE, held=3)
+
+    assert task == Task.unpack(task.pack())
+
+
+def test_task_of_another_release_is_refused() -> None:
+    """A record that cannot be read is told so, not guessed at."""
+    with pytest.raises(msgspec.MsgspecError):
+        Task.unpack(b"\x80")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda task: task.at(0),
+        lambda task: task.claimed(2.0, crashes=3),
+        lambda task: task.released(2.0),
+        lambda task: task.retried(2.0),
+        lambda task: task.resubmitted(2.0, 1.0),
+        lambda task: task.progressed(2.0, 1.0, None, None),
+        lambda task: task.settled_with(DONE, 2.0),
+        lambda task: task.taken_over(2.0),
+        lambda task: task.parked(Parked(1, b"c", Asking({})), 2.0),
+        lambda task: task.ended(Ended(b"{}"), 2.0),
+        lambda task: task.cancelled(2.0),
+        lambda task: task.left(2.0),
+    ],
+)
+def test_task_that_is_over_takes_no_step(step: Callable[[Task], Task]) -> None:
+    """Nothing happens after the end: neither a result nor a cancellation."""
+    over = made(Working(JOB)).cancelled(2.0)
+
+    assert over.over
+    with pytest.raises(OutOfTurn):
+        step(over)
+
+
+def test_task_is_refused_to_whoever_had_an_earlier_turn() -> None:
+    """Who claimed it last has it; who had it before finds that out."""
+    task = made(Working(JOB)).claimed(2.0, crashes=3)
+
+    assert task is task.at(1)
+    with pytest.raises(OutOfTurn):
+        task.at(0)
+
+
+def test_claim_begins_an_attempt() -> None:
+    """The worker that is given the delivery holds it, and its attempt is counted."""
+    task = made(Working(JOB), delivery=4).claimed(2.0, crashes=3)
+
+    assert Working(JOB, attempt=1) == task.work
+    assert (4, 1, 0) == (task.held, task.turn, task.crashes)
+
+
+def test_claim_of_what_was_given_back_is_no_crash() -> None:
+    """A worker that shuts down lets go of its work."""
+    task = made(Working(JOB)).claimed(2.0, crashes=3).released(3.0).claimed(4.0, crashes=3)
+
+    assert (0, Working(JOB, attempt=2)) == (task.crashes, task.work)
+
+
+def test_claim_of_what_is_held_counts_a_crash_up_to_a_cap() -> None:
+    """A job that takes each of its workers with it is Lost, one past the cap."""
+    task = made(Working(JOB)).claimed(2.0, crashes=2)
+    for crashed in (1, 2):
+        task = task.claimed(2.0, crashes=2)
+        assert (crashed, False) == (task.crashes, task.settled)
+
+    assert Failed(Lost()) == outcome(task.claimed(2.0, crashes=2))
+
+
+def test_claim_of_what_is_held_settles_what_is_not_to_run_again() -> None:
+    """With on_lost "fail" the first worker that dies ends the job."""
+    task = made(Working(JOB), on_lost="fail").claimed(2.0, crashes=3)
+
+    assert not task.settled
+    assert Failed(Lost()) == outcome(task.claimed(3.0, crashes=3))
+
+
+def test_claim_of_what_is_settled_continues_it_up_to_a_cap() -> None:
+    """A `continue_` that takes each of its workers with it ends the task as lost."""
+    task = made(Working(JOB)).claimed(2.0, crashes=1).settled_with(DONE, 2.0)
+
+    again = task.claimed(3.0, crashes=1)
+
+    assert (1, DONE) == (again.crashes, again.outcome)
+    assert ("failed", LOST) == (
+        again.claimed(4.0, crashes=1).status,
+        again.claimed(4.0, crashes=1).error,
+    )
+
+
+def test_claim_of_a_foreign_job_has_no_cap() -> None:
+    """To follow somebody else's job once more harms nobody."""
+    task = made(Following(Ref("celery", "7")))
+    for _ in range(9):
+        task = task.claimed(2.0, crashes=1)
+
+    assert not task.settled
+
+
+def test_retry_waits_twice_as_long_each_time() -> None:
+    """The delay doubles, each delivery has a new id, and past the last retry there is none."""
+    first = made(Working(JOB)).claimed(10.0, crashes=3).retried(10.0)
+    second = first.claimed(20.0, crashes=3).retried(20.0)
+
+    assert (13.0, "a:b:1") == (first.due, first.engine_id)
+    assert (26.0, "a:b:2", 0) == (second.due, second.engine_id, second.crashes)
+    with pytest.raises(OutOfTurn):
+        second.retried(30.0)
+
+
+def test_progress_keeps_what_is_not_told_anew() -> None:
+    """A message stays until there is another, and so do the numbers."""
+    task = made(Running("n1")).progressed(2.0, 1.0, 4.0, "reading")
+
+    later = task.progressed(3.0, 2.0, None, None)
+
+    assert (2.0, 4.0, "reading") == (later.progress, later.total, later.message)
+    assert "reading!" == later.progressed(3.0, None, None, "reading!").message
+    assert 2.0 == later.progressed(3.0, None, None, "reading!").progress
+
+
+def test_outcome_is_the_first_one() -> None:
+    """Another outcome is refused; the same, of whoever does not know it was kept, is not."""
+    task = made(Working(JOB)).settled_with(DONE, 2.0)
+
+    assert task is task.settled_with(DONE, 3.0)
+    with pytest.raises(OutOfTurn):
+        task.settled_with(pack(Done(8)), 3.0)
+    with pytest.raises(OutOfTurn):
+        task.retried(3.0)
+
+
+def test_task_waits_again_for_what_its_hook_gave() -> None:
+    """Each wait is a step with a delivery of its own, and nothing of the one before."""
+    task = made(Working(JOB)).claimed(2.0, crashes=3).settled_with(DONE, 2.0)
+
+    parked = task.parked(Parked(1, b"c", Working(JOB)), 3.0)
+
+    assert (b"c", 1, 1, None, None) == (
+        parked.continuation,
+        parked.step,
+        parked.delivery,
+        parked.held,
+        parked.outcome,
+    )
+    with pytest.raises(OutOfTurn):
+        parked.parked(Parked(1, b"c", Working(JOB)), 3.0)
+
+
+def test_task_that_a_worker_awaits_is_still_held_by_it() -> None:
+    """An awaitable of `continue_` runs in the worker's step, which a cancellation has to find."""
+    task = made(Working(JOB), delivery=4).claimed(2.0, crashes=3).settled_with(DONE, 2.0)
+
+    parked = task.parked(Parked(1, b"c", Awaiting("n2")), 3.0)
+
+    assert (4, 5, "n2") == (parked.held, parked.delivery, parked.lives_in)
+
+
+def test_questions_are_answered_one_by_one() -> None:
+    """With the last answer the task is settled, and whoever worked on it before is refused."""
+    task = made(Running("n1"))
+    asked = task.parked(Parked(1, b"c", Asking({"a": b"{}", "b": b"{}"})), 2.0)
+
+    half = asked.answered({"a": b"1", "x": b"9"}, 3.0)
+    whole = half.answered({"a": b"9", "b": b'{"y":2}'}, 4.0)
+
+    assert ("input_required", 0) == (half.status, half.turn)
+    assert isinstance(half.work, Asking)
+    assert {"b": b"{}"} == half.work.missing
+    assert ("working", 1, 2) == (whole.status, whole.turn, whole.delivery)
+    assert Done({"a": 1, "b": {"y": 2}}) == outcome(whole)
+
+
+def test_answers_that_are_not_asked_for_change_nothing() -> None:
+    """SEP-2663, "Task Update Requests": they are ignored."""
+    asked = made(Asking({"a": b"{}"}))
+    settled = asked.answered({"a": b"1"}, 2.0)
+
+    for task in (asked, settled, made(Running("n1")), settled.cancelled(2.0)):
+        assert task is task.answered({"b": b"1"}, 3.0)
+    assert settled is settled.answered({"a": b"2"}, 3.0)
+
+
+def test_call_is_lost_with_its_process() -> None:
+    """A plain `call` cannot be gone on with: its task fails."""
+    task = made(Running("n1")).left(2.0)
+
+    assert ("failed", LOST, None) == (task.status, task.error, task.lives_in)
+
+
+def test_continuation_outlives_its_process() -> None:
+    """What it waited for is Lost, and any process goes on with that."""
+    task = made(Awaiting("n1"), continuation=b"c").left(2.0)
+
+    assert (Failed(Lost()), 1, 1, None) == (outcome(task), task.turn, task.delivery, task.lives_in)
+    assert task.delivered
+    with pytest.raises(OutOfTurn):
+        task.left(3.0)
+
+
+def test_task_ends_with_a_result_or_an_error() -> None:
+    """An error is a failure; a result that says `isError` is still a result."""
+    task = made(Running("n1"))
+
+    assert "completed" == task.ended(Ended(result=b"{}"), 2.0).status
+    assert ("failed", b"{}") == (
+        task.ended(Ended(error=b"{}"), 2.0).status,
+        task.ended(Ended(error=b"{}"), 2.0).error,
+    )
+
+
+@pytest.mark.parametrize(
+    ("work", "delivered"),
+    [
+        (Running("n1"), False),
+        (Awaiting("n1"), False),
+        (Asking({"a": b"{}"}), False),
+        (Working(JOB), True),
+        (Following(Ref("celery", "7")), True),
+    ],
+)
+def test_task_is_delivered_if_an_engine_brings_it_on(work: Work, delivered: bool) -> None:
+    """A job and a foreign job are; what lives in a process or waits for a client is not."""
+    assert delivered is made(work).delivered
+
+
+def test_task_has_a_job_until_that_is_settled() -> None:
+    """What is only to be continued is no work for the job's queue."""
+    task = made(Working(JOB))
+
+    assert JOB == task.job
+    assert task.settled_with(DONE, 2.0).job is None
+    assert made(Running("n1")).job is None
+
+
+def test_resubmitted_task_has_a_new_delivery() -> None:
+    """An engine may refuse the id that it is just delivering."""
+    task = made(Following(Ref("celery", "7"))).claimed(2.0, crashes=3).resubmitted(2.0, 5.0)
+
+    assert (7.0, 1, None) == (task.due, task.delivery, task.held)

@@ -1,0 +1,630 @@
+"""Questions to the client's user: what is asked, and how what they answer is read."""
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import date
+from enum import Enum, IntEnum
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+from msgspec import Meta
+
+from genmcp.core.outcome import Done, Outcome
+from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError
+from genmcp.protocol.capabilities import ClientCapabilities, ElicitationCapability
+from genmcp.protocol.elicitation import ElicitRequest
+from genmcp.question.answers import Accepted, Declined, Dismissed
+from genmcp.question.elicitation import FormQuestion, elicit, elicit_url
+from genmcp.question.packing import unpack
+from genmcp.question.question import Question
+
+# 2026-07-28, client/elicitation, "Requested Schema": every kind of property there is.
+EVERYTHING: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "properties": {
+        "who": {
+            "type": "string",
+            "title": "Your name",
+            "description": "As on the card",
+            "minLength": 3,
+            "maxLength": 50,
+            "default": "John Doe",
+        },
+        "mail": {"type": "string", "format": "email"},
+        "age": {"type": "integer", "minimum": 18, "maximum": 100, "default": 30},
+        "score": {"type": "number", "default": 95.5},
+        "verified": {"type": "boolean", "default": True},
+        "plain": {"type": "string", "enum": ["Red", "Green"], "default": "Red"},
+        "legacy": {"type": "string", "enum": ["r", "g"], "enumNames": ["Red", "Green"]},
+        "titled": {
+            "type": "string",
+            "oneOf": [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}],
+        },
+        "several": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 2,
+            "items": {"type": "string", "enum": ["Red", "Green"]},
+            "default": ["Red"],
+        },
+        "severalTitled": {
+            "type": "array",
+            "items": {"anyOf": [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]},
+        },
+    },
+    "required": ["mail"],
+}
+
+
+class Size(Enum):
+    """Out of alphabetical order."""
+
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+
+
+class Number(IntEnum):
+    """No text, so no choice of a form."""
+
+    ONE = 1
+
+
+class Order(msgspec.Struct, rename="camel"):
+    """What to order.
+
+    And how much of it.
+    """
+
+    full_name: Annotated[str, Meta(title="Name", description="Yours", pattern="^[A-Z]")]
+    size: Size
+    amount: Annotated[int, Meta(gt=0, lt=10)]
+    note: str | None
+    price: Annotated[float, Meta(gt=0, lt=9.5)] = 1.5
+    speed: Literal["slow", "fast"] | None = None
+    extras: list[Literal["tomato", "cheese"]] = []
+    sizes: list[Size] | None = None
+    on: date | None = None
+    gift: bool = False
+
+
+@dataclasses.dataclass
+class Person:
+    name: str
+    age: int | None = 7
+    kind: Literal["b", "a", None] = None
+    weight: int | float = 1
+
+
+class Flags(TypedDict):
+    loud: bool
+    quick: NotRequired[Literal["yes", "no"]]
+
+
+class Model(pydantic.BaseModel):
+    """A pydantic model."""
+
+    name: str = pydantic.Field(min_length=2, description="Yours")
+    size: Size = Size.MEDIUM
+    fixed: Literal["x"] = "x"
+    age: int | None = pydantic.Field(gt=2)
+    tags: list[Size] = pydantic.Field(
+        default=[], json_schema_extra={"items": {"anyOf": [{"const": "small", "title": "S"}]}}
+    )
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def _no_bob(cls, name: str) -> str:
+        if name == "Bob":
+            raise ValueError("not Bob again")
+        return name
+
+    @pydantic.model_validator(mode="after")
+    def _grown(self) -> "Model":
+        if self.age == 99:
+            raise ValueError("nobody is that old")
+        return self
+
+
+class Nested(msgspec.Struct):
+    address: Flags
+
+
+class Mixed(msgspec.Struct):
+    which: int | str
+
+
+class Counted(msgspec.Struct):
+    number: Number
+
+
+class Tagged(msgspec.Struct):
+    tags: list[str]
+
+
+class Short(msgspec.Struct):
+    """A default that nobody may enter is the type's own business."""
+
+    code: Annotated[str, Meta(min_length=4)] = ""
+
+
+class Row(msgspec.Struct, array_like=True):
+    a: int
+
+
+class Outer:
+    class Inner(msgspec.Struct):
+        a: int = 0
+
+
+def requested(question: Question) -> Mapping[str, Any]:
+    """The schema a client gets."""
+    request = question.request
+    assert isinstance(request, ElicitRequest)
+    assert request.params.requested_schema is not None
+    return request.params.requested_schema
+
+
+def accepted(question: Question, **content: Any) -> Any:
+    """The content of an accepted form."""
+    value = question.read({"action": "accept", "content": content})
+    assert isinstance(value, Accepted)
+    return value.content
+
+
+def faults(question: Question, answer: Any) -> tuple[str, ...]:
+    with pytest.raises(ArgumentFaults) as refused:
+        question.read(answer)
+    return refused.value.faults
+
+
+def test_a_schema_is_sent_as_it_is() -> None:
+    """Every kind of property of the specification is taken, and the order of all keys is kept."""
+    question = elicit("Who are you?", EVERYTHING)
+
+    assert msgspec.json.encode(EVERYTHING) == msgspec.json.encode(requested(question))
+    assert question.method == "elicitation/create"
+    assert {
+        "method": "elicitation/create",
+        "params": {"message": "Who are you?", "requestedSchema": EVERYTHING, "mode": "form"},
+    } == msgspec.json.decode(msgspec.json.encode(question.request))
+
+
+def test_a_schema_does_not_change_with_the_dict_it_was_given_as() -> None:
+    """What is asked is what was given then."""
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
+    question = elicit("?", schema)
+    schema["properties"]["b"] = {"type": "object"}
+
+    assert {"a"} == requested(question)["properties"].keys()
+
+
+@pytest.mark.parametrize(
+    ("property_", "fault"),
+    [
+        ({"type": "object", "properties": {}}, "/properties/a/type: expected "),
+        ({"type": ["string", "null"]}, "/properties/a/type: expected "),
+        ({"$ref": "#/$defs/x"}, '/properties/a: missing required property "type"'),
+        ({"anyOf": [{"type": "string"}]}, '/properties/a: missing required property "type"'),
+        ({"type": "string", "pattern": "^a"}, "/properties/a/pattern: unexpected property"),
+        ({"type": "string", "format": "password"}, "/properties/a/format: expected "),
+        ({"type": "string", "enum": [1]}, "/properties/a/enum/0: expected a string"),
+        ({"type": "string", "enum": []}, "/properties/a/enum: expected at least 1 item"),
+        ({"type": "string", "oneOf": [{"const": "x"}]}, "/properties/a/oneOf/0: missing"),
+        ({"type": "integer", "minimum": "1"}, "/properties/a/minimum: expected a number"),
+        ({"type": "string", "minLength": -1}, "/properties/a/minLength: expected a number of at"),
+        ({"type": "array"}, '/properties/a: missing required property "items"'),
+        ({"type": "array", "items": {"type": "string"}}, "/properties/a/items: missing"),
+        ({"type": "array", "items": {"anyOf": [{"type": "string"}]}}, "/properties/a/items/anyOf"),
+        ({"type": "boolean", "default": "yes"}, "/properties/a/default: expected a boolean"),
+        ({"type": "integer", "minimum": 3, "default": 1}, "default: at /a: expected a number of"),
+        ({"type": "string", "enum": ["x"], "default": "y"}, 'default: at /a: expected "x"'),
+    ],
+)
+def test_what_a_form_may_not_ask_for_is_refused_at_once(
+    property_: dict[str, Any], fault: str
+) -> None:
+    """The error names the place in the schema."""
+    with pytest.raises(ConfigurationError) as refused:
+        elicit("?", {"type": "object", "properties": {"a": property_}})
+
+    assert f"elicit: at {fault}" in str(refused.value) or f"elicit: {fault}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({"type": "array"}, "at /type: expected"),
+        ({"type": "object"}, 'at (root): missing required property "properties"'),
+        ({"type": "object", "properties": {}, "allOf": []}, "at /allOf: unexpected property"),
+        ({"type": "object", "properties": {}, "required": ["x"]}, "at /required: 'x' is not one"),
+        ({"type": "object", "properties": {}, "title": object()}, "cannot be written as JSON"),
+        ({"type": "object", "properties": {}, "$schema": "http://x"}, "'http://x' is not supp"),
+    ],
+)
+def test_a_schema_that_is_no_form_is_refused_at_once(schema: dict[str, Any], fault: str) -> None:
+    """The root of a form is an object of properties, and nothing else."""
+    with pytest.raises(ConfigurationError) as refused:
+        elicit("?", schema)
+
+    assert fault in str(refused.value)
+
+
+def test_a_type_is_asked_for_as_a_flat_form() -> None:
+    """No references, no null, no exclusive bounds; choices as they are declared, not sorted."""
+    assert {
+        "type": "object",
+        "description": "What to order.\n\nAnd how much of it.",
+        "properties": {
+            "fullName": {"type": "string", "title": "Name", "description": "Yours"},
+            "size": {
+                "type": "string",
+                "description": "Out of alphabetical order.",
+                "enum": ["small", "medium", "large"],
+            },
+            "amount": {"type": "integer", "minimum": 1, "maximum": 9},
+            "note": {"type": "string"},
+            "price": {"type": "number", "minimum": 0, "maximum": 9.5, "default": 1.5},
+            "speed": {"type": "string", "enum": ["slow", "fast"]},
+            "extras": {
+                "type": "array",
+                "items": {"type": "string", "enum": ["tomato", "cheese"]},
+                "default": [],
+            },
+            "sizes": {
+                "type": "array",
+                "items": {"type": "string", "enum": ["small", "medium", "large"]},
+            },
+            "on": {"type": "string", "format": "date"},
+            "gift": {"type": "boolean", "default": False},
+        },
+        "required": ["fullName", "size", "amount"],
+    } == requested(elicit("?", Order))
+
+
+def test_a_dataclass_is_asked_for() -> None:
+    """Null among its choices is a choice left empty, and an int or float is a number."""
+    assert {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "age": {"type": "integer", "default": 7},
+            "kind": {"type": "string", "enum": ["b", "a"]},
+            "weight": {"type": "number", "default": 1},
+        },
+        "required": ["name"],
+    } == requested(elicit("?", Person))
+
+
+def test_a_typed_dict_is_asked_for() -> None:
+    """What it does not require may be left empty."""
+    question = elicit("?", Flags)
+
+    assert {
+        "type": "object",
+        "properties": {
+            "loud": {"type": "boolean"},
+            "quick": {"type": "string", "enum": ["yes", "no"]},
+        },
+        "required": ["loud"],
+    } == requested(question)
+    assert {"loud": True} == accepted(question, loud=True, quick=None)
+
+
+def test_a_pydantic_model_is_asked_for() -> None:
+    """With the titles and bounds of its fields."""
+    assert {
+        "type": "object",
+        "description": "A pydantic model.",
+        "properties": {
+            "name": {"type": "string", "title": "Name", "description": "Yours", "minLength": 2},
+            "size": {
+                "type": "string",
+                "description": "Out of alphabetical order.",
+                "enum": ["small", "medium", "large"],
+                "default": "medium",
+            },
+            "fixed": {"type": "string", "title": "Fixed", "enum": ["x"], "default": "x"},
+            "age": {"type": "integer", "title": "Age", "minimum": 3},
+            "tags": {
+                "type": "array",
+                "title": "Tags",
+                "items": {"anyOf": [{"const": "small", "title": "S"}]},
+                "default": [],
+            },
+        },
+        "required": ["name"],
+    } == requested(elicit("?", Model))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        (Nested, "elicit: Nested: at /properties/address/type: expected"),
+        (Mixed, 'elicit: Mixed: at /properties/which: missing required property "type"'),
+        (Counted, "elicit: Counted: at /properties/number/enum/0: expected a string"),
+        (Tagged, 'elicit: Tagged: at /properties/tags/items: missing required property "enum"'),
+        (Row, "elicit: Row is no form"),
+        (int, "elicit: int is no form"),
+        (dict, "elicit: dict is no form"),
+        (object(), "elicit: a form is made of a class or a schema"),
+        (list[int], "elicit: a form is made of a class or a schema"),
+        (complex, "cannot describe JSON"),
+    ],
+)
+def test_a_type_that_is_no_form_is_refused_at_once(kind: Any, fault: str) -> None:
+    """The error names the type and the property."""
+    with pytest.raises(ConfigurationError) as refused:
+        elicit("?", kind)
+
+    assert fault in str(refused.value)
+
+
+def test_a_type_that_another_process_would_not_find_is_refused_at_once() -> None:
+    """One that is local to a function, or whose name now means something else."""
+
+    class Local(msgspec.Struct):
+        a: int
+
+    renamed = msgspec.defstruct("Order", [("a", int)], module=__name__)
+    lost = msgspec.defstruct("Lost", [("a", int)], module="no.such.module")
+    for kind in (Local, renamed, lost):
+        with pytest.raises(ConfigurationError, match="at the top level of a module"):
+            elicit("?", kind)
+
+
+def test_an_accepted_form_is_the_type_asked_for() -> None:
+    """Null and what is not there are left empty, also where the type needs a null."""
+    question = elicit("?", Order)
+
+    assert Order("Ann", Size.LARGE, 2, None, extras=["cheese"], on=date(2026, 7, 28)) == accepted(
+        question,
+        fullName="Ann",
+        size="large",
+        amount=2.0,
+        price=None,
+        extras=["cheese"],
+        on="2026-07-28",
+    )
+    assert "quick" == accepted(question, fullName="Ann", size="large", amount=2, note="quick").note
+    assert Person("Ann") == accepted(elicit("?", Person), name="Ann", age=None)
+    assert Model(name="Ann", age=None) == accepted(elicit("?", Model), name="Ann")
+    assert Short("") == accepted(elicit("?", Short))
+    assert Outer.Inner(3) == accepted(elicit("?", Outer.Inner), a=3)
+
+
+def test_an_accepted_schema_is_a_dict_with_its_defaults() -> None:
+    """In the order asked; what was not asked for does not get in."""
+    question = elicit("?", EVERYTHING)
+    content = accepted(question, age=40.0, mail="a@example.com", admin=True, legacy=None)
+
+    assert [
+        ("who", "John Doe"),
+        ("mail", "a@example.com"),
+        ("age", 40),
+        ("score", 95.5),
+        ("verified", True),
+        ("plain", "Red"),
+        ("several", ["Red"]),
+    ] == list(content.items())
+    assert isinstance(content["age"], int)
+    content["several"].append("Green")
+    assert ["Red"] == accepted(question, mail="a@example.com")["several"]
+
+
+def test_an_empty_text_is_a_property_left_empty_where_it_is_no_text() -> None:
+    """As some clients send it; where a text may be empty it is one."""
+    content = accepted(elicit("?", EVERYTHING), mail="a@example.com", age="", legacy="", plain="")
+
+    assert (30, "Red") == (content["age"], content["plain"])
+    assert "legacy" not in content
+    assert faults(elicit("?", EVERYTHING), {"action": "accept", "content": {"mail": ""}}) == (
+        "mail: please fill it in",
+    )
+    assert Person("") == accepted(elicit("?", Person), name="", age="")
+
+
+def test_a_required_property_with_a_default_may_be_left_empty() -> None:
+    """The default is what is then meant."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "default": 0}},
+        "required": ["a"],
+    }
+
+    assert Accepted({"a": 0}) == elicit("?", schema).read({"action": "accept"})
+
+
+def test_declining_and_dismissing_are_answers() -> None:
+    """Whatever the client sends for content then."""
+    question = elicit("?", Order)
+
+    assert Declined() == question.read({"action": "decline", "content": {"size": {}}})
+    assert Dismissed() == question.read({"action": "cancel"})
+    assert Declined() == question.read(msgspec.Raw(b'{"action":"decline","content":null}'))
+
+
+def test_nothing_but_agreement_may_be_asked_for() -> None:
+    """The form is empty, and so is its content."""
+    question = elicit("Delete 3 files?")
+
+    assert {"type": "object", "properties": {}} == requested(question)
+    assert Accepted({}) == question.read({"action": "accept"})
+    assert Accepted({}) == question.read({"action": "accept", "content": {"x": 1}})
+
+
+def test_answers_are_matched() -> None:
+    """As values of `Done`, with and without their content."""
+
+    def told(outcome: Outcome) -> str:
+        match outcome:
+            case Done(Accepted(Person(name))):
+                return f"I am {name}"
+            case Done(Accepted()):
+                return "yes"
+            case Done(Declined()):
+                return "no"
+            case Done(Dismissed()):
+                return "closed"
+        return "?"
+
+    outcomes = (Done(Accepted(Person("Ann"))), Done(Accepted()), Done(Declined()))
+    assert ["I am Ann", "yes", "no"] == [told(each) for each in outcomes]
+    assert told(Done(Dismissed())) == "closed"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({}, ["mail: please fill it in"]),
+        ({"mail": None}, ["mail: please fill it in"]),
+        ({"mail": "x"}, ['mail: expected an e-mail address; got the string "x"']),
+        ({"who": "Al"}, ["mail: please fill it in", "Your name: expected at least 3 characters"]),
+        ({"mail": "a@b.no", "age": 3}, ["age: expected a number of at least 18"]),
+        ({"mail": "a@b.no", "age": True}, ["age: expected an integer, got the boolean true"]),
+        ({"mail": "a@b.no", "titled": "b"}, ['titled: expected "r" or "g"; got the string "b"']),
+        ({"mail": "a@b.no", "several": []}, ["several: expected at least 1 item, got 0"]),
+        ({"mail": "a@b.no", "several": ["Blue"]}, ['several: expected "Red" or "Green"; got']),
+        ({"mail": "a@b.no", "severalTitled": "r"}, ["severalTitled: expected an array"]),
+        (7, ["/content: expected an object, got the number 7"]),
+    ],
+)
+def test_what_does_not_fit_a_schema_is_explained(content: Any, expected: list[str]) -> None:
+    """In the words of the form: its titles where it has some, no pointers."""
+    found = faults(elicit("?", EVERYTHING), {"action": "accept", "content": content})
+
+    assert len(expected) == len(found)
+    for begins, line in zip(expected, found, strict=True):
+        assert line.startswith(begins)
+
+
+def test_what_does_not_fit_a_type_is_explained() -> None:
+    """Also what a form could not say, and what the type's own code says."""
+    good = {"fullName": "Ann", "size": "large", "amount": 2}
+
+    def said(kind: type, **content: Any) -> tuple[str, ...]:
+        return faults(elicit("?", kind), {"action": "accept", "content": content})
+
+    assert said(Order, **good, price=9.5) == (
+        "price: expected a number less than 9.5, got the number 9.5",
+    )
+    (named,) = said(Order, **{**good, "fullName": "ann"})
+    assert named.startswith("Name: expected text that matches")
+    assert said(Model, name="Bob") == ("Name: not Bob again",)
+    assert said(Model, name="Ann", age=99) == ("the form: nobody is that old",)
+
+
+@pytest.mark.parametrize(
+    "answer", [None, 3, "yes", [], {}, {"action": "maybe"}, {"content": {}}, {"action": None}]
+)
+def test_what_is_no_answer_is_refused(answer: Any) -> None:
+    """So that it is asked again."""
+    for question in (elicit("?"), elicit_url("?", "https://example.com/")):
+        assert faults(question, answer)
+
+
+def test_a_url_is_asked_to_be_visited() -> None:
+    """Agreeing has no content, whatever the client says."""
+    question = elicit_url("Your key, please.", "https://example.com/key?q=1")
+
+    assert {
+        "method": "elicitation/create",
+        "params": {
+            "message": "Your key, please.",
+            "mode": "url",
+            "url": "https://example.com/key?q=1",
+        },
+    } == msgspec.json.decode(msgspec.json.encode(question.request))
+    assert Accepted() == question.read({"action": "accept", "content": {"key": "secret"}})
+    assert Declined() == question.read({"action": "decline"})
+    assert Dismissed() == question.read({"action": "cancel"})
+
+
+@pytest.mark.parametrize("url", ["", "/key", "example.com", "mailto:a@b.no", "https://a b", None])
+def test_a_url_that_is_not_absolute_is_refused_at_once(url: Any) -> None:
+    """2026-07-28, client/elicitation: `url` MUST contain a valid URL."""
+    with pytest.raises(ContractError, match="give an absolute URL"):
+        elicit_url("?", url)
+
+
+@pytest.mark.parametrize("message", ["", " ", None, 3])
+def test_a_message_that_says_nothing_is_refused_at_once(message: Any) -> None:
+    """The user is to know what they are asked."""
+    with pytest.raises(ContractError, match="message must be a text"):
+        elicit(message)
+    with pytest.raises(ContractError, match="message must be a text"):
+        elicit_url(message, "https://example.com/")
+
+
+@pytest.mark.parametrize(
+    ("declared", "for_form", "for_url"),
+    [
+        (None, {"elicitation": {}}, {"elicitation": {"url": {}}}),
+        (ElicitationCapability(), {}, {"elicitation": {"url": {}}}),
+        (ElicitationCapability(form={}), {}, {"elicitation": {"url": {}}}),
+        (ElicitationCapability(url={}), {"elicitation": {"form": {}}}, {}),
+        (ElicitationCapability(form={}, url={}), {}, {}),
+    ],
+)
+def test_a_client_is_asked_only_in_the_modes_it_declares(
+    declared: ElicitationCapability | None, for_form: Any, for_url: Any
+) -> None:
+    """2026-07-28, client/elicitation, "Capabilities": an empty object is forms only."""
+    capabilities = ClientCapabilities(elicitation=declared)
+
+    assert for_form == elicit("?").lacking(capabilities)
+    assert for_url == elicit_url("?", "https://example.com/").lacking(capabilities)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        elicit("Sure?"),
+        elicit("Who?", EVERYTHING),
+        elicit("What?", Order),
+        elicit("What?", Outer.Inner),
+        elicit_url("Where?", "https://example.com/"),
+    ],
+)
+def test_a_packed_question_is_the_same_again(question: Question) -> None:
+    """And asks the same."""
+    again = unpack(question.pack())
+
+    assert question == again
+    assert msgspec.json.encode(question.request) == msgspec.json.encode(again.request)
+
+
+def test_what_a_type_asks_is_not_packed() -> None:
+    """Only its name is; the rest is made again."""
+    packed = elicit("What?", Order).pack()
+
+    assert {"kind": "form", "message": "What?", "type_name": f"{__name__}:Order"} == (
+        msgspec.json.decode(packed)
+    )
+
+
+@pytest.mark.parametrize("name", ["no.such.module:A", f"{__name__}:Gone", f"{__name__}:Outer.Gone"])
+def test_a_type_that_is_not_there_fails_clearly(name: str) -> None:
+    """In a process that runs other code, the question cannot be unpacked."""
+    packed = FormQuestion("?", type_name=name).pack()
+
+    with pytest.raises(ConfigurationError, match=f"{name}, is not found in this process"):
+        unpack(packed)
+
+
+def test_a_name_that_is_no_form_fails_clearly() -> None:
+    """What is found under it must be a type that elicit takes."""
+    with pytest.raises(ConfigurationError, match="is no form"):
+        unpack(FormQuestion("?", type_name=f"{__name__}:Row").pack())
+    with pytest.raises(ConfigurationError, match="a class or a schema"):
+        unpack(FormQuestion("?", type_name=f"{__name__}:EVERYTHING").pack())
+
+
+def test_what_is_not_packed_is_refused() -> None:
+    """It is no question."""
+    for packed in (b"", b"{}", b'{"kind":"riddle"}'):
+        with pytest.raises(msgspec.DecodeError):
+            unpack(packed)

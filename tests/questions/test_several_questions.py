@@ -1,0 +1,65 @@
+"""What a `Continue` may ask: one question, or several by key."""
+
+from typing import Any
+
+import pytest
+
+from genmcp.errors import ContractError
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.question.elicitation import elicit
+from genmcp.question.question import Question
+from genmcp.question.roots import roots
+from genmcp.question.several import questions_of
+
+
+def test_one_question_has_the_tag_for_its_key() -> None:
+    """A tool that asks one thing needs no key."""
+    question = elicit("Sure?")
+
+    assert {"asked": question} == questions_of("asked", question)
+
+
+def test_several_questions_have_keys_of_their_own() -> None:
+    """In the order in which they are given, and not changed with the dict afterwards."""
+    given = {"b": elicit("Sure?"), "a" * 64: roots()}
+    questions = questions_of("asked", given)
+
+    assert given == questions
+    assert ["b", "a" * 64] == list(questions)
+    assert given is not questions
+
+
+@pytest.mark.parametrize(
+    ("on", "fault"),
+    [
+        ({}, "asks nothing"),
+        ({"": roots()}, "1 to 64 characters, not ''"),
+        ({"a" * 65: roots()}, "1 to 64 characters, not 'aaa"),
+        ({3: roots()}, "1 to 64 characters, not 3"),
+        ({"a": roots(), "b": "Sure?"}, "under the key 'b' is no question but str"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(on: Any, fault: str) -> None:
+    """The error names the tag and the key."""
+    with pytest.raises(ContractError, match=r"Continue\('asked', \.\.\.\)") as refused:
+        questions_of("asked", on)
+
+    assert fault in str(refused.value)
+
+
+def test_a_tag_that_is_no_key_is_refused() -> None:
+    """It is the key where one question is asked alone."""
+    with pytest.raises(ContractError, match="1 to 64 characters"):
+        questions_of("", roots())
+
+
+def test_a_question_is_one_of_those_there_are() -> None:
+    """The class alone asks nothing, needs nothing and reads nothing."""
+    question = Question()
+
+    with pytest.raises(NotImplementedError):
+        _ = question.request
+    with pytest.raises(NotImplementedError):
+        question.lacking(ClientCapabilities())
+    with pytest.raises(NotImplementedError):
+        question.read({})

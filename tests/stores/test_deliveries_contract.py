@@ -1,0 +1,399 @@
+"""What deliveries guarantee, whatever keeps them: an engine is added to the fixture's params."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import ExitStack, aclosing
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import pytest
+
+from genmcp.errors import Unavailable
+from genmcp.stores.deliveries import Deliveries, Delivery
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.stores.store import Store
+from genmcp.stores.waiter import Waiter
+
+BOUND = 5.0
+"""Seconds after which what should have come is said not to come."""
+
+QUEUES = ("default",)
+
+PassTime: TypeAlias = Callable[[float], Awaitable[None]]
+
+
+class Bench(NamedTuple):
+    """Deliveries under test, their store, and how their time passes."""
+
+    deliveries: Deliveries
+    store: Store
+    pass_time: PassTime
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def memory(folder: Path) -> Bench:
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    return Bench(store.deliveries, store, clock.pass_time)
+
+
+def sqlite(folder: Path) -> Bench:
+    clock = Clock()
+    store = SQLiteStore(folder / "store.db", clock=clock)
+    return Bench(store.deliveries, store, clock.pass_time)
+
+
+@pytest.fixture(params=[memory, sqlite])
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    bench: Bench = request.param(tmp_path)
+    async with aclosing(bench.store):
+        yield bench
+
+
+@pytest.fixture
+def store(bench: Bench) -> Store:
+    return bench.store
+
+
+@pytest.fixture
+def deliveries(bench: Bench) -> Deliveries:
+    return bench.deliveries
+
+
+@pytest.fixture
+def pass_time(bench: Bench) -> PassTime:
+    return bench.pass_time
+
+
+async def claimed(
+    deliveries: Deliveries, node: str, *queues: str, lease: float = 30, limit: int = 10
+) -> list[str]:
+    return [id for id, _ in await deliveries.claim(queues or QUEUES, node, lease, limit)]
+
+
+async def woken(news: Waiter) -> bool:
+    """Whether *news* is there, or comes within a moment, and clear it."""
+    try:
+        async with asyncio.timeout(BOUND):
+            await news.wait()
+    finally:
+        news.clear()
+    return True
+
+
+async def is_quiet(deliveries: Deliveries, news: Waiter) -> bool:
+    """Whether there is no news, once all that was asked for is done."""
+    await deliveries.lost("", ())
+    waiting = asyncio.ensure_future(news.wait())
+    await asyncio.sleep(0)
+    quiet = not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    return quiet
+
+
+def test_store_has_its_deliveries(store: Store, deliveries: Deliveries) -> None:
+    """A store gives the same deliveries each time."""
+    assert store.deliveries is deliveries
+
+
+def test_store_need_not_have_deliveries() -> None:
+    """A store of somebody else's has none unless it says so."""
+
+    class Plain(MemoryStore):
+        deliveries = Store.deliveries  # type: ignore[assignment]
+
+    assert Plain().deliveries is None
+
+
+async def test_delivery_is_given_to_one_node(deliveries: Deliveries) -> None:
+    """What one claimed, nobody else is given."""
+    await deliveries.put("a", "default")
+
+    assert [Delivery("a", "default")] == await deliveries.claim(QUEUES, "n1", 30, 10)
+    assert [] == await claimed(deliveries, "n2")
+    assert [] == await claimed(deliveries, "n1")
+
+
+async def test_claims_that_race_share_what_is_there(deliveries: Deliveries) -> None:
+    """Of many who claim at once, each is given something else."""
+    await asyncio.gather(*(deliveries.put(f"{number}") for number in range(50)))
+    shares = await asyncio.gather(*(claimed(deliveries, f"n{n}", limit=7) for n in range(10)))
+
+    assert sorted(str(number) for number in range(50)) == sorted(chain(*shares))
+    assert all(len(share) <= 7 for share in shares)
+
+
+async def test_claim_gives_the_longest_due_of_the_queues_asked_for(
+    deliveries: Deliveries, pass_time: PassTime
+) -> None:
+    """In the order in which they became due, over all queues, and never of another queue."""
+    await deliveries.put("late", "slow", delay=10)
+    for id, queue in (("1", "slow"), ("2", "fast"), ("3", "slow"), ("4", "other"), ("5", "fast")):
+        await deliveries.put(id, queue)
+        await pass_time(1)
+    await pass_time(10)
+
+    assert ["1", "2", "3"] == await claimed(deliveries, "n1", "fast", "slow", limit=3)
+    assert ["5", "late"] == await claimed(deliveries, "n1", "slow", "fast", "nothing")
+    assert [] == await claimed(deliveries, "n1", "slow", "fast")
+    assert ["4"] == await claimed(deliveries, "n1", "other")
+    assert [] == await deliveries.claim((), "n1", 30, 10)
+
+
+async def test_put_does_nothing_where_the_id_is_there(
+    deliveries: Deliveries, pass_time: PassTime
+) -> None:
+    """Waiting or held; once it is gone it may be put again."""
+    await deliveries.put("a", delay=10)
+    await deliveries.put("a", "other")
+    assert [] == await claimed(deliveries, "n1", "default", "other")
+
+    await pass_time(10)
+    assert ["a"] == await claimed(deliveries, "n1")
+    await deliveries.put("a")
+    assert [] == await claimed(deliveries, "n2")
+
+    await deliveries.drop("n1", "a")
+    await deliveries.put("a", "other")
+    assert ["a"] == await claimed(deliveries, "n2", "other")
+
+
+async def test_delivery_is_due_when_its_delay_is_over(
+    deliveries: Deliveries, pass_time: PassTime
+) -> None:
+    """And not before, whatever was put after it."""
+    await deliveries.put("later", delay=10)
+    await deliveries.put("now")
+    assert ["now"] == await claimed(deliveries, "n1")
+
+    await pass_time(9)
+    assert [] == await claimed(deliveries, "n1")
+    await pass_time(1)
+    assert ["later"] == await claimed(deliveries, "n1")
+
+
+async def test_lease_that_runs_out_makes_it_due_again(
+    deliveries: Deliveries, pass_time: PassTime
+) -> None:
+    """For others, and for the node itself if nobody else came."""
+    await deliveries.put("a")
+    assert ["a"] == await claimed(deliveries, "n1", lease=10)
+    await pass_time(11)
+    assert ["a"] == await claimed(deliveries, "n1", lease=10)
+    await pass_time(11)
+    assert ["a"] == await claimed(deliveries, "n2", lease=10)
+
+
+async def test_renewed_lease_lasts(deliveries: Deliveries, pass_time: PassTime) -> None:
+    """From the renewal on, also if it had run out and nobody took the delivery."""
+    await deliveries.put("a")
+    await claimed(deliveries, "n1", lease=10)
+    await pass_time(8)
+    assert [] == list(await deliveries.renew("n1", ["a"], 10))
+    await pass_time(8)
+    assert [] == await claimed(deliveries, "n2")
+
+    await pass_time(8)
+    assert [] == list(await deliveries.renew("n1", ["a"], 10))
+    assert [] == await claimed(deliveries, "n2")
+
+
+async def test_holder_is_told_what_it_lost(deliveries: Deliveries, pass_time: PassTime) -> None:
+    """Taken by another, cancelled, dropped or never there; the rest is renewed."""
+    await deliveries.put("taken")
+    await claimed(deliveries, "n1", lease=10)
+    await pass_time(11)
+    assert ["taken"] == await claimed(deliveries, "n2")
+    for id in ("mine", "cancelled", "dropped"):
+        await deliveries.put(id)
+    assert {"mine", "cancelled", "dropped"} == set(await claimed(deliveries, "n1", lease=10))
+    await deliveries.cancel("cancelled")
+    await deliveries.drop("n1", "dropped")
+
+    ids = ["mine", "taken", "cancelled", "dropped", "never"]
+    assert set(ids[1:]) == set(await deliveries.lost("n1", ids))
+    await pass_time(8)
+    assert set(ids[1:]) == set(await deliveries.renew("n1", ids, 10))
+    await pass_time(8)
+    assert [] == await claimed(deliveries, "n3")
+
+
+async def test_released_delivery_is_due_at_once(
+    deliveries: Deliveries, pass_time: PassTime
+) -> None:
+    """Whoever does not hold it cannot release it."""
+    await deliveries.put("a")
+    await claimed(deliveries, "n1")
+    await deliveries.release("n2", "a")
+    await deliveries.release("n1", "never")
+    assert [] == await claimed(deliveries, "n2")
+
+    await deliveries.release("n1", "a")
+    assert ["a"] == list(await deliveries.lost("n1", ["a"]))
+    assert ["a"] == await claimed(deliveries, "n2")
+
+
+async def test_dropped_delivery_is_gone(deliveries: Deliveries, pass_time: PassTime) -> None:
+    """Whoever does not hold it, or does no more, cannot drop it."""
+    await deliveries.put("a")
+    await deliveries.drop("n1", "a")
+    assert ["a"] == await claimed(deliveries, "n1", lease=10)
+    await pass_time(11)
+    assert ["a"] == await claimed(deliveries, "n2", lease=10)
+    await deliveries.drop("n1", "a")
+    assert [] == list(await deliveries.lost("n2", ["a"]))
+
+    await deliveries.drop("n2", "a")
+    await pass_time(11)
+    assert [] == await claimed(deliveries, "n1")
+
+
+async def test_cancelled_delivery_is_gone(deliveries: Deliveries, pass_time: PassTime) -> None:
+    """Waiting, due or held; cancelling nothing is no error."""
+    await deliveries.put("waiting", delay=10)
+    await deliveries.put("held")
+    await claimed(deliveries, "n1")
+    await deliveries.put("due")
+    for id in ("waiting", "held", "due", "never"):
+        await deliveries.cancel(id)
+    await pass_time(100)
+
+    assert [] == await claimed(deliveries, "n2")
+    assert ["held"] == list(await deliveries.lost("n1", ["held"]))
+    assert await deliveries.next_due(QUEUES) is None
+
+
+async def test_next_due_says_when_to_look_again(
+    deliveries: Deliveries, pass_time: PassTime
+) -> None:
+    """At the end of a delay or of a lease, whichever comes first, in the queues asked for."""
+    assert await deliveries.next_due(QUEUES) is None
+    await deliveries.put("other", "other")
+    await deliveries.put("later", delay=20)
+    assert 20 == await deliveries.next_due(QUEUES)
+    await deliveries.put("sooner", delay=5)
+    assert 5 == await deliveries.next_due(QUEUES)
+    assert 0 == await deliveries.next_due(["default", "other"])
+
+    await pass_time(5)
+    assert 0 == await deliveries.next_due(QUEUES)
+    await claimed(deliveries, "n1", lease=10)
+    assert 10 == await deliveries.next_due(QUEUES)
+    await deliveries.renew("n1", ["sooner"], 12)
+    assert 12 == await deliveries.next_due(QUEUES)
+    await deliveries.drop("n1", "sooner")
+    assert 15 == await deliveries.next_due(QUEUES)
+    await pass_time(20)
+    assert 0 == await deliveries.next_due(QUEUES)
+
+
+async def test_news_wakes_whoever_waits(deliveries: Deliveries) -> None:
+    """A put, a release and a cancellation are news to all."""
+    with deliveries.news() as news, deliveries.news() as theirs:
+        await deliveries.put("a")
+        assert await woken(news)
+        assert await woken(theirs)
+        await deliveries.put("b", delay=60)
+        assert await woken(news)
+
+        await claimed(deliveries, "n1")
+        await deliveries.release("n1", "a")
+        assert await woken(news)
+        await claimed(deliveries, "n1")
+        await deliveries.cancel("a")
+        assert await woken(news)
+
+
+async def test_news_is_only_what_may_be_due(deliveries: Deliveries) -> None:
+    """A claim, a renewal and a drop wake nobody, nor does what changes nothing."""
+    await deliveries.put("a")
+    with deliveries.news() as news:
+        await deliveries.lost("n1", ())  # by now it is known what is no news any more
+        await asyncio.sleep(0)
+        news.clear()
+
+        await claimed(deliveries, "n1")
+        await deliveries.renew("n1", ["a"], 10)
+        await deliveries.put("a")
+        await deliveries.cancel("never")
+        await deliveries.release("n2", "a")
+        await deliveries.drop("n1", "a")
+        assert await is_quiet(deliveries, news)
+
+
+async def test_news_comes_from_other_event_loops(deliveries: Deliveries) -> None:
+    """What another thread's loop puts wakes who waits, though a loop that waited was closed."""
+
+    async def leave_without_a_word() -> None:
+        left.enter_context(deliveries.news())
+
+    with ExitStack() as left, deliveries.news() as news:
+        await asyncio.to_thread(asyncio.run, leave_without_a_word())
+        await asyncio.to_thread(asyncio.run, deliveries.put("a"))
+        assert await woken(news)
+        assert ["a"] == await claimed(deliveries, "n1")
+
+
+async def test_worker_that_looks_on_news_misses_nothing(deliveries: Deliveries) -> None:
+    """Two workers and racing puts: each delivery is worked on once, and nobody polls."""
+    ids = {str(number) for number in range(60)}
+    done: list[str] = []
+
+    async def work(node: str) -> None:
+        with deliveries.news() as news:
+            while len(done) < len(ids):
+                news.clear()
+                if not (claims := await claimed(deliveries, node, limit=4)):
+                    await news.wait()
+                for id in claims:
+                    await deliveries.drop(node, id)
+                    done.append(id)
+            await deliveries.cancel(node)
+
+    async def put_all() -> None:
+        await deliveries.put("n1", "never")  # to wake the other at the end
+        await deliveries.put("n2", "never")
+        for id in ids:
+            await deliveries.put(id)
+
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(work("n1"), work("n2"), put_all())
+
+    assert sorted(ids) == sorted(done)
+
+
+async def test_closed_deliveries_are_unavailable(store: Store, deliveries: Deliveries) -> None:
+    """The store's end is theirs: who waits is woken, and whatever is asked is refused."""
+    await deliveries.put("a")
+    with deliveries.news() as news:
+        news.clear()
+        await store.aclose()
+        assert await woken(news)
+
+    asked: Sequence[Coroutine[Any, Any, object]] = (
+        deliveries.put("b"),
+        deliveries.claim(QUEUES, "n1", 30, 1),
+        deliveries.renew("n1", ["a"], 30),
+        deliveries.lost("n1", ["a"]),
+        deliveries.release("n1", "a"),
+        deliveries.drop("n1", "a"),
+        deliveries.cancel("a"),
+        deliveries.next_due(QUEUES),
+    )
+    for question in asked:
+        with pytest.raises(Unavailable):
+            await question

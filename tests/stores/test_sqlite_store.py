@@ -1,0 +1,577 @@
+"""What only the store in a file does: several processes, none of which loses what was kept."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, closing
+from itertools import chain
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+import genmcp.stores
+from genmcp.errors import ConfigurationError, Conflict, Gap, Unavailable
+from genmcp.stores.sqlite import connection, logs
+from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.stores.store import Append, Delete, Entry, Event, Put
+
+BOUND = 10.0
+"""Seconds after which what should have come is said not to come."""
+
+SOURCE = Path(genmcp.stores.__file__).parents[2]
+
+PRELUDE = r"""
+import asyncio, os, resource, sys
+from genmcp.errors import Conflict, Unavailable
+from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.stores.store import Append, Put
+path = sys.argv[1]
+
+def say(*words):
+    print(" ".join(map(str, words)) + "\n", end="", flush=True)  # one write: others say things too
+"""
+
+Opened: TypeAlias = Callable[..., SQLiteStore]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+async def opened(path: Path) -> AsyncIterator[Opened]:
+    """Opens the store at *path*, as often as wanted: two are to each other as two processes."""
+    stores: list[SQLiteStore] = []
+
+    def opened(**options: object) -> SQLiteStore:
+        stores.append(SQLiteStore(path, **options))  # type: ignore[arg-type]
+        return stores[-1]
+
+    yield opened
+    for store in stores:
+        await store.aclose()
+
+
+@asynccontextmanager
+async def python(script: str, path: Path) -> AsyncIterator[Process]:
+    """Run *script* in a process of its own, and kill it at the end."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PRELUDE + script, str(path), stdin=PIPE, stdout=PIPE, cwd=SOURCE
+    )
+    try:
+        async with asyncio.timeout(BOUND):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def line(process: Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().strip()
+
+
+async def ended(process: Process) -> list[str]:
+    """Return the lines a process still says, once it ended well."""
+    said, _ = await process.communicate()
+    assert 0 == process.returncode
+    return said.decode().splitlines()
+
+
+async def data(followed: AsyncGenerator[Event, None]) -> bytes:
+    async with asyncio.timeout(BOUND):
+        return (await anext(followed)).data
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# Several processes
+
+
+FOLLOWS_AND_ANSWERS = """
+async def main():
+    store = SQLiteStore(path)
+    asked = store.follow("asked")
+    say("ready")
+    async for event in asked:
+        await store.apply(Append("answered", event.data, ttl=60))
+        if event.data == b"9":
+            break
+    await asked.aclose()
+    await store.aclose()
+
+asyncio.run(main())
+"""
+
+
+async def test_sqlite_store_wakes_followers_in_other_processes(opened: Opened, path: Path) -> None:
+    """What one process appends another follows, and its answers are followed here."""
+    store = opened()
+    async with (
+        python(FOLLOWS_AND_ANSWERS, path) as process,
+        aclosing(store.follow("answered")) as answered,
+    ):
+        assert "ready" == await line(process)
+        for number in range(10):
+            await store.apply(Append("asked", b"%d" % number, ttl=60))
+            assert b"%d" % number == await data(answered)
+        assert [] == await ended(process)
+
+
+WORKS = """
+async def main():
+    store = SQLiteStore(path)
+    with store.deliveries.news() as news:
+        say("ready")
+        while True:
+            news.clear()
+            for id, queue in await store.deliveries.claim(["q"], "child", 30, 10):
+                say(id)
+                if id == "freeze":
+                    continue
+                await store.deliveries.drop("child", id)
+            await news.wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_sqlite_deliveries_reach_other_processes(opened: Opened, path: Path) -> None:
+    """A worker elsewhere is woken, and what it holds when it is killed is due a lease later."""
+    clock = Clock()
+    store = opened(clock=clock)
+    deliveries = store.deliveries
+    async with python(WORKS, path) as process:
+        assert "ready" == await line(process)
+        for id in ("1", "2", "freeze"):
+            await deliveries.put(id, "q")
+            assert id == await line(process)
+        process.kill()
+        await process.wait()
+
+    due = await deliveries.next_due(["q"])
+    assert due
+    assert [] == await deliveries.claim(["q"], "n1", 30, 10)
+    clock.now = due
+    assert [("freeze", "q")] == await deliveries.claim(["q"], "n1", 30, 10)
+
+
+INCREMENTS = """
+async def main():
+    store = SQLiteStore(path)
+    for _ in range(30):
+        while True:
+            read = await store.get("count")
+            try:
+                await store.apply(Put("count", b"%d" % (int(read.value) + 1), expect=read.version))
+            except Conflict:
+                continue
+            say(read.version)
+            break
+    await store.aclose()
+
+asyncio.run(main())
+"""
+
+
+async def test_sqlite_store_has_one_winner_a_version_among_processes(
+    opened: Opened, path: Path
+) -> None:
+    """Of the increments of two processes none is lost, and each version is won once."""
+    store = opened()
+    await store.apply(Put("count", b"0"))
+    async with python(INCREMENTS, path) as one, python(INCREMENTS, path) as other:
+        won = await asyncio.gather(ended(one), ended(other))
+
+    assert list(range(1, 61)) == sorted(int(version) for version in chain(*won))
+    assert Entry(b"60", 61) == await store.get("count")
+
+
+WRITES = """
+async def write(store, name):
+    for number in range(1_000_000):
+        key = f"{name}:{number}"
+        await store.apply(Put(key, b"x" * 500, expect=0), Append(key, b"made", ttl=600))
+        say(key)
+
+async def main():
+    store = SQLiteStore(path)
+    await asyncio.gather(*(write(store, name) for name in range(8)))
+
+asyncio.run(main())
+"""
+
+
+async def test_sqlite_store_keeps_what_a_killed_process_was_told_is_kept(
+    opened: Opened, path: Path
+) -> None:
+    """`kill -9` in the midst of many writes loses nothing, and leaves no half of any."""
+    async with python(WRITES, path) as process:
+        acknowledged = [await line(process) for _ in range(300)]
+        process.send_signal(signal.SIGKILL)
+        said, _ = await process.communicate()
+        acknowledged += said.decode().split("\n")[:-1]  # the last may be half a line
+    store = opened()
+
+    for key in acknowledged:
+        assert await store.get(key)
+    with closing(sqlite3.connect(path)) as file:
+        records = file.execute("SELECT key FROM records ORDER BY key").fetchall()
+        assert records == file.execute("SELECT name FROM logs ORDER BY name").fetchall()
+        assert [("ok",)] == file.execute("PRAGMA integrity_check").fetchall()
+
+
+FORKS = """
+store = SQLiteStore(path)
+
+async def write(key):
+    read = await store.get("parent")
+    await store.apply(Put(key, b"", expect=0), Append("log", key.encode(), ttl=60))
+    followed = store.follow("log")
+    say(key, read and read.version, (await anext(followed)).data.decode())
+    await followed.aclose()
+
+asyncio.run(write("parent"))
+for name in ("first", "second"):
+    child = os.fork()
+    if not child:
+        if os.path.exists("/proc/self/fd"):
+            files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+            assert not [file for file in files if file.startswith(path)], files
+        asyncio.run(write(name))
+        asyncio.run(store.aclose())
+        os._exit(0)
+    asyncio.run(write(f"beside {name}"))
+    assert os.waitpid(child, 0)[1] == 0
+asyncio.run(store.aclose())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+async def test_sqlite_store_is_used_on_both_sides_of_a_fork(opened: Opened, path: Path) -> None:
+    """Each process opens the file itself, and no file is open while one forks."""
+    async with python(FORKS, path) as process:
+        said = await ended(process)
+
+    expected = ["first 1 parent", "second 1 parent", "beside first 1 parent"]
+    assert sorted([*expected, "beside second 1 parent", "parent None parent"]) == sorted(said)
+    assert 5 == len(await opened().read("log"))
+
+
+async def test_sqlite_store_is_made_by_many_processes_at_once(path: Path) -> None:
+    """Those that start together agree on who makes the tables."""
+    script = "asyncio.run(SQLiteStore(path).apply(Append('log', b'', ttl=60)))"
+    async with python(script, path) as one, python(script, path) as two, python(script, path) as go:
+        await asyncio.gather(ended(one), ended(two), ended(go))
+
+    async with aclosing(SQLiteStore(path)) as store:
+        assert 3 == len(await store.read("log"))
+
+
+# Full disks, and other processes that are in the way
+
+
+FILLS = """
+store = SQLiteStore(path)
+
+async def fill(name):
+    for number in range(10_000):
+        key = f"{name}:{number}"
+        try:
+            await store.apply(Put(key, os.urandom(3000)))
+        except Unavailable as error:
+            say("full", error)
+            return
+        say(key)
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
+    await asyncio.gather(*(fill(name) for name in range(5)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit on the size of files here")
+async def test_sqlite_store_loses_nothing_acknowledged_to_a_full_disk(
+    opened: Opened, path: Path
+) -> None:
+    """What finds no room is refused, and all that was acknowledged before is there."""
+    async with python(FILLS, path) as process:
+        said = await ended(process)
+    refused = [words for words in said if words.startswith("full")]
+    kept = [words for words in said if not words.startswith("full")]
+    store = opened()
+
+    assert 5 == len(refused)
+    assert all(str(path) in words for words in refused)
+    assert len(kept) > 50
+    for key in kept:
+        assert await store.get(key)
+    await store.apply(Put("again", b"x" * 100_000))
+
+
+async def test_sqlite_store_that_is_full_takes_more_when_something_ran_out(opened: Opened) -> None:
+    """Past max_bytes nothing is written, small things beside a large one are, and it recovers."""
+    clock = Clock()
+    store = opened(max_bytes=200_000, clock=clock)
+    await store.apply(Put("old", b"x" * 100_000, ttl=10))
+    large, small = await asyncio.gather(
+        store.apply(Append("log", b"", ttl=60), Put("large", b"x" * 100_000)),
+        store.apply(Put("small", b"")),
+        return_exceptions=True,
+    )
+
+    assert isinstance(large, Unavailable)
+    assert "full" in str(large)
+    assert small is None
+    assert [] == await store.read("log")
+    assert await store.get("small")
+    clock.now = 11
+    await store.apply(Put("large", b"x" * 100_000))
+
+
+async def test_sqlite_store_does_not_wait_for_ever(opened: Opened, path: Path) -> None:
+    """Another that keeps the file locked makes it unavailable for writing, not for reading."""
+    store = opened(busy_timeout=0.05)
+    await store.apply(Put("k", b"1"))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        refused = await asyncio.gather(
+            *(store.apply(Put("k", b"2")) for _ in range(3)), return_exceptions=True
+        )
+        assert await store.get("k")
+        other.rollback()
+    await store.apply(Put("k", b"3"))
+
+    for error in refused:
+        assert isinstance(error, Unavailable)
+        assert f"{str(path)!r}: database is locked" in str(error)
+    assert Entry(b"3", 2) == await store.get("k")
+
+
+async def test_sqlite_store_is_unavailable_where_the_file_is_broken(
+    opened: Opened, path: Path
+) -> None:
+    """Whatever happens to the file is said by what was asked, and a follower that waits is told."""
+    store, other = opened(), opened()
+    followed = store.follow("log")
+    waiting = asyncio.ensure_future(data(followed))
+    await store.apply(Put("k", b"1"))
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("DROP TABLE counts")
+
+    with pytest.raises(Unavailable, match="no such table"):
+        await store.apply(Put("k", b"2"))
+    with pytest.raises(Unavailable, match="no such table"):
+        await waiting
+    await asyncio.to_thread(path.unlink)
+    await asyncio.to_thread(path.mkdir)
+    with pytest.raises(Unavailable, match="unable to open"):
+        await other.get("k")
+
+
+async def test_sqlite_store_does_not_let_one_caller_spoil_anothers_writes(opened: Opened) -> None:
+    """Of many that are written together, each is kept or refused for itself."""
+    store = opened()
+    asked = [Put("a", b"", expect=0), Put("\ud800", b""), Put("c", b"", expect=7), Put("d", b"")]
+    done = await asyncio.gather(*(store.apply(op) for op in asked), return_exceptions=True)
+
+    assert [type(None), UnicodeEncodeError, Conflict, type(None)] == [type(it) for it in done]
+    assert [True, False, True] == [await store.get(key) is not None for key in "acd"]
+
+
+# What stays
+
+
+async def test_sqlite_store_is_there_when_it_is_opened_again(opened: Opened, path: Path) -> None:
+    """Records, events and deliveries outlive the process; no version or id is used again."""
+    store = opened()
+    await store.apply(Put("gone", b""), Put("k", b"1"), Append("log", b"1", ttl=60))
+    await store.apply(Put("gone", b""), Delete("gone"))
+    await store.deliveries.put("a", "q")
+    (first,) = await store.read("log")
+    await store.aclose()
+    assert [path] == list(path.parent.iterdir())  # nothing is left beside it
+
+    store = opened()
+    await store.apply(Put("gone", b"", expect=0), Append("log", b"2", ttl=60))
+    assert Entry(b"1", 1) == await store.get("k")
+    assert Entry(b"", 3) == await store.get("gone")
+    assert [b"2"] == [event.data for event in await store.read("log", first.id)]
+    assert [("a", "q")] == await store.deliveries.claim(["q"], "n1", 30, 10)
+
+
+async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) -> None:
+    """A little at a time, at most once a second when there is no more; logs are forgotten later."""
+    clock = Clock()
+    store = opened(clock=clock)
+    for number in range(15):
+        await store.apply(
+            *(Put(f"{number}:{n}", b"", ttl=10) for n in range(10)),
+            Append(f"{number}", b"", ttl=10),
+        )
+    ids = [event.id for event in await store.read("0")]
+
+    def rows() -> list[int]:
+        with closing(sqlite3.connect(path)) as file:
+            tables = ("records", "events", "logs")
+            return [file.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+
+    assert [150, 15, 15] == rows()
+    clock.now = 11
+    await store.apply()
+    assert [50, 5, 15] == rows()
+    await store.apply()
+    assert [0, 0, 15] == rows()
+    assert [] == await store.read("0", ids[0])
+
+    clock.now = 4000
+    await store.apply()
+    await store.apply()
+    assert [0, 0, 0] == rows()
+    with pytest.raises(Gap):
+        await store.read("0", ids[0])
+    await store.apply(Append("0", b"new", ttl=10))
+    with pytest.raises(Gap):
+        await store.read("0", ids[0])
+
+
+async def test_sqlite_log_that_ran_out_begins_anew_before_it_is_swept(opened: Opened) -> None:
+    """What ran out is gone though nobody removed it yet."""
+    clock = Clock()
+    store = opened(clock=clock)
+    await store.apply(Append("log", b"1", ttl=0.1))
+    clock.now = 0.2
+    await store.apply(Append("log", b"2", ttl=0.1))
+
+    assert [b"2"] == [event.data for event in await store.read("log")]
+
+
+async def test_sqlite_follower_outlives_the_logs_it_does_not_follow(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that waits long is not told of a gap because others were forgotten meanwhile."""
+    monkeypatch.setattr(logs, "LOOK_AGAIN", 0.001)
+    clock = Clock()
+    store = opened(clock=clock)
+    async with aclosing(store.follow("mine")) as followed:
+        waiting = asyncio.ensure_future(data(followed))
+        for _ in range(3):
+            await store.apply(Append("other", b"", ttl=10))
+            clock.now += 5000
+            await asyncio.sleep(0.02)  # it looks again: that is what is tested
+            await store.apply()
+        await store.apply(Append("mine", b"1", ttl=10))
+        assert b"1" == await waiting
+
+
+async def test_sqlite_store_forgets_who_does_not_wait_any_more(opened: Opened, path: Path) -> None:
+    """A caller that is cancelled, or whose loop was closed, holds nobody up."""
+    store = opened()
+
+    async def ask_and_leave() -> None:
+        writing = asyncio.ensure_future(store.apply(Append("log", b"", ttl=60)))
+        await asyncio.sleep(0)
+        writing.cancel()
+
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")  # until both have left
+        await ask_and_leave()
+        await asyncio.to_thread(asyncio.run, ask_and_leave())
+        other.rollback()
+    await store.apply(Append("log", b"", ttl=60))
+
+    assert 3 == len(await store.read("log"))
+
+
+def test_sqlite_store_is_for_its_owner(path: Path) -> None:
+    """A file that was not there is made for nobody else to read; one that was keeps its mode."""
+    SQLiteStore(path)
+    assert 0o600 == path.stat().st_mode & 0o777
+    path.chmod(0o640)
+    SQLiteStore(path)
+    assert 0o640 == path.stat().st_mode & 0o777
+
+
+def test_sqlite_store_says_where_it_is(path: Path) -> None:
+    """Its repr names the file."""
+    assert f"<SQLiteStore: {str(path)!r}>" == repr(SQLiteStore(path))
+
+
+# Construction
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.with_name("nowhere") / "store.db", "No such file or directory"),
+        (lambda path: path.parent, "unable to open"),
+    ],
+)
+def test_sqlite_store_refuses_a_path_it_cannot_use(
+    make: Callable[[Path], Path], message: str, path: Path
+) -> None:
+    """The folder has to be there, and the file to be a file."""
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        SQLiteStore(make(path))
+    assert repr(str(make(path))) in str(caught.value)
+
+
+def test_sqlite_store_refuses_a_file_that_is_not_its_own(path: Path) -> None:
+    """What is no database, or somebody else's, is left alone."""
+    path.write_text("a letter to my aunt, and rather a long one\n" * 100)
+    with pytest.raises(ConfigurationError, match="not a database"):
+        SQLiteStore(path)
+
+    for application, whose in ((0, "another program"), (0x67656E6D, "another version of genmcp")):
+        path.unlink()
+        with closing(sqlite3.connect(path)) as file:
+            file.execute("CREATE TABLE aunts (name TEXT)")
+            file.execute(f"PRAGMA application_id={application}")
+        with pytest.raises(ConfigurationError, match=whose):
+            SQLiteStore(path)
+
+
+def test_sqlite_store_refuses_a_bound_of_nothing(path: Path) -> None:
+    """A store that can hold nothing is wrong at construction."""
+    with pytest.raises(ConfigurationError, match="max_bytes"):
+        SQLiteStore(path, max_bytes=0)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("lock", ["BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"])
+def test_sqlite_store_refuses_a_file_that_stays_locked(lock: str, path: Path) -> None:
+    """A file somebody else does not let go of is said to be locked, in bounded time."""
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE aunts (name TEXT)")
+        other.execute(lock)
+        with pytest.raises(ConfigurationError, match="locked"):
+            SQLiteStore(path, busy_timeout=0.05)
+
+
+def test_sqlite_store_refuses_a_file_system_without_shared_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where SQLite cannot write ahead it says what the file system has to be."""
+
+    def elsewhere(*_: object, **__: object) -> sqlite3.Connection:
+        return sqlite3.connect(":memory:")
+
+    monkeypatch.setattr(connection, "connect", elsewhere)
+    with pytest.raises(ConfigurationError, match="local disk"):
+        SQLiteStore(path)

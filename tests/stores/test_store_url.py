@@ -1,0 +1,32 @@
+"""Which store a URL means."""
+
+from pathlib import Path
+
+import pytest
+
+from genmcp.errors import ConfigurationError
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.stores.url import open_store
+
+
+def test_store_url_names_a_file_or_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three slashes before a relative path, four before an absolute one."""
+    monkeypatch.chdir(tmp_path)
+
+    assert isinstance(open_store("memory://"), MemoryStore)
+    assert isinstance(open_store("sqlite:///a b.db"), SQLiteStore)
+    assert isinstance(open_store(f"sqlite:///{tmp_path}/absolute.db"), SQLiteStore)
+    assert {"a b.db", "absolute.db"} == {file.name for file in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "url", ["", "memory", "sqlite://", "sqlite:///", "sqlite://studio.db", "redis:///studio"]
+)
+def test_store_url_that_is_none_is_refused(url: str) -> None:
+    """The message says what is taken."""
+    with pytest.raises(ConfigurationError, match="sqlite:////absolute/path or memory://") as caught:
+        open_store(url)
+    assert repr(url) in str(caught.value)
