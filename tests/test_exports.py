@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
+from typing import get_origin
 
 import genmcp
 

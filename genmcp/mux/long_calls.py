@@ -28,6 +28,7 @@ from genmcp.protocol.severity import LoggingLevel
 from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
+from genmcp.wire.encoder import Encoder
 
 __all__ = ["Host", "LongCalls"]
 
@@ -42,6 +43,7 @@ class Host(Protocol):
     sessions: Sessions
     threads: Threads
     announcer: Announcer
+    encoder: Encoder
 
     def outcome(self, request: Request, error: BaseException) -> Result | McpError:
         """Return what a call that has ended with *error* comes to."""
@@ -60,7 +62,7 @@ class LongCalls:
         self._host = host
         limits, store, server = host.limits, host.store, host.server
         self.inbox = Inbox(store, audience, ttl=limits.replay, keep=limits.replay_events)
-        self.asked = ServerRequests(seal, self.inbox, timeout=limits.question)
+        self.asked = ServerRequests(seal, self.inbox, host.encoder, timeout=limits.question)
         self.jobs = Jobs(
             store,
             engine,

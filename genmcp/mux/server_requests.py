@@ -7,18 +7,21 @@ known beforehand: the id of a request says, sealed, who waits for it.
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any, Final
 
 import msgspec
 
+from genmcp.core.request import Request
 from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
-from genmcp.errors import InvalidRequest, Raised, SealError, TimedOut
+from genmcp.errors import InvalidRequest, Raised, SealError, TimedOut, Unable
 from genmcp.mux.inbox import Inbox
+from genmcp.protocol.value import Value
+from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import Message
 
-__all__ = ["Asking", "ServerRequests"]
+__all__ = ["ServerRequests"]
 
 
 class _Place(msgspec.Struct, frozen=True, array_like=True):
@@ -49,16 +52,46 @@ class Asking(msgspec.Struct, frozen=True, eq=False):
 class ServerRequests:
     """The requests of one mux that wait for an answer, each for *timeout* seconds."""
 
-    def __init__(self, seal: Seal, inbox: Inbox, *, timeout: float) -> None:
+    def __init__(self, seal: Seal, inbox: Inbox, encoder: Encoder, *, timeout: float) -> None:
         self._seal = seal
+        self._encoder = encoder
         self._inbox = inbox
         self._timeout = timeout
         self._numbers = count(1)
         self._waiting: dict[int, Asking] = {}
         inbox.take(Reply, self._arrived)
 
-    def begin(self, session: str, principal: str | None) -> Asking:
-        """Return a new request to *session*."""
+    async def ask(
+        self,
+        request: Request,
+        principal: str | None,
+        method: str,
+        params: Value,
+        say: Callable[[bytes], Awaitable[None] | None],
+    ) -> bytes:
+        """Ask the client of *request*, by *say*, and return its answer as JSON.
+
+        Raises:
+            Failure: the client cannot be asked, answers with an error, or not in time.
+        """
+        if request.session is None:
+            raise Unable({})
+        asking = self._begin(request.session, principal)
+        try:
+            said = say(self._encoder.request(request.revision, asking.id, method, params))
+            if said is not None:
+                await said
+            async with asyncio.timeout(self._timeout):
+                reply = await asking.reply
+        except TimeoutError:
+            raise TimedOut from None
+        finally:
+            self._waiting.pop(asking.number, None)
+        if reply.error is not None:
+            raise Raised(secrets.token_hex(6), "ClientError", reply.error)
+        return reply.result
+
+    def _begin(self, session: str, principal: str | None) -> Asking:
         self._inbox.open()
         number = next(self._numbers)
         id = self._seal.seal(
@@ -72,23 +105,6 @@ class ServerRequests:
         loop = asyncio.get_running_loop()
         self._waiting[number] = asking = Asking(id, number, loop.create_future(), loop)
         return asking
-
-    async def answer(self, asking: Asking) -> bytes:
-        """Wait for the answer, and return it as JSON.
-
-        Raises:
-            Failure: it is an error, or none came in time.
-        """
-        try:
-            async with asyncio.timeout(self._timeout):
-                reply = await asking.reply
-        except TimeoutError:
-            raise TimedOut from None
-        finally:
-            self._waiting.pop(asking.number, None)
-        if reply.error is not None:
-            raise Raised(secrets.token_hex(6), "ClientError", reply.error)
-        return reply.result
 
     async def take(self, session: str, principal: str | None, message: Message) -> None:
         """Take in a response of *session*.

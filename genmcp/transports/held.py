@@ -16,33 +16,26 @@ from genmcp.core.exchange import Exchange, State
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import exchange_of
 from genmcp.errors import StoreError, Unable
-from genmcp.mux.calls import Hook, Reason
+from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
-from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Value
 from genmcp.transports.asgi import ClientLeft, encoded, left
 from genmcp.transports.heartbeat import Heartbeat
+from genmcp.transports.hooks import Hooks
 from genmcp.transports.outgoing import Outgoing
 from genmcp.transports.pace import Newest, Pace
-from genmcp.transports.patience import Patience
 from genmcp.transports.visit import Visit
 
-__all__ = ["Held", "tool_of"]
+__all__ = ["Held"]
 
 logger = logging.getLogger("genmcp")
 
 _TURN: Final = 0.001
 """For how many seconds a hook may go on speaking before others run."""
-
-
-def tool_of(request: Request) -> str | None:
-    """Return the name of the tool that *request* calls, if it calls one."""
-    params = request.params
-    return params.name if isinstance(params, CallToolRequestParams) else None
 
 
 class Held:
@@ -57,20 +50,18 @@ class Held:
     __slots__ = (
         "_exchange",
         "_heartbeat",
-        "_hooks",
         "_logs",
         "_loop",
         "_newest",
         "_outgoing",
         "_over",
-        "_patience",
-        "_promotions",
         "_resumable",
         "_session",
         "_stream",
         "_turn",
         "_visit",
         "_watch",
+        "hooks",
     )
 
     def __init__(self, visit: Visit, exchange: Exchange, session: str | None) -> None:
@@ -87,9 +78,7 @@ class Held:
             left=self._leave,
             said=self._newest.say,
         )
-        self._hooks: dict[Request, Hook] = {}
-        self._patience: dict[Request, Patience] = {}
-        self._promotions: list[asyncio.Task[None]] = []
+        self.hooks = Hooks(visit, self)
         self._logs = Pace(visit.mux.limits.log_rate)
         self._watch: asyncio.Task[None] | None = None
         self._heartbeat: Heartbeat | None = None
@@ -137,13 +126,10 @@ class Held:
         Raises:
             Failure: the client cannot be asked, answers with an error, or not in time.
         """
-        mux, session = self._visit.mux, request.session
-        if session is None or not self._exchange.streams:
+        if not self._exchange.streams:
             raise Unable({"streams": {}})
-        asked = mux.long.asked
-        asking = asked.begin(session, self._visit.principal)
-        self._note(mux.encoder.request(request.revision, asking.id, method, params))
-        return await asked.answer(asking)
+        mux, principal = self._visit.mux, self._visit.principal
+        return await mux.long.asked.ask(request, principal, method, params, self._note)
 
     async def _let_others_run(self) -> None:
         """Take turns, but not after each of many words: those said in one turn go out together."""
@@ -180,48 +166,13 @@ class Held:
 
     def hold(self, channel: Channel) -> None:
         """Take in that the hook of *channel* waits for something, in the running asyncio.Task."""
-        request = channel.request
-        self._hooks[request] = hook = Hook(request)
-        if request.route is not None:
-            self._patience[request] = Patience(self._visit.mux, self, channel)
-        self._visit.mux.held.take(principal=self._visit.principal, tool=tool_of(request))
-        if request.session is not None:
-            self._visit.mux.calls.add(request.session, hook)
+        self.hooks.hold(channel)
         if self._watch is None:
             self._begin()
 
-    def let_go(
-        self, request: Request, cancelled: asyncio.CancelledError | None = None
-    ) -> Reason | None:
-        """Take in that a hook has ended; return why it was cancelled, if it was.
-
-        Raises:
-            asyncio.CancelledError: somebody else has cancelled the asyncio.Task it ran in.
-        """
-        hook = self._hooks.pop(request, None)
-        if hook is None:
-            return None
-        self._visit.mux.held.leave(principal=self._visit.principal, tool=tool_of(request))
-        if request.session is not None:
-            self._visit.mux.calls.discard(request.session, hook)
-        patience = self._patience.pop(request, None)
-        if patience is not None:
-            self._promotions += patience.end()
-        return hook.end(cancelled)
-
     def holds(self, request: Request) -> bool:
         """Whether the hook of *request* still runs, and its client is still there."""
-        return request in self._hooks and not self.closed
-
-    def cancel(self, request: Request, reason: Reason) -> None:
-        """Cancel the hook of *request*, from any thread."""
-        hook = self._hooks.get(request)
-        if hook is not None:
-            hook.cancel(reason)
-
-    async def promote(self, request: Request) -> None:
-        """Make the call of *request* a task now."""
-        await self._patience[request].promote()
+        return request in self.hooks and not self.closed
 
     async def hand_out(self, request: Request, answer: Answer) -> None:
         """Send what answers *request* while its hook runs on; its client may leave then."""
@@ -275,13 +226,12 @@ class Held:
     async def end(self) -> None:
         """Leave nothing behind: no asyncio.Task, no stream that somebody could wait for."""
         self._over = True
-        for request in list(self._hooks):
-            self.let_go(request)
+        promotions = self.hooks.end()
         self._visit.answered = self._outgoing.begun
         self._newest.close()
         if self._heartbeat is not None:
             self._heartbeat.stop()
-        tasks = [*self._promotions, *self._outgoing.close()]
+        tasks = [*promotions, *self._outgoing.close()]
         if self._watch is not None:
             self._watch.cancel()
             tasks.append(self._watch)
@@ -296,7 +246,7 @@ class Held:
     def stop(self) -> None:
         """Cancel what still runs, and say so to the client: the server is going away."""
         self.hasten()
-        self._cancel(Reason.STOPPING)
+        self.hooks.cancel(Reason.STOPPING)
 
     def hasten(self) -> None:
         """Give the client no more than a moment to read what is left."""
@@ -310,17 +260,13 @@ class Held:
 
     def _leave(self) -> None:
         if self._exchange.leave():
-            self._cancel(Reason.LEFT)
-
-    def _cancel(self, reason: Reason) -> None:
-        for hook in self._hooks.values():
-            hook.cancel_now(reason)
+            self.hooks.cancel(Reason.LEFT)
 
     async def _watch_client(self) -> None:
         try:
             await left(self._visit.receive)
         except Exception:
-            self._cancel(Reason.LEFT)
+            self.hooks.cancel(Reason.LEFT)
             raise
         self._leave()
 

@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from functools import partial
+from collections.abc import Callable
 from typing import Protocol
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.task import Task
 from genmcp.errors import OutOfTurn, StoreError
-from genmcp.mux.calls import Reason
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.mux import Answer, Mux
 from genmcp.mux.task_sink import TaskSink
@@ -27,9 +26,6 @@ class Response(Protocol):
     def holds(self, request: Request) -> bool:
         """Whether the call still runs, and its client is still there."""
 
-    def cancel(self, request: Request, reason: Reason) -> None:
-        """Cancel the call, from any thread."""
-
     async def hand_out(self, request: Request, answer: Answer) -> None:
         """Send what answers the call while it runs on; from now on a disconnect means nothing."""
 
@@ -37,15 +33,20 @@ class Response(Protocol):
 class Patience:
     """What makes the call of *channel*, held in *response*, a task, while it runs on.
 
+    *stop* cancels it, from any thread.
+
     The order is that of DESIGN.md, "How long a call is held": the record is written first; a call
     that has ended meanwhile is answered plainly, one whose client has left is cancelled, and both
     leave no record; then the client gets the handle.
     """
 
-    def __init__(self, mux: Mux, response: Response, channel: Channel) -> None:
+    def __init__(
+        self, mux: Mux, response: Response, channel: Channel, stop: Callable[[], None]
+    ) -> None:
         self._mux = mux
         self._response = response
         self._channel = channel
+        self._stop = stop
         self._timer: asyncio.TimerHandle | None = None
         request = channel.request
         policy = request.route.policy
@@ -82,7 +83,7 @@ class Patience:
             return
         carrier.task, carrier.turn, carrier.promoted = task.id, task.turn, True
         channel.hand_over(TaskSink(self._mux.long, carrier))
-        tasks.stops(task.id, partial(self._response.cancel, request, Reason.ASKED))
+        tasks.stops(task.id, self._stop)
         await self._response.hand_out(request, self._mux.said(request, self._told(task)))
         if carrier.continuation is not None and carrier.continuation is not written:
             try:  # it went on while the record was written

@@ -18,7 +18,8 @@ from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
 from genmcp.transports.asgi import encoded, reply
-from genmcp.transports.held import Held, tool_of
+from genmcp.transports.held import Held
+from genmcp.transports.hooks import tool_of
 from genmcp.transports.listening import listen
 from genmcp.transports.steps import resume
 from genmcp.transports.visit import Visit
@@ -156,7 +157,7 @@ class Responder(msgspec.Struct, eq=False):
         except asyncio.CancelledError as error:
             cancelled = error
         try:
-            reason = held.let_go(request, cancelled)
+            reason = held.hooks.let_go(request, cancelled)
         finally:
             if channel.promoted:
                 await long.end(channel, answer.outcome)
@@ -201,7 +202,7 @@ class Responder(msgspec.Struct, eq=False):
     async def promote(self, channel: Channel) -> None:
         """Make the call of *channel* a task, while it runs on."""
         await asyncio.sleep(0)  # what answers it is held from now on
-        await self._holding().promote(channel.request)
+        await self._holding().hooks.promote(channel.request)
 
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
         """Send a request of the server's own, and return its result as JSON.

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
@@ -40,7 +41,7 @@ from genmcp.transports import legacy
 from genmcp.transports.asgi import Receive, Scope, Send
 from genmcp.transports.body import read_body
 from genmcp.transports.event_stream import EventStream, place
-from genmcp.transports.held import tool_of
+from genmcp.transports.hooks import tool_of
 from genmcp.transports.pace import Pace
 from genmcp.transports.visit import Visit
 from genmcp.wire import jsonrpc, sse
@@ -233,11 +234,9 @@ class _Call:
         Raises:
             Failure: the client answers with an error, or not in time.
         """
-        mux = self._visit.mux
-        asking = mux.long.asked.begin(self.session, self._visit.principal)
-        message = mux.encoder.request(request.revision, asking.id, method, params)
-        await _say(self._visit, self.session, message)
-        return await mux.long.asked.answer(asking)
+        visit = self._visit
+        say = partial(_say, visit, self.session)
+        return await visit.mux.long.asked.ask(request, visit.principal, method, params, say)
 
     @property
     def keep(self) -> Collection[str]:

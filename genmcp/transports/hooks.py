@@ -1,0 +1,81 @@
+"""The hooks of one response that wait: counted, found again, cancelled, perhaps made tasks."""
+
+import asyncio
+from functools import partial
+
+from genmcp.channel import Channel
+from genmcp.core.request import Request
+from genmcp.mux.calls import Hook, Reason
+from genmcp.protocol.tools import CallToolRequestParams
+from genmcp.transports.patience import Patience, Response
+from genmcp.transports.visit import Visit
+
+__all__ = ["Hooks", "tool_of"]
+
+
+def tool_of(request: Request) -> str | None:
+    """Return the name of the tool that *request* calls, if it calls one."""
+    params = request.params
+    return params.name if isinstance(params, CallToolRequestParams) else None
+
+
+class Hooks:
+    """The hooks of *response*, by their requests."""
+
+    __slots__ = ("_hooks", "_patience", "_promotions", "_response", "_visit")
+
+    def __init__(self, visit: Visit, response: Response) -> None:
+        self._visit = visit
+        self._response = response
+        self._hooks: dict[Request, Hook] = {}
+        self._patience: dict[Request, Patience] = {}
+        self._promotions: list[asyncio.Task[None]] = []
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._hooks
+
+    def hold(self, channel: Channel) -> None:
+        """Take in that the hook of *channel* waits for something, in the running asyncio.Task."""
+        request, mux = channel.request, self._visit.mux
+        self._hooks[request] = hook = Hook(request)
+        if request.route is not None:
+            stop = partial(hook.cancel, Reason.ASKED)
+            self._patience[request] = Patience(mux, self._response, channel, stop)
+        mux.held.take(principal=self._visit.principal, tool=tool_of(request))
+        if request.session is not None:
+            mux.calls.add(request.session, hook)
+
+    def let_go(
+        self, request: Request, cancelled: asyncio.CancelledError | None = None
+    ) -> Reason | None:
+        """Take in that a hook has ended; return why it was cancelled, if it was.
+
+        Raises:
+            asyncio.CancelledError: somebody else has cancelled the asyncio.Task it ran in.
+        """
+        hook = self._hooks.pop(request, None)
+        if hook is None:
+            return None
+        mux = self._visit.mux
+        mux.held.leave(principal=self._visit.principal, tool=tool_of(request))
+        if request.session is not None:
+            mux.calls.discard(request.session, hook)
+        patience = self._patience.pop(request, None)
+        if patience is not None:
+            self._promotions += patience.end()
+        return hook.end(cancelled)
+
+    async def promote(self, request: Request) -> None:
+        """Make the call of *request* a task now."""
+        await self._patience[request].promote()
+
+    def cancel(self, reason: Reason) -> None:
+        """Cancel what has not ended, from its own loop."""
+        for hook in self._hooks.values():
+            hook.cancel_now(reason)
+
+    def end(self) -> list["asyncio.Task[None]"]:
+        """Let go of what is left, and return what is still to be waited for."""
+        for request in list(self._hooks):
+            self.let_go(request)
+        return self._promotions
