@@ -60,15 +60,15 @@ class Inbox:
             self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     async def send(self, node: str, message: msgspec.Struct) -> None:
-        """Tell *node*, or EVERYBODY.
+        """Tell *node*, or EVERYBODY; this one at once, and perhaps twice.
 
         Raises:
             StoreError: it cannot be told.
         """
         kind = type(message).__name__
+        if node in (self.node, EVERYBODY):
+            self._takers[kind][1](message)
         if node == self.node or not self._store.shared:
-            if node in (self.node, EVERYBODY):
-                self._takers[kind][1](message)
             return
         letter = msgspec.msgpack.encode(_Letter(node, kind, msgspec.msgpack.encode(message)))
         await self._store.apply(Append(self._log, letter, ttl=self._ttl, keep=self._keep))

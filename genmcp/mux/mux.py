@@ -41,6 +41,7 @@ from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
 from genmcp.mux.long_calls import LongCalls
 from genmcp.mux.occupancy import Occupancy
+from genmcp.mux.peers import Peers
 from genmcp.mux.replay import Replay
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.storage import Storage, storage_of
@@ -153,9 +154,10 @@ class Mux:
         )
         self.streams = Occupancy("streams", bounds.streams, principal=bounds.streams_of_principal)
         self.calls = Calls()
+        self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)
         self.threads = Threads(bounds.threads, bounds.waiting)
         self.long = LongCalls(self, engine, storage, seal, audience)
-        self._task_methods = TaskMethods(self.long.tasks, self.encoder)
+        self.task_methods = TaskMethods(self.long.tasks, self.encoder, most=bounds.subscriptions)
         self.observers = Observers(telemetry)
         if self.observers:  # decided here, once: who gives none pays nothing
             self.answer = self._observed  # type: ignore[method-assign]
@@ -178,8 +180,7 @@ class Mux:
 
     async def end_session(self, session: Session) -> None:
         """End *session*: its calls are cancelled, its streams end, its id is worth nothing."""
-        self.sessions.end(session)
-        self.calls.cancel(session.key)
+        await self.peers.end(session)
         await self.listeners.end(session.key)
 
     async def answer(self, request: Request, channel: Channel) -> Answer:
@@ -243,7 +244,7 @@ class Mux:
         if method in _OWN:
             return await _OWN[method](self, request, channel)
         if method in _TASKS:
-            return await self._task_methods.answer(request, channel)
+            return await self.task_methods.answer(request, channel)
         if method in _LISTS:
             cursor = request.params.cursor  # type: ignore[attr-defined]  # a list's params
             if cursor is not None:
@@ -333,6 +334,7 @@ class Mux:
         can go on serving: a host may be started a second time.
         """
         await self.long.aclose()
+        await self.peers.aclose()
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()

@@ -102,9 +102,9 @@ class Sessions:
                 "and one that is started again, need one secret (secret= or GENMCP_SECRET)"
             )
 
-    def end(self, session: Session) -> None:
-        """End *session* for good."""
-        self._revoked.add(session, until=session.issued + self._lifetime)
+    def end(self, key: str, issued: float) -> None:
+        """End the session *key*, which began at *issued*, for good."""
+        self._revoked.add(key, issued, until=issued + self._lifetime)
 
     async def set_level(self, key: str, level: LoggingLevel) -> None:
         """Keep the least severe level that session *key* wants to hear of."""
@@ -132,12 +132,12 @@ class _Revoked:
     def __contains__(self, session: Session) -> bool:
         return session.issued <= self._all_before or session.key in self._until
 
-    def add(self, session: Session, *, until: float) -> None:
-        """Remember that *session*, which would live until then, has ended."""
+    def add(self, key: str, issued: float, *, until: float) -> None:
+        """Remember that the session *key*, which would live until then, has ended."""
         now = time.time()
         while self._until and next(iter(self._until.values()))[1] <= now:
             self._until.popitem(last=False)
-        self._until[session.key] = (session.issued, until)
+        self._until[key] = (issued, until)
         while len(self._until) > self._most:
             _, (issued, _) = self._until.popitem(last=False)
             self._all_before = max(self._all_before, issued)

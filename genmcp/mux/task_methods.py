@@ -1,6 +1,7 @@
 """The methods of the tasks extension: SEP-2663."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -10,25 +11,32 @@ from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Done, Outcome
 from genmcp.core.request import Request
 from genmcp.core.task import Asking, Task
-from genmcp.errors import ArgumentFaults, MissingCapability
+from genmcp.errors import ArgumentFaults, MissingCapability, Overloaded, TaskNotFound
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.tasks import Tasks, result_of, shown
 from genmcp.protocol.capabilities import TASKS
+from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.tasks import PROGRESS, DetailedTask
+from genmcp.protocol.tasks import PROGRESS, DetailedTask, TaskStatusNotificationParams
 from genmcp.question.packing import unpack
 from genmcp.wire.encoder import Encoder
 
-__all__ = ["TaskMethods"]
+__all__ = ["TASKS_CHANGED", "TaskMethods", "detailed_of", "status_of"]
+
+TASKS_CHANGED: Final = "notifications/tasks"
 
 
 class TaskMethods:
-    """What answers `tasks/get`, `tasks/update` and `tasks/cancel`."""
+    """What answers `tasks/get`, `tasks/update` and `tasks/cancel`.
 
-    def __init__(self, tasks: Tasks, encoder: Encoder) -> None:
+    most: how many tasks one stream hears of.
+    """
+
+    def __init__(self, tasks: Tasks, encoder: Encoder, *, most: int) -> None:
         self._tasks = tasks
         self._encoder = encoder
+        self._most = most
 
     async def answer(self, request: Request, channel: Channel) -> Result:
         """Answer *request*.
@@ -44,7 +52,8 @@ class TaskMethods:
     async def get(self, request: Request, channel: Channel) -> Result:
         """Tell how a task stands."""
         params: Any = request.params
-        return self.detailed(await self._tasks.jobs.get(params.task_id, channel.principal))
+        task = await self._tasks.jobs.get(params.task_id, channel.principal)
+        return detailed_of(task, self._encoder)
 
     async def update(self, request: Request, channel: Channel) -> Result:
         """Take answers in. Those that are none are left out, so that they are asked for again."""
@@ -62,21 +71,58 @@ class TaskMethods:
         await self._tasks.cancel(params.task_id, channel.principal)
         return Result()
 
-    def detailed(self, task: Task) -> DetailedTask:
-        """Return how *task* stands, for its client."""
-        members = shown(task)
-        if task.progress is not None:
-            numbers = {"progress": task.progress, "total": task.total}
-            members["meta"] = {PROGRESS: {k: v for k, v in numbers.items() if v is not None}}
-        if task.error is not None:
-            members["error"] = msgspec.Raw(task.error)
-        elif task.result is not None:
-            result = result_of(task, "tools/call")
-            members["result"] = msgspec.Raw(self._encoder.result(LATEST, result))
-        elif isinstance(task.work, Asking) and task.status == "input_required":
-            asked = task.work.missing.items()
-            members["input_requests"] = {name: msgspec.Raw(each) for name, each in asked}
-        return DetailedTask(**members)
+    async def heard(self, request: Request, principal: str | None) -> list[str]:
+        """Return those of the tasks *request* wants to hear of that there are for *principal*.
+
+        Raises:
+            MissingCapability: the client did not declare the extension.
+            Overloaded: it wants to hear of too many.
+        """
+        params: Any = request.params
+        wanted = params.notifications.task_ids
+        if not wanted:
+            return []
+        if not has_tasks(request):
+            raise MissingCapability({"extensions": {TASKS: {}}})
+        if len(wanted) > self._most:
+            raise Overloaded(
+                f"A stream hears of at most {self._most} tasks (limit: subscriptions)", status=429
+            )
+        known = []
+        for id in dict.fromkeys(wanted):
+            with suppress(TaskNotFound):
+                known.append((await self._tasks.jobs.get(id, principal)).id)
+        return known
+
+
+def detailed_of(task: Task, encoder: Encoder) -> DetailedTask:
+    """Return how *task* stands, for its client."""
+    return DetailedTask(**_members(task, encoder))
+
+
+def status_of(
+    task: Task, encoder: Encoder, subscription: RequestId
+) -> TaskStatusNotificationParams:
+    """Return the same as a notification on the stream of *subscription*."""
+    members = _members(task, encoder)
+    members["meta"] = {**(members.get("meta") or {}), SUBSCRIPTION_ID: subscription}
+    return TaskStatusNotificationParams(**members)
+
+
+def _members(task: Task, encoder: Encoder) -> dict[str, Any]:
+    members = shown(task)
+    if task.progress is not None:
+        numbers = {"progress": task.progress, "total": task.total}
+        members["meta"] = {PROGRESS: {k: v for k, v in numbers.items() if v is not None}}
+    if task.error is not None:
+        members["error"] = msgspec.Raw(task.error)
+    elif task.result is not None:
+        result = result_of(task, "tools/call")
+        members["result"] = msgspec.Raw(encoder.result(LATEST, result))
+    elif isinstance(task.work, Asking) and task.status == "input_required":
+        asked = task.work.missing.items()
+        members["input_requests"] = {name: msgspec.Raw(each) for name, each in asked}
+    return members
 
 
 def _good(continuation: Continuation, responses: Mapping[str, msgspec.Raw]) -> dict[str, Outcome]:

@@ -16,12 +16,16 @@ __all__ = [
 
 
 class SubscriptionFilter(Value, kw_only=True):
-    """Which notifications a stream carries; *resource_subscriptions* are URIs."""
+    """Which notifications a stream carries; *resource_subscriptions* are URIs.
+
+    *task_ids* are those of the tasks extension (SEP-2663, "Task Status Notifications").
+    """
 
     tools_list_changed: bool | None = None
     prompts_list_changed: bool | None = None
     resources_list_changed: bool | None = None
     resource_subscriptions: Sequence[str] | None = None
+    task_ids: Sequence[str] | None = None
 
 
 class SubscriptionsListenRequestParams(RequestParams):

@@ -119,6 +119,7 @@ def _session(visit: Visit) -> Session:
         raise NotAllowed(
             "This method needs a session (Mcp-Session-Id), which initialize begins", "POST"
         )
+    visit.mux.peers.open()
     return visit.mux.sessions.open(id.strip().decode("latin-1"), visit.principal)
 
 
@@ -170,7 +171,7 @@ async def take(visit: Visit, session: Session, message: Message) -> None:
         # 2025-11-25, cancellation, "Error Handling": a malformed one is ignored.
         with suppress(McpError):
             params: CancelledNotificationParams = params_of(_CANCELLED, message)
-            visit.mux.calls.cancel(session.key, params.request_id)
+            await visit.mux.peers.cancel(session.key, params.request_id)
 
 
 _CANCELLED = REVISION.methods["notifications/cancelled"]

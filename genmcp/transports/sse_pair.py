@@ -105,7 +105,7 @@ class SsePair:
             try:
                 await EventStream(visit).serve(mux.listeners.listen(session, opening=opening))
             finally:
-                mux.sessions.end(session)
+                mux.sessions.end(session.key, session.issued)
                 for call in self._calls.get(session.key, ()):
                     call.leave()
                 with suppress(StoreError):

@@ -61,7 +61,7 @@ def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
     found = made(session=100)
     session, id = begin(found, clock)
 
-    found.end(session)
+    found.end(session.key, session.issued)
     assert not is_open(found, id)
     clock.now += 99
     assert not is_open(found, id)
@@ -74,10 +74,10 @@ def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: Clock)
     found = made(session=10)
     for _ in range(5):
         session, _ = begin(found, clock)
-        found.end(session)
+        found.end(session.key, session.issued)
     clock.now += 100
     session, _ = begin(found, clock)
-    found.end(session)
+    found.end(session.key, session.issued)
 
     assert [session.key] == list(found._revoked._until)
 
@@ -90,7 +90,7 @@ def test_past_the_bound_everything_older_counts_as_ended(clock: Clock) -> None:
     _, newest_id = begin(found, clock)
 
     for session, _ in ended:
-        found.end(session)
+        found.end(session.key, session.issued)
 
     assert [False] * 3 == [is_open(found, id) for _, id in ended]
     assert not is_open(found, oldest_id)  # begun before the one that was forgotten

@@ -291,14 +291,16 @@ async def test_memory_deliveries_are_bounded() -> None:
 async def test_memory_deliveries_forget_the_leases_that_were_renewed(clock: Clock) -> None:
     """A delivery that is renewed a thousand times weighs no more than another."""
     deliveries = MemoryStore(clock=clock).deliveries
-    await deliveries.put("due")
-    await deliveries.put("a")
+    await deliveries.put("held")
     await deliveries.claim(["default"], "n1", 30, 1)
+    await deliveries.put("due")
     for number in range(1000):
-        await deliveries.renew("n1", ["due"], 1e6 + number)
+        await deliveries.renew("n1", ["held"], 1e6 + number)
     (queue,) = deliveries._queues.values()
 
     assert len(queue._deadlines._heap) < 100
     assert 0 == await deliveries.next_due(["default"])
-    await deliveries.cancel("a")
+    await deliveries.cancel("due")
     assert 1e6 + 999 == await deliveries.next_due(["default"])
+    await deliveries.renew("n1", ["held"], 2e6)
+    assert 2e6 == await deliveries.next_due(["default"])

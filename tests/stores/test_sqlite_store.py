@@ -272,6 +272,34 @@ async def test_sqlite_store_is_used_on_both_sides_of_a_fork(opened: Opened, path
     assert 5 == len(await opened().read("log"))
 
 
+FORKS_UNDER_A_FOLLOWER = """
+async def main():
+    store, other = SQLiteStore(path), SQLiteStore(path)
+    followed = store.follow("log")
+    for number in range(5):
+        waiting = asyncio.ensure_future(anext(followed))
+        await asyncio.sleep(0.05)
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        await other.apply(Append("log", b"%d" % number, ttl=60))
+        say((await waiting).data.decode())
+    await followed.aclose()
+    await store.aclose()
+    await other.aclose()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+async def test_sqlite_follower_goes_on_after_a_fork(path: Path) -> None:
+    """The process that forks has to connect again, and misses nothing that others wrote."""
+    async with python(FORKS_UNDER_A_FOLLOWER, path) as process:
+        assert ["0", "1", "2", "3", "4"] == await ended(process)
+
+
 async def test_sqlite_store_is_made_by_many_processes_at_once(path: Path) -> None:
     """Those that start together agree on who makes the tables."""
     script = "asyncio.run(SQLiteStore(path).apply(Append('log', b'', ttl=60)))"

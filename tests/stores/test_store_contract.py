@@ -440,6 +440,13 @@ async def test_follow_waits_for_a_log_that_does_not_exist(store: Store) -> None:
         assert [b"1"] == await waiting
 
 
+async def test_follow_replays_a_long_log(store: Store) -> None:
+    """However many events there are, a follower gets them all."""
+    await store.apply(*(Append("log", b"%d" % number, ttl=60) for number in range(250)))
+    async with aclosing(store.follow("log")) as followed:
+        assert [b"%d" % number for number in range(250)] == await take(followed, 250)
+
+
 async def test_follow_gives_every_event_once_while_appends_race(store: Store) -> None:
     """Followers that join before, amid and after racing appends see the same log."""
     writers, each = 5, 40

@@ -49,14 +49,18 @@ def connect(path: Path, *, busy_timeout: float, max_bytes: int | None = None) ->
     connection = sqlite3.connect(
         path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
     )
-    # A killed process loses nothing; a power cut may lose what was committed last.
-    connection.execute("PRAGMA synchronous=NORMAL")
-    connection.execute("PRAGMA temp_store=MEMORY")
-    if max_bytes is None:
-        connection.execute("PRAGMA query_only=ON")
-    else:
-        (page,) = connection.execute("PRAGMA page_size").fetchone()
-        connection.execute(f"PRAGMA max_page_count={max(1, max_bytes // page)}")
+    try:
+        # A killed process loses nothing; a power cut may lose what was committed last.
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA temp_store=MEMORY")
+        if max_bytes is None:
+            connection.execute("PRAGMA query_only=ON")
+        else:
+            (page,) = connection.execute("PRAGMA page_size").fetchone()
+            connection.execute(f"PRAGMA max_page_count={max(1, max_bytes // page)}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

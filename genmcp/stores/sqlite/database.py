@@ -125,6 +125,7 @@ class Database:
     # In the reader's thread
 
     def _to_read(self) -> Connection:
+        self.watch.forget()  # each connection counts the file's versions for itself
         return self._connect(None)
 
     def _patience(self) -> float | None:

@@ -64,10 +64,14 @@ class Watch:
         with self._lock:
             self._wake(self._by_log, news=True)
 
+    def forget(self) -> None:
+        """Take nothing for known: the next look wakes everybody."""
+        self._version = self._seen = None
+
     def look(self, connection: Connection) -> None:
         """Wake whom the commits concern that are not known yet: those of other processes."""
         if not self.wanted:
-            self._version = self._seen = None
+            self.forget()
             return
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version == self._version:

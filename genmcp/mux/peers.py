@@ -1,0 +1,81 @@
+"""What becomes of a session in one process, and has to be known in the others too."""
+
+import logging
+
+import msgspec
+
+from genmcp.core.session import Session
+from genmcp.errors import StoreError
+from genmcp.mux.calls import Calls
+from genmcp.mux.inbox import EVERYBODY, Inbox
+from genmcp.mux.limits import Limits
+from genmcp.mux.sessions import Sessions
+from genmcp.protocol.meta import RequestId
+from genmcp.stores.store import Store
+
+__all__ = ["Peers"]
+
+logger = logging.getLogger("genmcp")
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
+    """A call of a session is not wanted any more; id None: none of its calls is."""
+
+    session: str
+    id: RequestId | None
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """A session has ended, which began at *issued*, Unix time."""
+
+    session: str
+    issued: float
+
+
+class Peers:
+    """The processes that serve the same *audience* from one store, this one among them.
+
+    What they tell of a call is kept for as long as a stream is; that a session has ended, for as
+    long as it would have lived.
+    """
+
+    def __init__(
+        self, store: Store, audience: str, limits: Limits, sessions: Sessions, calls: Calls
+    ) -> None:
+        self._sessions = sessions
+        self._calls = calls
+        self._now = Inbox(store, f"calls:{audience}", ttl=limits.replay, keep=limits.replay_events)
+        self._for_long = Inbox(store, f"ended:{audience}", ttl=limits.session, keep=limits.revoked)
+        self._now.take(Cancel, self._cancelled)
+        self._for_long.take(Ended, self._ended)
+
+    def open(self) -> None:
+        """Begin to hear what the others tell, if there may be others."""
+        self._now.open()
+        self._for_long.open()
+
+    async def cancel(self, session: str, id: RequestId) -> None:
+        """Cancel the call *id* of *session*, wherever it runs."""
+        await self._tell(self._now, Cancel(session, id))
+
+    async def end(self, session: Session) -> None:
+        """End *session* everywhere: its calls are cancelled, its id is worth nothing."""
+        await self._tell(self._for_long, Ended(session.key, session.issued))
+
+    async def aclose(self) -> None:
+        """Hear no more."""
+        await self._now.aclose()
+        await self._for_long.aclose()
+
+    async def _tell(self, inbox: Inbox, message: Cancel | Ended) -> None:
+        try:
+            await inbox.send(EVERYBODY, message)
+        except StoreError as error:
+            logger.warning("the other processes are not told of a session: %s", error)
+
+    def _cancelled(self, message: Cancel) -> None:
+        self._calls.cancel(message.session, message.id)
+
+    def _ended(self, message: Ended) -> None:
+        self._sessions.end(message.session, message.issued)
+        self._calls.cancel(message.session)

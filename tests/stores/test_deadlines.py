@@ -1,0 +1,52 @@
+"""When to look at what runs out."""
+
+from math import inf
+
+from genmcp.stores.deadlines import Deadlines
+
+
+class Held:
+    """Something with a deadline."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+
+
+def test_deadlines_come_up_in_order_when_they_are_due() -> None:
+    """Each once, and what never runs out does not."""
+    held = {"late": Held(20), "ever": Held(inf), "soon": Held(10)}
+    deadlines = Deadlines(held)
+    for name, it in held.items():
+        deadlines.add(name, it.deadline)
+
+    assert [] == deadlines.due(9)
+    assert ["soon"] == deadlines.due(19)
+    assert ["late"] == deadlines.due(100)
+    assert [] == deadlines.due(inf)
+
+
+def test_deadlines_know_the_next_that_still_counts() -> None:
+    """What is gone, or was put off, is passed over."""
+    held = {"gone": Held(1), "put off": Held(2)}
+    deadlines = Deadlines(held)
+    for name, it in held.items():
+        deadlines.add(name, it.deadline)
+    del held["gone"]
+    held["put off"].deadline = 30
+    deadlines.add("put off", 30)
+
+    assert 30 == deadlines.next()
+    held.clear()
+    assert inf == deadlines.next()
+
+
+def test_deadlines_that_change_often_weigh_no_more() -> None:
+    """The heap is bounded by what is held, not by how often it changed."""
+    held = {"it": Held(0)}
+    deadlines = Deadlines(held)
+    for deadline in range(1000):
+        held["it"].deadline = deadline
+        deadlines.add("it", deadline)
+
+    assert 999 == deadlines.next()
+    assert len(deadlines.due(inf)) < 70
