@@ -1,29 +1,24 @@
 """Tools made from plain functions."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import partial
-from typing import Any, Literal, TypedDict, TypeVar, get_origin, is_typeddict, overload
+from typing import Any, Final, Literal, TypedDict, TypeVar, get_origin, is_typeddict, overload
 
 import msgspec
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
 from genmcp.content import CONTENT
-from genmcp.errors import ConfigurationError
+from genmcp.decorator import Decorated, Decorator
 from genmcp.hook import Visible
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.result import CacheScope
 from genmcp.protocol.tools import ToolAnnotations
-from genmcp.signature import Signature, check_bound, name_of
 from genmcp.tool import Call, Tool, ToolRoute
 
 __all__ = ["tool", "tool_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_MARK = "__genmcp_tool__"
 
 
 class Attributes(TypedDict, total=False):
@@ -63,9 +58,7 @@ def tool(function: Any = None, /, **attributes: Any) -> Any:
         ConfigurationError: it is not a function, a parameter cannot be passed by name, a type is
             not JSON, or an attribute is wrong.
     """
-    if function is None:
-        return partial(_marked, attributes)
-    return _marked(attributes, function)
+    return _TOOL.decorate(function, attributes)
 
 
 def tool_of(function: Any) -> Tool[Any]:
@@ -74,40 +67,24 @@ def tool_of(function: Any) -> Tool[Any]:
     Raises:
         ConfigurationError: it is not under `@tool`, or is a method without its instance.
     """
-    made = getattr(function, _MARK, None)
-    if not isinstance(made, FunctionTool):
-        raise ConfigurationError(
-            f"{function!r} is not a tool: give a Tool class, an instance, or a function under @tool"
-        )
-    if made.function is not function:  # a method of an instance, or what another decorator made
-        made = _made(function, made.attributes)
-    check_bound(function)
-    return made
+    return _TOOL.made_of(function)
 
 
 class FunctionTool(Tool[Any]):
     """A tool whose arguments are a function's parameters."""
 
-    def __init__(self, function: Callable[..., Any], attributes: Mapping[str, Any]) -> None:
-        self.function = function
-        self.attributes = attributes
-        self.__name__ = name_of(function)
-        if unknown := attributes.keys() - Attributes.__annotations__.keys():
-            raise ConfigurationError(
-                f"{self.__name__}: @tool takes no {', '.join(sorted(unknown))}"
-            )
-        self._signature = Signature.of(function, decorator="@tool")
-        self.name = function.__name__
-        self.description = inspect.getdoc(function) or None
-        self.input_schema = self._signature.arguments
-        if _is_data(self._signature.returned):
-            self.output_schema = self._signature.returned
-        for key, value in attributes.items():
-            setattr(self, key, value)
+    def __init__(self, decorated: Decorated) -> None:
+        self.decorated = decorated
+        self._function = decorated.function
+        self._given = decorated.signature.given
+        self.input_schema = decorated.signature.arguments
+        if _is_data(decorated.signature.returned):
+            self.output_schema = decorated.signature.returned
+        decorated.describe(self)
 
     def call(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return self.function(**self._signature.given(request.arguments, channel))
+        return self._function(**self._given(request.arguments, channel))
 
 
 class AsyncFunctionTool(FunctionTool):
@@ -115,21 +92,17 @@ class AsyncFunctionTool(FunctionTool):
 
     async def call(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return await self.function(**self._signature.given(request.arguments, channel))
+        return await self._function(**self._given(request.arguments, channel))
 
 
-def _marked(attributes: Mapping[str, Any], function: Any) -> Any:
-    if not inspect.isfunction(function):
-        raise ConfigurationError(f"@tool is for functions, not for {function!r}")
-    setattr(function, _MARK, _made(function, attributes))
-    return function
-
-
-def _made(function: Callable[..., Any], attributes: Mapping[str, Any]) -> FunctionTool:
-    kind = AsyncFunctionTool if inspect.iscoroutinefunction(function) else FunctionTool
-    made = kind(function, attributes)
-    ToolRoute.of(made)  # so that what is wrong is told where it stands
-    return made
+_TOOL: Final = Decorator(
+    name="tool",
+    attributes=frozenset(Attributes.__annotations__),
+    of_def=FunctionTool,
+    of_async=AsyncFunctionTool,
+    check=ToolRoute.of,
+    others="a Tool class, an instance",
+)
 
 
 def _is_data(hint: Any) -> bool:

@@ -26,7 +26,7 @@ from typing_extensions import TypeVar
 from genmcp.channel import Channel
 from genmcp.content import json_of, to_result
 from genmcp.continuation import Continue
-from genmcp.core.continuation import Continuation
+from genmcp.continuing import ContinuingRoute, check_goes_on
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.errors import (
@@ -55,7 +55,6 @@ from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinitio
 from genmcp.schema.arguments import Arguments, arguments_of
 from genmcp.schema.of_type import schema_of
 from genmcp.schema.schema import Formats, Schema
-from genmcp.server import Route
 
 __all__ = ["Call", "Tool", "ToolRoute"]
 
@@ -154,6 +153,9 @@ class Tool(Generic[A]):
         said = said_by(cls, _SAID)
         _check(cls.__name__, said)
         _schemas(cls.__name__, said.get("input_schema"), said.get("output_schema"))
+        check_goes_on(
+            f"{cls.__name__}.call", cls.call, goes_on=cls.continue_ is not Tool.continue_
+        )
 
     def validate(self, request: Call[A], channel: Channel) -> Any:
         """Return the call as `call` should see it.
@@ -197,7 +199,7 @@ class Tool(Generic[A]):
         return True
 
 
-class ToolRoute(Route, frozen=True, kw_only=True):
+class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
     """A tool made ready once, so that a call costs only what its message needs."""
 
     tool: Tool[Any]
@@ -206,7 +208,6 @@ class ToolRoute(Route, frozen=True, kw_only=True):
     output: Schema | None
     validates: bool
     is_async: bool
-    continues: Hook | None
     cancels: Hook | None
 
     @classmethod
@@ -230,6 +231,8 @@ class ToolRoute(Route, frozen=True, kw_only=True):
         definition = _definition(owner, tool, arguments, output)
         policy = Policy.of(owner, tool, definition.annotations)
         return cls(
+            owner=owner,
+            place=f"tool {tool.name!r}",
             tool=tool,
             definition=definition,
             arguments=arguments,
@@ -259,35 +262,30 @@ class ToolRoute(Route, frozen=True, kw_only=True):
         if type(value) is str and self.output is None:
             return CallToolResult(content=[TextContent(value)])
         if type(value) is Continue:
-            return self._continued("call", value, call)
-        return self._checked("call", value)
+            return self.waiting("call", value, request, call.arguments)
+        return self.result_of("call", value, request)
 
-    async def resume(
-        self, continuation: Continuation, outcome: Outcome, channel: Channel
-    ) -> CallToolResult | Continue:
-        """Go on with a call that has waited.
+    async def seen(self, request: Request, channel: Channel) -> Any:
+        """Return the arguments of *request*, as `validate` leaves them."""
+        call = self._call(request)
+        if self.validates:
+            call = await self._validated(call, channel)
+        return call.arguments
 
-        Its arguments are looked at again where the request is not the one that `call` has seen.
-        """
-        if self.continues is None:
-            raise ContractError(f"{_owner(self.tool)} has no continue_")
-        request = channel.request
-        if request.arguments is None:
-            call = self._call(request)
-            if self.validates:
-                call = await self._validated(call, channel)
-            msgspec.structs.force_setattr(request, "arguments", call.arguments)
-        value = await self.continues(channel, continuation.tag, outcome, channel)
-        if value is None:
-            raise self._broken(
-                "continue_",
-                None,
-                f"nothing was said for tag {continuation.tag!r} and {type(outcome).__name__}; "
-                f"an empty result is []",
-            )
-        if type(value) is Continue:
-            return value
-        return self._checked("continue_", value)
+    def result_of(self, hook: str, value: Any, request: Request) -> CallToolResult:
+        """Return the result that *value* stands for; its data is as the output schema says."""
+        try:
+            result = to_result(value, structured=self.output is not None)
+        except ContractError as error:
+            raise self.broken(hook, value, str(error)) from error
+        if self.output is not None and not result.is_error:
+            if result.structured_content is msgspec.UNSET:
+                raise self.broken(hook, value, "an output_schema wants structured content")
+            text = json_of(result.structured_content)
+            faults = self.output.check(msgspec.json.decode(text), text)
+            if faults:
+                raise self.broken(hook, value, f"output_schema says: {'; '.join(faults)}")
+        return result
 
     async def cancelled(self, channel: Channel) -> None:
         """Let the tool know that the call of *channel* was cancelled."""
@@ -301,13 +299,6 @@ class ToolRoute(Route, frozen=True, kw_only=True):
             raise InvalidArguments(self.definition.name, error.faults) from None
         return Call(arguments, request)
 
-    def _continued(self, hook: str, value: Continue, call: Call[Any]) -> Continue:
-        if self.continues is None:
-            value.close()
-            raise self._broken(hook, value, "the tool has no continue_ that would go on")
-        msgspec.structs.force_setattr(call.request, "arguments", call.arguments)
-        return value
-
     async def _validated(self, call: Call[Any], channel: Channel) -> Call[Any]:
         try:
             validated = self.tool.validate(call, channel)
@@ -317,26 +308,8 @@ class ToolRoute(Route, frozen=True, kw_only=True):
             # SEP-1303: what the tool itself refuses is for the model to read as well.
             raise InvalidArguments(self.definition.name, [error.message], error.data) from error
         if not isinstance(validated, Call):
-            raise self._broken("validate", validated, "it must return the call")
+            raise self.broken("validate", validated, "it must return the call")
         return validated
-
-    def _checked(self, hook: str, value: Any) -> CallToolResult:
-        try:
-            result = to_result(value, structured=self.output is not None)
-        except ContractError as error:
-            raise self._broken(hook, value, str(error)) from error
-        if self.output is not None and not result.is_error:
-            if result.structured_content is msgspec.UNSET:
-                raise self._broken(hook, value, "an output_schema wants structured content")
-            text = json_of(result.structured_content)
-            faults = self.output.check(msgspec.json.decode(text), text)
-            if faults:
-                raise self._broken(hook, value, f"output_schema says: {'; '.join(faults)}")
-        return result
-
-    def _broken(self, hook: str, value: Any, why: str) -> ContractError:
-        where = f"{_owner(self.tool)}.{hook} (tool {self.definition.name!r})"
-        return ContractError(f"{where} returned {type(value).__name__}: {why}")
 
 
 _SAID = tuple(Tool.__annotations__)

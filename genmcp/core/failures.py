@@ -10,8 +10,10 @@ from genmcp.errors import (
     InternalError,
     InvalidArguments,
     McpError,
+    MissingCapability,
     Overloaded,
     ToolError,
+    Unable,
 )
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.revisions.revision import Revision
@@ -23,7 +25,7 @@ __all__ = ["is_expected", "outcome_of", "status_of"]
 def is_expected(error: BaseException) -> bool:
     """Whether *error* was raised to be shown, so that it needs no place in the log."""
     shown = isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
-    return shown or isinstance(error, Overloaded)
+    return shown or isinstance(error, Overloaded | Unable)
 
 
 def status_of(error: McpError, revision: Revision) -> int:
@@ -49,7 +51,10 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
         return _failed(error.message)
     if isinstance(error, McpError):
         return error
-    if isinstance(error, ToolError):
+    if isinstance(error, Unable) and request.revision.modern:
+        # 2026-07-28, basic, "_meta": MUST. Before, there is no error for it.
+        return MissingCapability(error.capabilities)
+    if isinstance(error, ToolError | Unable):
         return _failed(str(error)) if call else InternalError(str(error))
     if call and not isinstance(error, ContractError):
         return _failed(f"The tool failed unexpectedly (reference {reference}).")

@@ -27,6 +27,7 @@ __all__ = [
     "LOST",
     "Asking",
     "Awaiting",
+    "End",
     "Ended",
     "Following",
     "Job",
@@ -40,7 +41,8 @@ __all__ = [
     "Working",
 ]
 
-Status: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
+End: TypeAlias = Literal["completed", "failed", "cancelled"]
+Status: TypeAlias = Literal["working", "input_required"] | End
 OnLost: TypeAlias = Literal["rerun", "fail"]
 
 LOST: Final = msgspec.json.encode(
@@ -108,6 +110,11 @@ class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
         """The questions that have no answer yet."""
         return {key: each for key, each in self.questions.items() if key not in self.answers}
 
+    @property
+    def outcome(self) -> bytes:
+        """What the call goes on with when all are answered: its answers, packed."""
+        return pack(Done({key: msgspec.Raw(self.answers[key]) for key in self.questions}))
+
 
 Work: TypeAlias = Running | Awaiting | Working | Following | Asking
 
@@ -137,6 +144,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created, updated, due: Unix time; *due* is when an engine was to deliver it.
     ttl: seconds it is kept without a change, None for ever. poll: seconds a client is to wait.
     on_lost: what happens when the worker of its job dies.
+    end: how it ended, None while it has not.
     message, progress, total: what the work said of itself last.
     step, continuation: of the call as it waits; no continuation while `call` itself runs.
     work: what it waits for, None when it is over.
@@ -155,7 +163,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ttl: float | None = None
     poll: float = 1.0
     on_lost: OnLost = "rerun"
-    status: Status = "working"
+    end: End | None = None
     message: str | None = None
     progress: float | None = None
     total: float | None = None
@@ -186,7 +194,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def over(self) -> bool:
         """Whether nothing can happen to it any more."""
-        return self.work is None
+        return self.end is not None
+
+    @property
+    def status(self) -> Status:
+        """What a client is told of it (SEP-2663, "Task Status")."""
+        if self.end is not None:
+            return self.end
+        asks = isinstance(self.work, Asking) and not self.settled
+        return "input_required" if asks else "working"
 
     @property
     def settled(self) -> bool:
@@ -232,10 +248,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         or one where the job is not to be run again, settle the work as Lost; what `continue_` kills
         that often ends.
         """
-        self._check("claim")
         left = self.held is not None
         crashed = self.crashes + left
-        task = replace(self, updated=now, turn=self.turn + 1, held=self.delivery, crashes=crashed)
+        task = self._next("claim", now, turn=self.turn + 1, held=self.delivery, crashes=crashed)
         if self.settled:
             return task._lost(now) if crashed > crashes else task
         if not isinstance(self.work, Working):  # to follow another's job once more harms nobody
@@ -246,8 +261,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def released(self, now: float) -> "Task":
         """Return it given back by its worker, which shuts down: that is no crash."""
-        self._check("release")
-        return replace(self, updated=now, held=None, due=now)
+        return self._next("release", now, held=None, due=now)
 
     def retried(self, now: float) -> "Task":
         """Return it waiting for the next attempt at its job.
@@ -259,31 +273,19 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not isinstance(work, Working) or self.settled or work.failures >= work.job.retries:
             raise OutOfTurn("retry", self.status)
         delay = work.job.backoff * 2**work.failures
-        return replace(
-            self,
-            updated=now,
-            due=now + delay,
-            held=None,
-            delivery=self.delivery + 1,
-            work=replace(work, failures=work.failures + 1),
-        )
+        return replace(self.resubmitted(now, delay), work=replace(work, failures=work.failures + 1))
 
     def resubmitted(self, now: float, delay: float) -> "Task":
         """Return it waiting for another delivery, *delay* seconds from now."""
-        self._check("resubmit")
-        return replace(self, updated=now, due=now + delay, held=None, delivery=self.delivery + 1)
+        return self._next("resubmit", now, due=now + delay, held=None, delivery=self.delivery + 1)
 
     def progressed(
         self, now: float, progress: float | None, total: float | None, message: str | None
     ) -> "Task":
-        """Return it with what its work says of itself; a message stays until there is another."""
-        self._check("progress")
-        return replace(
-            self,
-            updated=now,
-            progress=self.progress if progress is None else progress,
-            total=self.total if total is None else total,
-            message=self.message if message is None else message,
+        """Return it with what its work says of itself; None leaves what it said before."""
+        told = {"progress": progress, "total": total, "message": message}
+        return self._next(
+            "progress", now, **{key: each for key, each in told.items() if each is not None}
         )
 
     def settled_with(self, outcome: bytes, now: float) -> "Task":
@@ -294,19 +296,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Raises:
             OutOfTurn: it has another one already, or is over.
         """
-        self._check("settle")
         if self.outcome == outcome:
             return self
         if self.settled:
             raise OutOfTurn("settle", "settled")
-        return replace(self, updated=now, status="working", outcome=outcome, crashes=0)
+        return self._next("settle", now, outcome=outcome, crashes=0)
 
     def taken_over(self, now: float) -> "Task":
         """Return it as the next delivery finds it; whoever worked on it is refused from now on."""
-        self._check("take over")
-        return replace(
-            self, updated=now, due=now, held=None, turn=self.turn + 1, delivery=self.delivery + 1
-        )
+        return replace(self.resubmitted(now, 0.0), turn=self.turn + 1)
 
     def parked(self, parked: Parked, now: float) -> "Task":
         """Return it waiting for what its hook gave.
@@ -314,22 +312,18 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Raises:
             OutOfTurn: it is over, or has come to that step already.
         """
-        self._check("park")
         if self.continuation and parked.step <= self.step:
             raise OutOfTurn(f"step {parked.step}", f"step {self.step}")
-        asking = isinstance(parked.work, Asking)
-        # What `continue_` itself awaits is still in the hands of the worker that runs it.
-        held = self.held if isinstance(parked.work, Awaiting) else None
-        return replace(
-            self,
-            updated=now,
+        return self._next(
+            "park",
+            now,
             due=now,
-            status="input_required" if asking else "working",
             step=parked.step,
             continuation=parked.continuation,
             work=parked.work,
             delivery=self.delivery + 1,
-            held=held,
+            # What `continue_` itself awaits is still in the hands of the worker that runs it.
+            held=self.held if isinstance(parked.work, Awaiting) else None,
             crashes=0,
             outcome=None,
         )
@@ -347,21 +341,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not new:
             return self
         asking = replace(self.work, answers={**self.work.answers, **new})
-        task = replace(self, updated=now, work=asking)
-        if asking.missing:
-            return task
-        given = {key: msgspec.Raw(asking.answers[key]) for key in asking.questions}
-        return task.settled_with(pack(Done(given)), now).taken_over(now)
+        task = self._next("answer", now, work=asking)
+        return task if asking.missing else task.settled_with(asking.outcome, now).taken_over(now)
 
     def ended(self, ended: Ended, now: float) -> "Task":
         """Return it with its result or error."""
-        self._check("end")
-        status: Status = "completed" if ended.error is None else "failed"
-        return self._ended(status, now, ended)
+        return self._ended("completed" if ended.error is None else "failed", now, ended)
 
     def cancelled(self, now: float) -> "Task":
         """Return it cancelled; whatever comes of its work later is refused."""
-        self._check("cancel")
         return self._ended("cancelled", now, Ended())
 
     def left(self, now: float) -> "Task":
@@ -381,11 +369,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def _lost(self, now: float) -> "Task":
         return self._ended("failed", now, Ended(error=LOST))
 
-    def _ended(self, status: Status, now: float, ended: Ended) -> "Task":
-        return replace(
-            self,
-            updated=now,
-            status=status,
+    def _ended(self, end: End, now: float, ended: Ended) -> "Task":
+        return self._next(
+            "end",
+            now,
+            end=end,
             continuation=b"",
             work=None,
             held=None,
@@ -394,9 +382,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             error=ended.error,
         )
 
-    def _check(self, step: str) -> None:
+    def _next(self, step: str, now: float, /, **changes: Any) -> "Task":
         if self.over:
             raise OutOfTurn(step, self.status)
+        return replace(self, updated=now, **changes)
 
 
 _LOST: Final = pack(Failed(Lost()))

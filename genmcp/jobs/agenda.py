@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
-from genmcp.core.task import Ended, Following, Parked, Task, Work
-from genmcp.errors import OutOfTurn
+from genmcp.core.task import Ended, Following, Parked, Ref, Task, Work
+from genmcp.errors import OutOfTurn, TaskNotFound
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.nodes import Nodes
 from genmcp.jobs.records import Records
@@ -66,6 +66,24 @@ class Agenda:
         """
         return await self.records.change_at(id, turn, lambda task, now: task.ended(ended, now))
 
+    async def settle(self, id: str, ref: Ref, outcome: bytes) -> Task | None:
+        """End the wait of a task for somebody else's job; return it as it was, None if it has none."""
+        was: Task | None = None
+
+        def settled(task: Task, now: float) -> Task:
+            nonlocal was
+            waits = task.work == Following(ref) and not task.settled
+            was = task if waits else None
+            return task.settled_with(outcome, now).taken_over(now) if waits else task
+
+        try:
+            task = await self.records.change(id, settled)
+        except TaskNotFound:
+            return None
+        if was is not None:
+            await self.submit(task)
+        return was
+
     async def submit(self, task: Task) -> None:
         """Have the task's next step delivered when it is due."""
         if task.lives_in is not None:
@@ -88,7 +106,8 @@ class Agenda:
         """Do what a process that died had left to others, if it did; return the task then."""
         if task.lives_in is not None and not await self.nodes.lives(task.lives_in):
             return await self.leave(task)
-        if task.delivered and self._clock() > task.due + self.nodes.lease / 2:
+        # Whatever is held is redelivered by the engine itself.
+        if task.delivered and task.held is None and self._clock() > task.due + self.nodes.lease / 2:
             await self.submit(task)
         return task
 

@@ -4,9 +4,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from genmcp.core.outcome import Failed, pack
 from genmcp.core.task import Job
@@ -14,13 +15,15 @@ from genmcp.errors import Cancelled, ContractError, OutOfTurn, TimedOut
 from genmcp.jobs.job import JobFunction, find
 from genmcp.jobs.outcomes import done, raised
 from genmcp.jobs.progress import Progress, Reporter, Write
-from genmcp.jobs.run import Run
+from genmcp.jobs.run import Reports, Run
 
-__all__ = ["Attempt", "Tried"]
+__all__ = ["Tried", "attempt"]
 
 logger = logging.getLogger("genmcp")
 
 _GRACE: Final = 5.0  # seconds that a function has for its end when it is cancelled
+
+InThread: TypeAlias = Callable[..., Awaitable[Any]]
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -34,80 +37,73 @@ class Tried(msgspec.Struct, frozen=True):
     progress: Progress = Progress()
 
 
-class Attempt:
-    """An attempt at *job*; *write* keeps its progress, *in_thread* runs what blocks."""
+async def attempt(
+    job: Job, begin: Callable[[Reports], Run], *, write: Write, in_thread: InThread
+) -> Tried:
+    """Run the function of *job*, with the Run that *begin* makes, and return what came of it.
 
-    def __init__(self, job: Job, write: Write, in_thread: Callable[..., Awaitable[Any]]) -> None:
-        self._job = job
-        self._in_thread = in_thread
-        self._reporter = Reporter(write, self._stop)
-        self._working: asyncio.Task[Any] | None = None
-        self._stopped = False
+    *write* keeps its progress; *in_thread* runs it if it blocks.
 
-    async def make(self, begin: Callable[[Reporter], Run]) -> Tried:
-        """Run the function, with the Run that *begin* makes, and return what came of it.
-
-        Raises:
-            OutOfTurn: its progress was refused: the task is over, or somebody else's.
-            asyncio.CancelledError: this was cancelled, and so is the function.
-        """
-        name = self._job.name
-        function = find(name)
-        if function is None:
-            missing = LookupError(
-                f"no function under @job is called {name!r} here: a worker imports the module, "
-                f"and a function of a script (`__main__`) needs a name"
-            )
-            return Tried(raised(f"job {name}", missing), again=False)
-        try:
-            tried = await self._tried(self._call(function, begin))
-        finally:
-            unwritten = await self._reporter.close()
-        if self._stopped:
-            raise OutOfTurn("progress", "over, or somebody else's")
-        return msgspec.structs.replace(tried, progress=unwritten)
-
-    async def _call(self, function: JobFunction[..., Any], begin: Callable[[Reporter], Run]) -> Any:
-        run = begin(self._reporter)
-        if function.is_async:
-            return await function(run, **self._job.arguments)
-        return await self._in_thread(partial(_blocking, function, run, self._job))
-
-    async def _tried(self, call: Any) -> Tried:
-        work = f"job {self._job.name}"
-        self._working = working = asyncio.create_task(call, name=work)
-        try:
-            await asyncio.wait({working}, timeout=self._job.timeout)
-            if not working.done():
-                await _cancel(working)
-                return Tried(pack(Failed(TimedOut())), again=True)
-        except asyncio.CancelledError:
-            await _cancel(working)
-            raise
-        if working.cancelled():
-            return Tried(pack(Failed(Cancelled())), again=False)
-        error = working.exception()
-        if error is None:
-            try:
-                return Tried(done(work, working.result()), again=False)
-            except ContractError as wrong:
-                return Tried(raised(work, wrong), again=False)
-        if not isinstance(error, Exception):
-            raise error
-        return Tried(raised(work, error), again=True)
-
-    def _stop(self) -> None:
-        self._stopped = True
-        if self._working is not None:
-            self._working.cancel()
-
-
-def _blocking(function: JobFunction[..., Any], run: Run, job: Job) -> Any:
+    Raises:
+        OutOfTurn: its progress was refused: the task is over, or somebody else's.
+        asyncio.CancelledError: this was cancelled, and so is the function.
+    """
+    name = f"job {job.name}"
+    function = find(job.name)
+    if function is None:
+        missing = LookupError(
+            f"no function under @job is called {job.name!r} here: a worker imports its module, and "
+            f"a function of a script (`__main__`) needs a name"
+        )
+        return Tried(raised(name, missing), again=False)
+    reporter = Reporter(write, lambda: working.cancel())
+    working = asyncio.create_task(_called(function, job, begin, reporter, in_thread), name=name)
     try:
-        return function(run, **job.arguments)
+        tried = await _tried(working, job.timeout)
+    finally:
+        unwritten = await reporter.close()
+    if reporter.refused:
+        raise OutOfTurn("progress", "over, or somebody else's")
+    return replace(tried, progress=unwritten)
+
+
+async def _called(
+    function: JobFunction[..., Any],
+    job: Job,
+    begin: Callable[[Reports], Run],
+    reports: Reports,
+    in_thread: InThread,
+) -> Any:
+    call = partial(function, begin(reports), **job.arguments)
+    return await call() if function.is_async else await in_thread(_blocking, call)
+
+
+def _blocking(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
     except StopIteration as error:
         # No future can carry it: whoever waits for this one would wait for ever.
         raise RuntimeError("StopIteration left a job that ran in a thread") from error
+
+
+async def _tried(working: "asyncio.Task[Any]", timeout: float | None) -> Tried:
+    try:
+        await asyncio.wait({working}, timeout=timeout)
+    except asyncio.CancelledError:
+        await _cancel(working)
+        raise
+    if not working.done():
+        await _cancel(working)
+        return Tried(pack(Failed(TimedOut())), again=True)
+    if working.cancelled():
+        return Tried(pack(Failed(Cancelled())), again=False)
+    name = working.get_name()
+    if (error := working.exception()) is not None:
+        return Tried(raised(name, error), again=True)
+    try:
+        return Tried(done(name, working.result()), again=False)
+    except ContractError as wrong:
+        return Tried(raised(name, wrong), again=False)
 
 
 async def _cancel(working: "asyncio.Task[Any]") -> None:

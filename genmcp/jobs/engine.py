@@ -40,11 +40,18 @@ class Engine(ABC):
 
     @abstractmethod
     def serve(
-        self, step: Step, *, queues: Collection[str], concurrency: int, lease: float
+        self,
+        step: Step,
+        *,
+        queues: Collection[str],
+        concurrency: int,
+        lease: float,
+        grace: float = 0.0,
     ) -> AbstractAsyncContextManager[None]:
         """Deliver the ids of *queues* to *step*, at most *concurrency* at once, while entered.
 
         An id whose process gives no sign of life for *lease* seconds is delivered again, as is one
-        whose step raised. Steps that run when this is left are cancelled, and their ids delivered
-        to somebody else at once.
+        whose step raised. When this is left nothing more is delivered here; steps that run have
+        *grace* seconds to end. Then they are cancelled, and their ids delivered to somebody else
+        at once.
         """

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from concurrent.futures import Future
+from contextlib import aclosing
 from typing import Final
 
-from genmcp.core.task import Ended, Following, Parked, Ref, Task, Work
-from genmcp.errors import ConfigurationError, OutOfTurn, StoreError, TaskNotFound
+from genmcp.core.task import Asking, Ended, Following, Parked, Ref, Task, Work
+from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.jobs.agenda import Agenda
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.foreign import Foreign, Snapshot
@@ -67,6 +68,23 @@ class Jobs:
         """
         await self._service.start()
 
+    def begin(self) -> "Future[None]":
+        """Do what `start` does, without waiting for it; what is returned tells how it went."""
+        return self._service.begin()
+
+    @property
+    def options(self) -> JobOptions:
+        """How this process works."""
+        return self._service.options
+
+    def adapt(self, options: JobOptions) -> None:
+        """Take queues, how many at once, and grace from *options*, from the next `start` on."""
+        self._service.options = options
+
+    async def ended(self) -> None:
+        """Wait until this process works no more, on the event loop where it was started."""
+        await self._service.ended()
+
     async def aclose(self) -> None:
         """Stop working; what is not done is handed to other processes, or waits for the next."""
         await self._service.aclose()
@@ -110,6 +128,10 @@ class Jobs:
         async with aclosing(self._records.follow(id, after)) as followed:
             async for each in followed:
                 yield each
+
+    async def call(self, id: str) -> bytes | None:
+        """Return the raw request that a task is about, None if it is not kept any more."""
+        return await self._records.call(id)
 
     async def note(self, id: str, data: bytes) -> None:
         """Log a message on a task, for those who follow it.
@@ -176,12 +198,13 @@ class Jobs:
         Raises:
             TaskNotFound: there is none, or not any more, or it is somebody else's.
         """
-        was = await self._owned(id, owner)
+        await self._owned(id, owner)
         task = await self._records.change(id, lambda task, now: task.answered(answers, now))
-        if task.delivery != was.delivery:
-            await self.start()
-            await self._agenda.submit(task)
-        await self._records.touch(task)
+        if isinstance(task.work, Asking):
+            await self._records.touch(task)
+            if task.settled:
+                await self.start()
+                await self._agenda.submit(task)
         return task
 
     async def cancel(self, id: str, owner: str | None) -> Task | None:
@@ -221,8 +244,10 @@ class Jobs:
             raise ValueError(f"{ref} cannot be settled: it is {outcome.phase}")
         packed = outcome_of(ref, outcome)
         for id in await self._refs.settle(ref, packed):
-            with suppress(TaskNotFound, OutOfTurn):
-                await self._settle(id, ref, packed)
+            was = await self._agenda.settle(id, ref, packed)
+            if was is not None:
+                await self.start()
+                await self._stop(was)
 
     async def step(self, id: str) -> None:
         """Take the step that an engine delivers.
@@ -231,22 +256,6 @@ class Jobs:
             StoreError: the store failed; it is to be delivered again.
         """
         await self._steps.step(id)
-
-    async def _settle(self, id: str, ref: Ref, outcome: bytes) -> None:
-        was: Task | None = None
-
-        def settled(task: Task, now: float) -> Task:
-            nonlocal was
-            was = task
-            if task.work != Following(ref) or task.settled:
-                return task
-            return task.settled_with(outcome, now).taken_over(now)
-
-        task = await self._records.change(id, settled)
-        if was is not None and task is not was:
-            await self.start()
-            await self._agenda.submit(task)
-            await self._stop(was)
 
     async def _stop(self, task: Task) -> None:
         """Cancel the step that works on a task as it was, as well as possible."""

@@ -38,12 +38,19 @@ class LocalEngine(Engine):
 
     @asynccontextmanager
     async def serve(
-        self, step: Step, *, queues: Collection[str], concurrency: int, lease: float
+        self,
+        step: Step,
+        *,
+        queues: Collection[str],
+        concurrency: int,
+        lease: float,
+        grace: float = 0.0,
     ) -> AsyncGenerator[None, None]:
         worker = _Worker(self._deliveries, step, queues, concurrency, lease)
         serving = asyncio.create_task(worker.run())
         try:
             yield
+            await worker.drain(grace)
         finally:
             serving.cancel()
             await asyncio.wait({serving})
@@ -68,6 +75,7 @@ class _Worker:
         self._lease = lease
         self._node = token_hex(8)
         self._working: dict[str, asyncio.Task[None]] = {}
+        self._claiming = asyncio.Lock()
         self._renewal = 0.0  # when all that is held is renewed next
 
     async def run(self) -> None:
@@ -88,6 +96,14 @@ class _Worker:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await news.wait()
+
+    async def drain(self, grace: float) -> None:
+        """Claim nothing more, and give what is worked on *grace* seconds to end."""
+        self._concurrency = 0
+        async with self._claiming:  # what is being claimed is ours to hand back
+            working = set(self._working.values())
+        if working and grace:
+            await asyncio.wait(working, timeout=grace)
 
     async def close(self) -> None:
         """Cancel what is worked on, and let somebody else have it at once."""
@@ -119,16 +135,17 @@ class _Worker:
                 work.cancel()
 
     async def _begin_more(self, news: Waiter) -> None:
-        free = self._concurrency - len(self._working)
-        if free <= 0:
-            return
-        claimed = await self._deliveries.claim(self._queues, self._node, self._lease, free)
-        for id, _ in claimed:
-            if id in self._working:  # this process was frozen, and nobody took it meanwhile
-                continue
-            work = asyncio.create_task(self._work(id), name=f"step of {id}")
-            self._working[id] = work
-            work.add_done_callback(partial(self._forget, id, news))
+        async with self._claiming:
+            free = self._concurrency - len(self._working)
+            if free <= 0:
+                return
+            claimed = await self._deliveries.claim(self._queues, self._node, self._lease, free)
+            for id, _ in claimed:
+                if id in self._working:  # this process was frozen, and nobody took it meanwhile
+                    continue
+                work = asyncio.create_task(self._work(id), name=f"step of {id}")
+                self._working[id] = work
+                work.add_done_callback(partial(self._forget, id, news))
 
     async def _pause(self, now: float) -> float | None:
         """Return how long nothing is to be done, None if that is until there is news."""

@@ -22,6 +22,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: those whose jobs it works on. concurrency: on how many at once.
     continuations: how many steps that are no job it takes at once, of whatever queue the jobs are.
+    grace: how long what runs has to end when this process stops, before another takes it.
     lease: how long a job stays with a process that gives no sign of life, before another takes it.
     crashes: how many processes one wait may take with it; one more, and it is Lost.
     keep: how many events of a task are kept for those who follow it.
@@ -32,6 +33,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     queues: Collection[str] = ("default",)
     concurrency: int = 10
     continuations: int = 1000
+    grace: float = 0.0
     lease: float = 30.0
     crashes: int = 3
     keep: int = 1000
@@ -46,6 +48,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"JobOptions.{name} must be positive, not {getattr(self, name)!r}"
                 )
+        if not self.grace >= 0:
+            raise ConfigurationError(f"JobOptions.grace must not be negative: {self.grace!r}")
         if not self.queues or isinstance(self.queues, str):
             raise ConfigurationError(
                 f"JobOptions.queues takes the names of queues, not {self.queues!r}"

@@ -25,7 +25,7 @@ def done(work: str, value: Any) -> bytes:
         raise ContractError(f"{work} gave what is not JSON: {error}") from error
 
 
-def raised(work: str, error: Exception) -> bytes:
+def raised(work: str, error: BaseException) -> bytes:
     """Return the outcome of *work* that raised *error*.
 
     Its text is shown only if it was raised to be shown; for any other the log has it.

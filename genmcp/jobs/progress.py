@@ -41,14 +41,15 @@ Write: TypeAlias = Callable[[Progress], Awaitable[object]]
 class Reporter:
     """Writes the newest progress, at most ten times a second; the work never waits for it.
 
-    *refused* is called when a write is: what the work is for is over, or somebody else's. Then, and
-    when it is closed, it is not `open` any more.
+    A write may be `refused`: what the work is for is over, or somebody else's. Then *stop* is
+    called, once.
     """
 
-    def __init__(self, write: Write, refused: Callable[[], object] = bool) -> None:
+    def __init__(self, write: Write, stop: Callable[[], object] = bool) -> None:
         self._write = write
-        self._refused = refused
-        self.open = True
+        self._stop = stop
+        self.refused = False
+        self._open = True
         self._newest: Progress | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -61,7 +62,7 @@ class Reporter:
             asyncio.CancelledError: nothing is written any more.
             TypeError, ValueError: it is no number.
         """
-        if not self.open:
+        if not self._open:
             raise asyncio.CancelledError("the work is over, or somebody else's")
         newest = Progress(_number(progress), _number(total), message and str(message))
         self._newest = newest if self._newest is None else self._newest.then(newest)
@@ -70,7 +71,7 @@ class Reporter:
 
     async def close(self) -> Progress:
         """Write nothing any more, and return what was not written yet."""
-        self.open = False
+        self._open = False
         if self._writing is not None:
             self._writing.cancel()
             with suppress(asyncio.CancelledError):
@@ -83,8 +84,9 @@ class Reporter:
             try:
                 await self._write(newest)
             except OutOfTurn:
-                self.open = False
-                self._refused()
+                self._open = False
+                self.refused = True
+                self._stop()
                 return
             except StoreError as error:
                 logger.warning("progress was not written: %s", error)

@@ -57,12 +57,13 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         if _running() is self._loop:
             work.close()
             raise RuntimeError("in_loop is for a `def` job: await it instead")
-        done = asyncio.run_coroutine_threadsafe(work, self._loop)
-        while not wait([done], timeout=0.5).done:
-            if self._loop.is_closed():  # nobody will run it any more
-                work.close()
-                raise RuntimeError("the worker's event loop has ended")
-        return done.result()
+        if not self._loop.is_closed():
+            done = asyncio.run_coroutine_threadsafe(work, self._loop)
+            while not self._loop.is_closed():
+                if wait([done], timeout=0.5).done:
+                    return done.result()
+        work.close()  # nobody will run it any more
+        raise RuntimeError("the worker's event loop has ended")
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack
 from contextvars import Context
 from typing import Any
 
@@ -22,15 +21,23 @@ logger = logging.getLogger("genmcp")
 class Service:
     """Serves *engine* on one event loop, and says meanwhile that this process is alive.
 
-    When that loop was closed, the next one that asks for it serves.
+    When that loop was closed, the next one that asks for it serves. Other `options` count from
+    the next time on that it begins.
     """
 
     def __init__(self, engine: Engine, nodes: Nodes, step: Step, options: JobOptions) -> None:
         self._engine = engine
         self._nodes = nodes
         self._step = step
-        self._options = options
+        self.options = options
         self._serving: _Serving | None = None
+
+    def begin(self) -> "Future[None]":
+        """Serve, unless this does already; return what is done when the engine does."""
+        serving = self._serving
+        if serving is None or serving.over:
+            serving = self._serving = _Serving(self._serve)
+        return serving.ready
 
     async def start(self) -> None:
         """Serve, unless this does already; return when the engine does.
@@ -38,36 +45,60 @@ class Service:
         Raises:
             Unavailable: the store could not be reached.
         """
-        serving = self._serving
-        if serving is None or serving.over:
-            serving = self._serving = _Serving(self._serve)
-        if not serving.ready.done():
-            await asyncio.shield(asyncio.wrap_future(serving.ready))
-        serving.ready.result()
+        ready = self.begin()
+        if not ready.done():
+            await asyncio.shield(asyncio.wrap_future(ready))
+        ready.result()
+
+    async def ended(self) -> None:
+        """Wait until this loop's serving has ended, or failed, which the log tells of."""
+        if self._serving is not None:
+            await self._serving.ended()
 
     async def aclose(self) -> None:
-        """Stop serving; steps that run are cancelled, and taken by another process."""
+        """Stop serving; steps that run when the grace is over are taken by another process."""
         serving, self._serving = self._serving, None
         if serving is not None and not serving.over:
             await serving.end()
 
     async def _serve(self, serving: "_Serving") -> None:
-        options = self._options
+        options = self.options
+        both = asyncio.Barrier(2)
         await self._nodes.beat()
-        async with AsyncExitStack() as stack:
+        delivering = [
+            asyncio.create_task(self._deliver(serving, queues, concurrency, both))
             for queues, concurrency in (
                 (options.queues, options.concurrency),
                 ((CONTINUATIONS,), options.continuations),
-            ):
-                await stack.enter_async_context(
-                    self._engine.serve(
-                        self._step, queues=queues, concurrency=concurrency, lease=options.lease
-                    )
-                )
-            serving.ready.set_result(None)
-            while not await serving.ends_within(options.lease / 3):
+            )
+        ]
+        try:
+            # Until the last step has ended this process is alive to others.
+            while await _left(delivering, within=options.lease / 3):
                 await self._said(self._nodes.beat())
+        finally:
+            for each in delivering:
+                each.cancel()
+            await asyncio.wait(delivering)
         await self._said(self._nodes.leave())
+
+    async def _deliver(
+        self,
+        serving: "_Serving",
+        queues: Collection[str],
+        concurrency: int,
+        both: asyncio.Barrier,
+    ) -> None:
+        async with self._engine.serve(
+            self._step,
+            queues=queues,
+            concurrency=concurrency,
+            lease=self.options.lease,
+            grace=self.options.grace,
+        ):
+            if await both.wait() == 0:
+                serving.ready.set_result(None)
+            await serving.ending.wait()
 
     async def _said(self, sign: Coroutine[Any, Any, None]) -> None:
         try:
@@ -82,7 +113,7 @@ class _Serving:
     def __init__(self, serve: Callable[["_Serving"], Coroutine[Any, Any, None]]) -> None:
         self.ready: Future[None] = Future()  # any loop may wait for it
         self._loop = asyncio.get_running_loop()
-        self._ending = asyncio.Event()
+        self.ending = asyncio.Event()
         # Without the context of whoever came first: its request is no business of the steps.
         self._task = self._loop.create_task(serve(self), context=Context())
         self._task.add_done_callback(self._done)
@@ -92,20 +123,15 @@ class _Serving:
         """Whether it serves no more."""
         return self._task.done() or self._loop.is_closed()
 
-    async def ends_within(self, seconds: float) -> bool:
-        """Wait for so long, or until it is to end."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._ending.wait()
-        except TimeoutError:
-            return False
-        return True
+    async def ended(self) -> None:
+        """Wait until it serves no more, in its own loop."""
+        await asyncio.wait({self._task})
 
     async def end(self) -> None:
         """Have it end, and wait for that, from any loop."""
         if self._loop is asyncio.get_running_loop():
-            self._ending.set()
-            await asyncio.wait({self._task})
+            self.ending.set()
+            await self.ended()
         elif self._loop.is_running():
             ended = asyncio.run_coroutine_threadsafe(self.end(), self._loop)
             await asyncio.wrap_future(ended)
@@ -116,3 +142,17 @@ class _Serving:
             self.ready.set_exception(error or Unavailable("this process stops to work on jobs"))
         elif error is not None:
             logger.error("no more jobs are worked on here", exc_info=error)
+
+
+async def _left(delivering: Sequence["asyncio.Task[None]"], *, within: float) -> bool:
+    """Wait for *within* seconds, or until all have ended; return whether some have not.
+
+    Raises:
+        Exception: what one of them has raised.
+    """
+    ended, left = await asyncio.wait(
+        delivering, timeout=within, return_when=asyncio.FIRST_EXCEPTION
+    )
+    for each in ended:
+        each.result()
+    return bool(left)

@@ -21,7 +21,7 @@ from genmcp.errors import (
     Unavailable,
 )
 from genmcp.jobs.agenda import Agenda
-from genmcp.jobs.attempt import Attempt, Tried
+from genmcp.jobs.attempt import Tried, attempt
 from genmcp.jobs.foreign import Foreign
 from genmcp.jobs.options import JobOptions
 from genmcp.jobs.outcomes import raised
@@ -75,7 +75,7 @@ class Steps:
             return
         if task.lives_in is not None:
             if delivery == task.delivery:
-                await self._look(task, looks)
+                await self._look(task, task.lives_in, looks)
         elif task.delivered and delivery == task.delivery:
             await self._take(task)
         else:  # whoever wrote the one that counts may have died before it was submitted
@@ -89,9 +89,9 @@ class Steps:
             except Exception as error:
                 logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
 
-    async def _look(self, task: Task, looks: int) -> None:
-        """See to it that the process is there that the task lives in."""
-        if task.lives_in is not None and await self._agenda.nodes.lives(task.lives_in):
+    async def _look(self, task: Task, node: str, looks: int) -> None:
+        """See whether the process is there that the task lives in."""
+        if await self._agenda.nodes.lives(node):
             await self._records.touch(task)
             await self._agenda.look_later(task, looks + 1)
         else:
@@ -123,8 +123,12 @@ class Steps:
 
     async def _work(self, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
-        attempt = Attempt(job, partial(self._report, task), self._options.in_thread)
-        tried = await attempt.make(partial(self._run, task))
+        tried = await attempt(
+            job,
+            partial(self._run, task),
+            write=partial(self._report, task),
+            in_thread=self._options.in_thread,
+        )
         return await self._insist(
             lambda: self._records.change_at(task.id, task.turn, partial(_after, tried))
         )
@@ -153,7 +157,7 @@ class Steps:
                 async for snapshot in snapshots:
                     if snapshot.over:
                         return outcome_of(ref, snapshot)
-                    if not reporter.open:
+                    if reporter.refused:
                         raise OutOfTurn("progress", "over, or somebody else's")
                     reporter.report(snapshot.progress, snapshot.total, snapshot.message)
         except OutOfTurn:

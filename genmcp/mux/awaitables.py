@@ -32,7 +32,7 @@ class Awaitables:
     """What the calls of one mux wait for here."""
 
     def __init__(self) -> None:
-        self._pending: set[int] = set()
+        self._pending: dict[int, ref[AnyFuture]] = {}
 
     async def outcome(self, on: Any) -> Outcome:
         """Wait for *on*, a coroutine, Task or future, and return how it has ended.
@@ -63,7 +63,9 @@ class Awaitables:
     def _watch(self, on: AnyFuture) -> tuple[asyncio.Future[Outcome], Callable[[], None]]:
         """Return what is done when *on* is, and what forgets *on*."""
         key = id(on)
-        if key in self._pending:
+        known = self._pending.get(key)
+        # One that was dropped is there until its call goes on; another may have its address by then.
+        if known is not None and known() is on:
             raise ContractError("two calls wait for one future: each needs one of its own")
         loop = asyncio.get_running_loop()
         if isinstance(on, asyncio.Future) and on.get_loop() is not loop:
@@ -81,12 +83,13 @@ class Awaitables:
         dropped = ref(on, lambda _: _soon(loop, settle, lambda: Failed(Lost())))
         # A Task that nobody keeps would vanish while it runs.
         kept = on if isinstance(on, asyncio.Task) else None
-        self._pending.add(key)
+        self._pending[key] = dropped
 
         def forget() -> None:
             nonlocal kept
             kept = None
-            self._pending.discard(key)
+            if self._pending.get(key) is dropped:
+                del self._pending[key]
             found = dropped()
             if isinstance(found, asyncio.Future):
                 found.remove_done_callback(ended)

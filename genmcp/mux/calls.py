@@ -83,11 +83,13 @@ class Calls:
             self._hooks.setdefault(session, []).append(hook)
 
     def discard(self, session: str, hook: Hook) -> None:
-        """Forget a *hook* that has ended."""
+        """Forget a *hook* that has ended, or cannot be cancelled any more."""
         with self._lock:
-            self._hooks[session].remove(hook)
-            if not self._hooks[session]:
-                del self._hooks[session]
+            hooks = self._hooks.get(session, [])
+            if hook in hooks:
+                hooks.remove(hook)
+                if not hooks:
+                    del self._hooks[session]
 
     def cancel(self, session: str, id: RequestId | None = None) -> None:
         """Cancel what is open here of a *session*: the call *id*, or all calls.

@@ -6,6 +6,7 @@ a job and all that a task waits for.
 
 import logging
 import secrets
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -82,23 +83,9 @@ class Continuations:
     ) -> Result | Parked:
         """Go on from *step* to a result, or to where a task has to wait for something else."""
         while isinstance(step, Continue):
-            continuation = _next(step, channel, continuation)
-            outcome: Any
-            if step.work is not None or step.questions:
-                await channel.carrier.settle()
-                if channel.task is not None:
-                    outcome = self._in_task(step, continuation, channel)
-                elif step.work is not None:
-                    return await self._work(step, continuation, channel)
-                else:
-                    outcome = await self._asked(continuation, channel)
-                if isinstance(outcome, Result | Parked):
-                    return outcome
-            else:
-                channel.carrier.continuation = continuation
-                if channel.task is not None:
-                    await self._tasks.park(channel, self._tasks.awaiting(continuation))
-                outcome = await self._awaitables.outcome(step.take())
+            continuation, outcome = await self._waited(step, channel, continuation)
+            if isinstance(outcome, Result | Parked):
+                return outcome
             step = await self._server.resume(continuation, outcome, channel)
         if not isinstance(step, Result):
             raise ContractError(
@@ -106,6 +93,26 @@ class Continuations:
                 f"with {type(step).__name__}, not a result"
             )
         return step
+
+    async def _waited(
+        self, step: Continue, channel: Channel, last: Continuation | None
+    ) -> tuple[Continuation, Outcome | Result | Parked]:
+        """Wait for what *step* says; return its record and how that ended, or who carries it on."""
+        try:
+            continuation = _next(step, channel, last)
+            if step.work is None and not step.questions:
+                channel.carrier.continuation = continuation
+                if channel.task is not None:
+                    await self._tasks.park(channel, self._tasks.awaiting(continuation))
+                return continuation, await self._awaitables.outcome(step.take())
+            await channel.carrier.settle()
+            if channel.task is not None:
+                return continuation, self._in_task(step, continuation, channel)
+            if step.work is not None:
+                return continuation, await self._work(step, continuation, channel)
+            return continuation, await self._asked(continuation, channel)
+        finally:
+            step.close()
 
     def _in_task(
         self, step: Continue, continuation: Continuation, channel: Channel
@@ -128,7 +135,10 @@ class Continuations:
         if failed := unable(continuation, channel):
             return failed
         if channel.request.asks_again:
-            return self._input_required(continuation, channel)
+            continuation = taken(continuation, _brought(channel.request))
+            if continuation.missing:
+                return self._input_required(continuation, channel)
+            return outcome_of(continuation)
         channel.carrier.continuation = continuation
         answered = await ask(continuation, channel)
         return answered if isinstance(answered, Failed) else outcome_of(answered)
@@ -197,6 +207,17 @@ def has_tasks(request: Request) -> bool:
     """Whether the client of *request* knows the tasks extension."""
     extensions = request.client.capabilities.extensions
     return extensions is not None and TASKS in extensions
+
+
+def _brought(request: Request) -> Mapping[str, Any]:
+    """Return what *request* answers before it is asked.
+
+    A state is the server's choice (2026-07-28, basic/patterns, MRTR, "Server Requirements", point
+    3): a client may know what it is asked, and need none. The answers that come with a state are
+    to what that has asked.
+    """
+    params: Any = request.params
+    return {} if params.request_state is not None else params.input_responses or {}
 
 
 def _next(step: Continue, channel: Channel, last: Continuation | None) -> Continuation:

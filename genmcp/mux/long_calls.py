@@ -1,6 +1,8 @@
 """What a mux has for calls that do not end at once."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -10,7 +12,7 @@ from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Seal
 from genmcp.core.task import Ended, Parked, Task
-from genmcp.errors import McpError
+from genmcp.errors import McpError, TaskNotFound
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.jobs import Jobs
 from genmcp.mux.continuations import Continuations
@@ -31,6 +33,8 @@ from genmcp.subscription import Announcer
 from genmcp.wire.encoder import Encoder
 
 __all__ = ["Host", "LongCalls"]
+
+logger = logging.getLogger("genmcp")
 
 
 class Host(Protocol):
@@ -91,23 +95,46 @@ class LongCalls:
         """Run a blocking *function* in the pool of threads."""
         return await self._host.threads.run(function, *arguments)
 
-    async def end(self, channel: Channel, outcome: Result | McpError | None) -> None:
-        """Keep what the call of *channel*, a task that ran here, has come to.
+    async def ended(
+        self, channel: Channel, outcome: Result | McpError | None, *, stopped: bool
+    ) -> None:
+        """Take in that the call of *channel*, a task, does not run here any more.
 
-        None: nothing, since it is carried on elsewhere, or was stopped. One that nobody can go on
-        with is lost.
+        *outcome* is what it came to, None if it was parked. *stopped*: it came to nothing, and goes
+        on without this process, if it can and was not cancelled.
         """
         task = channel.task
         assert task is not None
         self.tasks.stopped(task)
-        if outcome is not None:
+        if stopped:
+            await self.tasks.leave(channel)
+        elif outcome is not None:
             await self.tasks.end(channel, outcome)
 
-    async def cancel(self, channel: Channel) -> None:
-        """Stop what the store keeps of a call that nobody wants any more, and tell its tool."""
-        task = channel.task
-        if task is None or await self.tasks.cancel(task, channel.principal):
-            await self._host.server.cancelled(channel)
+    async def cancel(self, id: str, owner: str | None) -> None:
+        """Cancel a task, wherever it is; one that is over stays as it is.
+
+        Raises:
+            TaskNotFound: there is no such task.
+        """
+        task = await self.tasks.cancel(id, owner)
+        if task is not None and task.lives_in is None:  # there, who stops it tells its tool
+            call = await self.jobs.call(id)
+            if call is not None:
+                await self._telling(self.resumption.cancelled(task, call))
+
+    async def abandon(self, channel: Channel) -> None:
+        """Take in that the call of *channel* was stopped: its job is, too, and its tool is told."""
+        if channel.task is not None and not channel.promoted:
+            with suppress(TaskNotFound):  # its time has run out
+                await self.tasks.cancel(channel.task, channel.principal)
+        await self._telling(self._host.server.cancelled(channel))
+
+    async def _telling(self, telling: Coroutine[Any, Any, None]) -> None:
+        try:
+            await telling
+        except Exception as error:  # a tool's own: nobody waits for what it says
+            logger.error("on_cancel failed", exc_info=error)
 
     async def aclose(self) -> None:
         """Work on nothing any more, and hear of nothing."""

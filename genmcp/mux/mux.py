@@ -157,7 +157,7 @@ class Mux:
         self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)
         self.threads = Threads(bounds.threads, bounds.waiting)
         self.long = LongCalls(self, engine, storage, seal, audience)
-        self.task_methods = TaskMethods(self.long.tasks, self.encoder, most=bounds.subscriptions)
+        self.task_methods = TaskMethods(self.long, self.encoder, most=bounds.subscriptions)
         self.observers = Observers(telemetry)
         if self.observers:  # decided here, once: who gives none pays nothing
             self.answer = self._observed  # type: ignore[method-assign]

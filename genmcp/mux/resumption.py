@@ -57,7 +57,12 @@ class Resumption:
         try:
             step = await self._server.resume(continuation, outcome, channel)
             came_to = await self._continuations.advance(step, channel, continuation)
-        except (StoreError, OutOfTurn, asyncio.CancelledError):
+        except asyncio.CancelledError:
+            # Whoever cancels a task that lives in a process leaves it to that one to tell its tool.
+            if channel.carrier.continuation is not None and await self._is_cancelled(task):
+                await self._server.cancelled(channel)
+            raise
+        except (StoreError, OutOfTurn):
             raise
         except Exception as error:
             return ended(self._failing(channel.request, error))
@@ -67,6 +72,9 @@ class Resumption:
         """Let the tool of *task* know that it was cancelled."""
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
         await self._server.cancelled(self._channel(task, call, assigns))
+
+    async def _is_cancelled(self, task: Task) -> bool:
+        return (await self._writer.jobs.get(task.id, task.owner)).status == "cancelled"
 
     def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
         carrier = Carrier(task=task.id, turn=task.turn)

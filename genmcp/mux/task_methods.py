@@ -13,7 +13,8 @@ from genmcp.core.request import Request
 from genmcp.core.task import Asking, Task
 from genmcp.errors import ArgumentFaults, MissingCapability, Overloaded, TaskNotFound
 from genmcp.mux.continuations import has_tasks
-from genmcp.mux.tasks import Tasks, result_of, shown
+from genmcp.mux.long_calls import LongCalls
+from genmcp.mux.tasks import result_of, shown
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.result import Result
@@ -33,8 +34,9 @@ class TaskMethods:
     most: how many tasks one stream hears of.
     """
 
-    def __init__(self, tasks: Tasks, encoder: Encoder, *, most: int) -> None:
-        self._tasks = tasks
+    def __init__(self, long: LongCalls, encoder: Encoder, *, most: int) -> None:
+        self._long = long
+        self._tasks = long.tasks
         self._encoder = encoder
         self._most = most
 
@@ -68,7 +70,7 @@ class TaskMethods:
     async def cancel(self, request: Request, channel: Channel) -> Result:
         """Cancel a task; one that is over stays as it is."""
         params: Any = request.params
-        await self._tasks.cancel(params.task_id, channel.principal)
+        await self._long.cancel(params.task_id, channel.principal)
         return Result()
 
     async def heard(self, request: Request, principal: str | None) -> list[str]:

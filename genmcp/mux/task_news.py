@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 
-from genmcp.core.task import Task
+from genmcp.core.task import Asking, Task
 from genmcp.errors import StoreError, TaskNotFound
 from genmcp.jobs.jobs import Jobs
 
@@ -44,12 +44,20 @@ class TaskNews:
         return list(news.values())
 
     async def _follow(self, jobs: Jobs, id: str, principal: str | None) -> None:
+        told: tuple[object, ...] = ()
         with suppress(TaskNotFound):  # its time has run out
             try:
                 async with aclosing(jobs.follow(id, principal)) as changes:
                     async for change in changes:
-                        if isinstance(change, Task):
+                        if isinstance(change, Task) and _seen(change) != told:
+                            told = _seen(change)
                             self._news[id] = change
                             self._event.set()
             except StoreError as error:
                 logger.warning("a listener hears no more of task %s: %s", id, error)
+
+
+def _seen(task: Task) -> tuple[object, ...]:
+    """Return what a client sees of a *task*, but for when it was changed last."""
+    asked = task.work.missing if isinstance(task.work, Asking) else ()
+    return task.status, task.message, task.progress, task.total, (*asked,)

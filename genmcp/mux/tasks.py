@@ -137,6 +137,13 @@ class Tasks:
         with suppress(OutOfTurn):
             await self.jobs.finish(carrier.task, ended(result), turn=carrier.turn)
 
+    async def leave(self, channel: Channel) -> None:
+        """Let the task that *channel* has become go on without this process, if it is not over."""
+        carrier = channel.carrier
+        assert carrier.task is not None
+        with suppress(OutOfTurn):
+            await self.jobs.leave(carrier.task, turn=carrier.turn)
+
     async def answer(self, id: str, owner: str | None, answers: Mapping[str, Outcome]) -> None:
         """Take *answers* in, by their names on the wire: what the client says, or why it does not.
 
@@ -145,20 +152,18 @@ class Tasks:
         """
         await self.jobs.update(id, owner, {name: pack(each) for name, each in answers.items()})
 
-    async def cancel(self, id: str, owner: str | None) -> bool:
+    async def cancel(self, id: str, owner: str | None) -> Task | None:
         """Cancel a task: nothing comes of it any more, and what still runs is stopped.
 
-        False: it was over.
+        Return it as it was; None if it was over.
 
         Raises:
             TaskNotFound: there is no such task.
         """
         task = await self.jobs.cancel(id, owner)
-        if task is None:
-            return False
-        if task.lives_in is not None:
+        if task is not None and task.lives_in is not None:
             await self._inbox.send(task.lives_in, Stop(id))
-        return True
+        return task
 
     def stops(self, id: str, stop: Callable[[], None]) -> None:
         """Let *stop* stop what runs here of the task *id*."""

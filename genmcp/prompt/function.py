@@ -1,26 +1,21 @@
 """Prompts made from plain functions."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypedDict, TypeVar, overload
+from typing import Any, Final, TypedDict, TypeVar, overload
 
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
-from genmcp.errors import ConfigurationError
+from genmcp.decorator import Decorated, Decorator
 from genmcp.hook import Visible
 from genmcp.prompt.prompt import Prompt, PromptRoute
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.result import CacheScope
-from genmcp.signature import Signature, check_bound, name_of
 from genmcp.tool import Call
 
 __all__ = ["prompt", "prompt_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_MARK = "__genmcp_prompt__"
 
 
 class Attributes(TypedDict, total=False):
@@ -59,9 +54,7 @@ def prompt(function: Any = None, /, **attributes: Any) -> Any:
         ConfigurationError: it is not a function, a parameter cannot be passed by name, a type is
             not JSON, or an attribute is wrong.
     """
-    if function is None:
-        return partial(_marked, attributes)
-    return _marked(attributes, function)
+    return _PROMPT.decorate(function, attributes)
 
 
 def prompt_of(function: Any) -> Prompt[Any]:
@@ -70,39 +63,21 @@ def prompt_of(function: Any) -> Prompt[Any]:
     Raises:
         ConfigurationError: it is not under `@prompt`, or is a method without its instance.
     """
-    made = getattr(function, _MARK, None)
-    if not isinstance(made, FunctionPrompt):
-        raise ConfigurationError(
-            f"{function!r} is not a prompt: give a Prompt class, an instance, a PromptTemplate, a "
-            f"PromptRepo, or a function under @prompt"
-        )
-    if made.function is not function:  # a method of an instance, or what another decorator made
-        made = _made(function, made.attributes)
-    check_bound(function)
-    return made
+    return _PROMPT.made_of(function)
 
 
 class FunctionPrompt(Prompt[Any]):
     """A prompt whose arguments are a function's parameters."""
 
-    def __init__(self, function: Callable[..., Any], attributes: Mapping[str, Any]) -> None:
-        self.function = function
-        self.attributes = attributes
-        self.__name__ = name_of(function)
-        if unknown := attributes.keys() - Attributes.__annotations__.keys():
-            raise ConfigurationError(
-                f"{self.__name__}: @prompt takes no {', '.join(sorted(unknown))}"
-            )
-        self._signature = Signature.of(function, decorator="@prompt")
-        self.name = function.__name__
-        self.description = inspect.getdoc(function) or None
-        self.arguments = self._signature.arguments
-        for key, value in attributes.items():
-            setattr(self, key, value)
+    def __init__(self, decorated: Decorated) -> None:
+        self.decorated = decorated
+        self.arguments = decorated.signature.arguments
+        decorated.describe(self)
 
     def get(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return self.function(**self._signature.given(request.arguments, channel))
+        given = self.decorated.signature.given(request.arguments, channel)
+        return self.decorated.function(**given)
 
 
 class AsyncFunctionPrompt(FunctionPrompt):
@@ -110,18 +85,15 @@ class AsyncFunctionPrompt(FunctionPrompt):
 
     async def get(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return await self.function(**self._signature.given(request.arguments, channel))
+        given = self.decorated.signature.given(request.arguments, channel)
+        return await self.decorated.function(**given)
 
 
-def _marked(attributes: Mapping[str, Any], function: Any) -> Any:
-    if not inspect.isfunction(function):
-        raise ConfigurationError(f"@prompt is for functions, not for {function!r}")
-    setattr(function, _MARK, _made(function, attributes))
-    return function
-
-
-def _made(function: Callable[..., Any], attributes: Mapping[str, Any]) -> FunctionPrompt:
-    kind = AsyncFunctionPrompt if inspect.iscoroutinefunction(function) else FunctionPrompt
-    made = kind(function, attributes)
-    PromptRoute.of(made)  # so that what is wrong is told where it stands
-    return made
+_PROMPT: Final = Decorator(
+    name="prompt",
+    attributes=frozenset(Attributes.__annotations__),
+    of_def=FunctionPrompt,
+    of_async=AsyncFunctionPrompt,
+    check=PromptRoute.of,
+    others="a Prompt class, an instance, a PromptTemplate, a PromptRepo",
+)

@@ -9,6 +9,8 @@
             return f"Review this {request.arguments.language} code:\\n{request.arguments.code}"
 
 A `def get` runs in a pool of threads, so that it may block; `complete` likewise.
+
+One that has to wait, or to ask its client first, returns a `Continue`, and goes on in `continue_`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,9 @@ from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
+from genmcp.continuation import Continue
+from genmcp.continuing import ContinuingRoute, check_goes_on
+from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError, InvalidParams
 from genmcp.hook import Hook, visibility
@@ -27,7 +32,6 @@ from genmcp.prompt.messages import prompt_result
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptDefinition
 from genmcp.protocol.result import CacheScope
-from genmcp.server import Route
 from genmcp.tool import Call
 
 __all__ = ["Prompt", "PromptRoute"]
@@ -80,12 +84,23 @@ class Prompt(Generic[A]):
             cls.arguments = argument
         take_docstring(cls)
         _checked(cls.__name__, said_by(cls, _SAID))
+        check_goes_on(
+            f"{cls.__name__}.get", cls.get, goes_on=cls.continue_ is not Prompt.continue_
+        )
 
     def get(self, request: Call[A], channel: Channel) -> Any:
-        """Return the messages: a text, content, or whatever `genmcp.prompt.messages` knows.
+        """Return the messages: whatever `genmcp.prompt.messages` knows; or a `Continue`.
 
         Raises:
             InvalidParams: the arguments are not what the prompt takes.
+        """
+        raise NotImplementedError
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        """Go on with a prompt that waited under *tag*, and return what `get` may return.
+
+        *outcome* is `Done(value)` or `Failed(error)`. It may run in another process than `get`:
+        what it needs is in `channel.request.arguments` and in `channel.assigns`.
         """
         raise NotImplementedError
 
@@ -107,7 +122,7 @@ class Prompt(Generic[A]):
         return True
 
 
-class PromptRoute(Route, frozen=True, kw_only=True):
+class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
     """A prompt made ready once, so that getting it costs only what its arguments need."""
 
     prompt: Prompt[Any]
@@ -135,10 +150,13 @@ class PromptRoute(Route, frozen=True, kw_only=True):
         if get is None:
             raise ConfigurationError(f"{owner} has no get")
         return cls(
+            owner=owner,
+            place=f"prompt {prompt.name!r}",
             prompt=prompt,
             definition=_definition(owner, prompt, arguments),
             arguments=arguments,
             get=get,
+            continues=Hook.of(prompt, "continue_", Prompt),
             visible=visibility(prompt, Prompt),
             completer=Completer(
                 owner=f"prompt {prompt.name}",
@@ -148,21 +166,30 @@ class PromptRoute(Route, frozen=True, kw_only=True):
             ),
         )
 
-    async def handle(self, request: Request, channel: Channel) -> GetPromptResult:
+    async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Return the messages of the prompt for the arguments of *request*."""
+        arguments = await self.seen(request, channel)
+        value = await self.get(channel, Call(arguments, request), channel)
+        if type(value) is Continue:
+            return self.waiting("get", value, request, arguments)
+        return self.result_of("get", value, request)
+
+    async def seen(self, request: Request, channel: Channel) -> Any:
+        """Return the arguments of *request*, read as the prompt takes them."""
         name = self.definition.name
         try:
-            arguments = self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
+            return self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
         except ArgumentFaults as error:
             lines = [f"Invalid arguments for prompt {name}:", *(f"- {x}" for x in error.faults)]
             data = {"prompt": name, "faults": list(error.faults)}
             raise InvalidParams("\n".join(lines), data) from None
-        value = await self.get(channel, Call(arguments, request), channel)
+
+    def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
+        """Return the messages that *value* stands for."""
         try:
             return prompt_result(value)
         except ContractError as error:
-            owner = type(self.prompt).__name__
-            raise ContractError(f"{owner}.get (prompt {name!r}) returned {error}") from error
+            raise ContractError(f"{self.hook_name(hook)} returned {error}") from error
 
 
 _SAID = tuple(Prompt.__annotations__)

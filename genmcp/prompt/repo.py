@@ -17,6 +17,9 @@ from typing import Any
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
+from genmcp.continuation import Continue
+from genmcp.continuing import ContinuingRoute, check_goes_on
+from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.errors import ConfigurationError, ContractError, PromptNotFound
 from genmcp.hook import Hook, visibility
@@ -24,7 +27,6 @@ from genmcp.metadata import check_metadata
 from genmcp.prompt.messages import prompt_result
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.result import CacheScope
-from genmcp.server import Route
 
 __all__ = ["PromptRepo", "RepoRoute"]
 
@@ -44,6 +46,13 @@ class PromptRepo:
     cache_ttl: float = 0
     cache_scope: CacheScope = "private"
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Check that a `get` that may wait is gone on from."""
+        super().__init_subclass__(**options)
+        check_goes_on(
+            f"{cls.__name__}.get", cls.get, goes_on=cls.continue_ is not PromptRepo.continue_
+        )
+
     def list(self, cursor: Any, channel: Channel) -> Any:
         """Return a page of `PromptDefinition`s: a list, or a list and the next page's cursor.
 
@@ -60,6 +69,16 @@ class PromptRepo:
         """
         raise NotImplementedError
 
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        """Go on with a request that waited under *tag*, as `Prompt.continue_` does.
+
+        The name is `channel.request.params.name`.
+
+        Raises:
+            PromptNotFound: there is no such prompt; None does not say so here.
+        """
+        raise NotImplementedError
+
     def complete(
         self, name: str, argument: str, value: str, context: Mapping[str, str], channel: Channel
     ) -> Any:
@@ -71,7 +90,7 @@ class PromptRepo:
         return True
 
 
-class RepoRoute(Route, frozen=True, kw_only=True):
+class RepoRoute(ContinuingRoute, frozen=True, kw_only=True):
     """A repository made ready once."""
 
     repo: PromptRepo
@@ -97,25 +116,39 @@ class RepoRoute(Route, frozen=True, kw_only=True):
             raise ConfigurationError(f"{owner} has no {'list' if list_ is None else 'get'}")
         complete = Hook.of(repo, "complete", PromptRepo)
         return cls(
+            owner=owner,
+            place=f"prompts {prefix}*",
             repo=repo,
             prefix=prefix,
             list=list_,
             get=get,
             complete=complete,
+            continues=Hook.of(repo, "continue_", PromptRepo),
             visible=visibility(repo, PromptRepo),
         )
 
-    async def handle(self, request: Request, channel: Channel) -> GetPromptResult:
+    async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Return the messages of the prompt that *request* names."""
-        params: Any = request.params
-        value = await self.get(channel, params.name, dict(params.arguments or {}), channel)
+        name: str = request.params.name  # type: ignore[attr-defined]
+        arguments = await self.seen(request, channel)
+        value = await self.get(channel, name, arguments, channel)
         if value is None:
-            raise PromptNotFound(params.name)
+            raise PromptNotFound(name)
+        if type(value) is Continue:
+            return self.waiting("get", value, request, arguments)
+        return self.result_of("get", value, request)
+
+    async def seen(self, request: Request, channel: Channel) -> dict[str, str]:
+        """Return the arguments of *request*, which are texts."""
+        return dict(request.params.arguments or {})  # type: ignore[attr-defined]
+
+    def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
+        """Return the messages that *value* stands for."""
         try:
             return prompt_result(value)
         except ContractError as error:
-            owner = type(self.repo).__name__
-            raise ContractError(f"{owner}.get({params.name!r}) returned {error}") from error
+            name: str = request.params.name  # type: ignore[attr-defined]
+            raise ContractError(f"{self.owner}.{hook}({name!r}) returned {error}") from error
 
     def completer_of(self, name: str) -> Completer:
         """Return what completes the arguments of the prompt *name*."""

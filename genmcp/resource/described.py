@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from genmcp.channel import Channel
+from genmcp.continuing import check_goes_on
+from genmcp.core.outcome import Outcome
 from genmcp.errors import ConfigurationError
 from genmcp.metadata import annotations_of, check_metadata, take_docstring
 from genmcp.protocol.content import Annotations
@@ -49,9 +52,28 @@ class Described:
     cache_scope: CacheScope = "private"
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Take the docstring for the description, if there is no other."""
+        """Take the docstring for the description, and check that a `read` that waits goes on."""
         super().__init_subclass__(**options)
         take_docstring(cls)
+        check_goes_on(
+            f"{cls.__name__}.read", cls.read, goes_on=cls.continue_ is not Described.continue_
+        )
+
+    def read(self, key: Any, channel: Channel, /) -> Any:
+        """Return what *key* holds; see `Resource` and `ResourceRepo`."""
+        raise NotImplementedError
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        """Go on with a request that waited under *tag*, and return what `read` may return.
+
+        *outcome* is `Done(value)` or `Failed(error)`. It may run in another process than `read`:
+        what it needs is in `channel.request.params.uri`, in `channel.request.arguments`, which is
+        the key that `read` got, and in `channel.assigns`.
+
+        Raises:
+            ResourceNotFound: there is no such resource; None does not say so here.
+        """
+        raise NotImplementedError
 
     def visible(self, principal: str | None) -> bool:
         """Whether it is there for *principal*; None is whoever is not authenticated.

@@ -176,6 +176,7 @@ class Held:
 
     async def hand_out(self, request: Request, answer: Answer) -> None:
         """Send what answers *request* while its hook runs on; its client may leave then."""
+        self.hooks.hand_out(request)
         self.take(request, answer)
         if self._exchange.closed:
             if self._watch is not None:

@@ -56,14 +56,20 @@ class Hooks:
         hook = self._hooks.pop(request, None)
         if hook is None:
             return None
-        mux = self._visit.mux
-        mux.held.leave(principal=self._visit.principal, tool=tool_of(request))
-        if request.session is not None:
-            mux.calls.discard(request.session, hook)
+        self._visit.mux.held.leave(principal=self._visit.principal, tool=tool_of(request))
+        self._forget(request, hook)
         patience = self._patience.pop(request, None)
         if patience is not None:
             self._promotions += patience.end()
         return hook.end(cancelled)
+
+    def hand_out(self, request: Request) -> None:
+        """Take in that the client has a handle: its request is over for it."""
+        self._forget(request, self._hooks[request])
+
+    def _forget(self, request: Request, hook: Hook) -> None:
+        if request.session is not None:
+            self._visit.mux.calls.discard(request.session, hook)
 
     async def promote(self, request: Request) -> None:
         """Make the call of *request* a task now."""

@@ -160,9 +160,9 @@ class Responder(msgspec.Struct, eq=False):
             reason = held.hooks.let_go(request, cancelled)
         finally:
             if channel.promoted:
-                await long.end(channel, answer.outcome)
+                await long.ended(channel, answer.outcome, stopped=answer is _NO_ANSWER)
         if reason in (Reason.ASKED, Reason.LEFT):
-            await long.cancel(channel)
+            await long.abandon(channel)
         if reason is Reason.ASKED:
             return _NO_ANSWER
         if reason is Reason.STOPPING and answer is _NO_ANSWER:

@@ -1,0 +1,124 @@
+"""What tools, prompts and resources have in common that go on in `continue_`."""
+
+import inspect
+from abc import abstractmethod
+from types import SimpleNamespace
+from typing import Any, get_args, get_type_hints
+
+from msgspec.structs import force_setattr
+
+from genmcp.channel import Channel
+from genmcp.continuation import Continue
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
+from genmcp.errors import ConfigurationError, ContractError
+from genmcp.hook import Hook
+from genmcp.protocol.result import Result
+from genmcp.server import Route
+
+__all__ = ["ContinuingRoute", "check_goes_on"]
+
+
+class ContinuingRoute(Route, frozen=True, kw_only=True):
+    """The route of something whose first hook, `call`, `get` or `read`, may return Continue.
+
+    owner: what errors call whoever wrote the hooks. place: what they are for (`tool 'add'`).
+    continues: its `continue_`, None if it has none.
+    """
+
+    owner: str
+    place: str
+    continues: Hook | None
+
+    @abstractmethod
+    async def seen(self, request: Request, channel: Channel) -> Any:
+        """Return what the first hook sees of *request*: its arguments, or what they stand for.
+
+        Raises:
+            McpError: it is none that the hook would see.
+        """
+
+    @abstractmethod
+    def result_of(self, hook: str, value: Any, request: Request) -> Result:
+        """Return the result that *value*, which a *hook* has returned, stands for.
+
+        Raises:
+            ContractError: the hook must not return such a value.
+        """
+
+    def waiting(self, hook: str, step: Continue, request: Request, seen: Any) -> Continue:
+        """Return *step*, by which the first *hook* has answered *request*.
+
+        *seen* is what the hook saw of it, which `continue_` finds in `channel.request.arguments`.
+
+        Raises:
+            ContractError: nobody would go on.
+        """
+        if self.continues is None:
+            step.close()
+            raise self.broken(hook, step, "there is no continue_ that would go on")
+        force_setattr(request, "arguments", seen)
+        return step
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Go on with a call that has waited.
+
+        Its arguments are looked at again where the request is not the one the first hook has seen.
+        """
+        request = channel.request
+        if self.continues is None:
+            raise ContractError(f"{self.owner} has no continue_ ({self.place})")
+        if request.arguments is None:
+            force_setattr(request, "arguments", await self.seen(request, channel))
+        value = await self.continues(channel, continuation.tag, outcome, channel)
+        if type(value) is Continue:
+            return value
+        if value is None:
+            raise self.broken(
+                "continue_",
+                None,
+                f"nothing was said for tag {continuation.tag!r} and {type(outcome).__name__}; "
+                f"an empty result is []",
+            )
+        return self.result_of("continue_", value, request)
+
+    def hook_name(self, hook: str) -> str:
+        """Return what errors call a *hook* of it."""
+        return f"{self.owner}.{hook} ({self.place})"
+
+    def broken(self, hook: str, value: Any, why: str) -> ContractError:
+        """Return the error that says that *hook* must not return *value*, and *why*."""
+        return ContractError(f"{self.hook_name(hook)} returned {type(value).__name__}: {why}")
+
+
+def check_goes_on(owner: str, hook: Any, *, goes_on: bool) -> None:
+    """Check that a *hook* is gone on from, if its annotation says that it returns Continue.
+
+    An annotation that cannot be read yet says nothing: then the first call tells.
+
+    Raises:
+        ConfigurationError: it says so, and nobody *goes on*.
+    """
+    if not goes_on and _names_continue(_returned(hook)):
+        raise ConfigurationError(
+            f"{owner} is annotated to return Continue, and there is no continue_ that would go on: "
+            f"write one, in the same class"
+        )
+
+
+def _returned(hook: Any) -> Any:
+    """Return the type that *hook* says it returns, None if that is not known."""
+    function = inspect.unwrap(hook)
+    try:
+        # What it takes is left alone: those names may be there only for a type checker.
+        told = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
+        return get_type_hints(told, getattr(function, "__globals__", {}))["return"]
+    except (AttributeError, KeyError, NameError, SyntaxError, TypeError):
+        return None
+
+
+def _names_continue(hint: Any) -> bool:
+    return hint is Continue or any(map(_names_continue, get_args(hint)))
