@@ -3,8 +3,8 @@
 #     docker build -t example_app .
 #     docker run -p 8000:8000 -v example_app:/data example_app
 #
-# WEB_CONCURRENCY is uvicorn's number of workers. With more than one, set GENMCP_SECRET too, so that
-# each of them can read what another sealed.
+# WEB_CONCURRENCY is uvicorn's number of workers. They share the files in /data: the database, the
+# calls that outlive their request, and the secret, unless GENMCP_SECRET gives one.
 FROM python:3.13-slim
 
 WORKDIR /srv
@@ -15,7 +15,7 @@ COPY example_app example_app
 
 RUN useradd --system --create-home --home-dir /data example
 USER example
-# The database is made in the working directory.
+# The files are made in the working directory.
 WORKDIR /data
 VOLUME /data
 

@@ -12,6 +12,7 @@ from benchmarks.listeners import listeners
 from benchmarks.processes import FAILURES, ROOT
 from benchmarks.report import Part, figure_line, page
 from benchmarks.slow_reader import slow_reader
+from benchmarks.waiting import waiting
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 
@@ -42,6 +43,7 @@ def main() -> None:
         "memory over sessions": sessions,
         "memory over calls": calls,
         "many listeners": listeners,
+        "calls that wait": waiting,
         "a slow reader": partial(slow_reader, seconds=options.slow_reader),
     }
     cases = [case for case in CASES if options.case in case.name]

@@ -48,6 +48,7 @@ class Result(msgspec.Struct):
     content: list[Text]
 
 
+released = asyncio.Event()
 decode = msgspec.json.Decoder(Request).decode
 encode = msgspec.json.Encoder().encode
 
@@ -80,7 +81,7 @@ async def read(receive: Any) -> bytes:
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answer tools/list, subscriptions, and the tools `echo`, `count`, `sleep`, `progress`."""
+    """Answer lists, subscriptions, and the tools of the benchmark."""
     if scope["type"] != "http":
         return
     headers = dict(scope["headers"])
@@ -117,6 +118,12 @@ async def call(params: Params, *, legacy: bool) -> bytes:
     if params.name == "sleep":
         await asyncio.sleep(0.1)
         text = "slept"
+    elif params.name == "wait":
+        await released.wait()
+        text = "released"
+    elif params.name == "release":
+        released.set()
+        text = "released all"
     elif params.name == "count":
         text = str(len(arguments["numbers"]))
     else:

@@ -4,17 +4,26 @@
     uvicorn example_app:app
 
 It keeps everything in one SQLite file, `EXAMPLE_DATABASE` (default: example.db in the working
-directory), which is made and filled at the first start.
+directory), which is made and filled at the first start. Beside it are a file of calls that outlive
+their request, and one with a secret; `GENMCP_STORE` and `GENMCP_SECRET` take their places.
 
-Read `app` first: how an application mounts the endpoint. Then `tools`: what a model may call.
-`workshop` and `database` are the application's own, and know nothing of MCP.
+Read `application` first: how an application mounts the endpoint. Then `tools`: what a model may
+call. `workshop` and `database` are the application's own, and know nothing of MCP.
 """
 
 import os
 from pathlib import Path
+from typing import Any
 
-from example_app.app import create_app
+from example_app.application import create_app
 
-__all__ = ["app", "create_app"]
+__all__ = ["create_app"]
 
-app = create_app(Path(os.environ.get("EXAMPLE_DATABASE") or "example.db"))
+
+def __getattr__(name: str) -> Any:
+    """Make `app` and its `mux` once they are asked for: an import alone leaves no files."""
+    if name not in ("app", "mux"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    app = create_app(Path(os.environ.get("EXAMPLE_DATABASE") or "example.db"))
+    globals().update(app=app, mux=app.state.mux)
+    return globals()[name]

@@ -3,6 +3,7 @@
 from example_app.prompts import CustomerLetter
 from example_app.resources import RepairSheets
 from example_app.tools.delivery import BookDelivery
+from example_app.tools.minimums import ReviewMinimums
 from example_app.tools.orders import PlanOrders
 from example_app.tools.parts import SearchParts, WithdrawPart
 from example_app.tools.repairs import close_repair, list_repairs, open_repair, repair_sheet
@@ -18,6 +19,7 @@ suite = Suite(
         WithdrawPart,
         BookDelivery,
         PlanOrders,
+        ReviewMinimums,
         list_repairs,
         repair_sheet,
         open_repair,

@@ -153,6 +153,22 @@ class Workshop:
                 weeks[row["weeks_ago"]] -= row["change"]
         return [weeks[ago] for ago in reversed(range(52))]
 
+    def other_minimums(self, minimums: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+        """Return those of *minimums*, by part number, that are not so yet: as it is, as given."""
+        return {
+            part.number: (part.minimum, minimums[part.number])
+            for part in self.parts()
+            if minimums.get(part.number, part.minimum) != part.minimum
+        }
+
+    def set_minimums(self, minimums: Mapping[str, int]) -> None:
+        """Set below how many of each part it should be ordered; doing so twice changes nothing."""
+        with self.database.writing() as connection:
+            connection.executemany(
+                "UPDATE parts SET minimum = ? WHERE number = ?",
+                [(minimum, number) for number, minimum in minimums.items()],
+            )
+
 
 def _part(connection: sqlite3.Connection, number: str) -> Part:
     row = connection.execute("SELECT * FROM parts WHERE number = ?", [number]).fetchone()

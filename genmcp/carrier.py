@@ -1,12 +1,24 @@
 """Who keeps what a call needs to go on, as far as its own process knows."""
 
 import asyncio
+from typing import Protocol
 
 import msgspec
 
 from genmcp.core.continuation import Continuation
 
-__all__ = ["Carrier"]
+__all__ = ["Carrier", "Claim"]
+
+
+class Claim(Protocol):
+    """What a call has that nobody else runs at the same time: its idempotency key."""
+
+    @property
+    def ttl(self) -> float:
+        """For how many seconds at least a task that the call becomes is kept."""
+
+    async def becomes(self, task: str) -> None:
+        """Know that the call is *task*, whose record is written next."""
 
 
 class Carrier(msgspec.Struct, eq=False):
@@ -15,7 +27,9 @@ class Carrier(msgspec.Struct, eq=False):
     continuation: what the call waits for, once it has returned Continue. task: the record in the
     store, if there is one, and the turn in which it may be changed. promotion: what writes that
     record while the call runs on. promoted: whether its client has got something else than its
-    result, so that what it comes to goes to the record.
+    result, so that what it comes to goes to the record. follows: the task whose end the call waits
+    for here; it may be that of another call. claim: its idempotency key. waits: whether another call has
+    that, and this one does nothing but wait for its answer.
     """
 
     continuation: Continuation | None = None
@@ -23,6 +37,9 @@ class Carrier(msgspec.Struct, eq=False):
     turn: int = 0
     promotion: "asyncio.Task[None] | None" = None
     promoted: bool = False
+    follows: str | None = None
+    claim: Claim | None = None
+    waits: bool = False
 
     async def settle(self) -> None:
         """Wait until it is decided whether the call becomes a task, if that is being decided."""

@@ -16,6 +16,7 @@ from genmcp.protocol.notifications import (
     ProgressNotificationParams,
 )
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
+from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
 
@@ -57,6 +58,9 @@ class Sink(Protocol):
         Raises:
             Failure: the client cannot be asked, answers with an error, or not in time.
         """
+
+    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
+        """Return what came of the call *id* of *principal*; an `isError` result if nothing did."""
 
     def open(self) -> None:
         """Make the response an event stream, if it is not one yet."""
@@ -226,6 +230,13 @@ class Channel(msgspec.Struct, eq=False):
             Failure: the client cannot be asked, answers with an error, or not in time.
         """
         return await self._sink.ask(self.request, method, params)
+
+    async def outcome_of(self, id: str) -> CallToolResult:
+        """Return what came of another call of the same principal that was held over or is a task.
+
+        An `isError` result says that it still runs, that it failed, or that there is none.
+        """
+        return await self._sink.outcome_of(id, self.principal)
 
     async def notify(self, method: str, params: Value | None = None) -> bool:
         """Send any notification that belongs to this request; return whether it was sent."""

@@ -1,4 +1,4 @@
-"""What tools, prompts and resources have in common that go on in `continue_`."""
+"""How a call goes on in `continue_`, alike for tools, prompts and resources."""
 
 import inspect
 from abc import abstractmethod
@@ -32,8 +32,10 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
     continues: Hook | None
 
     @abstractmethod
-    async def seen(self, request: Request, channel: Channel) -> Any:
-        """Return what the first hook sees of *request*: its arguments, or what they stand for.
+    def seen(self, request: Request, channel: Channel) -> Any:
+        """Return what the first hook sees of *request*, or an awaitable of it.
+
+        That is its arguments, as `call` or `get` has them, or the key that `read` gets.
 
         Raises:
             McpError: it is none that the hook would see.
@@ -72,7 +74,9 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         if self.continues is None:
             raise ContractError(f"{self.owner} has no continue_ ({self.place})")
         if request.arguments is None:
-            force_setattr(request, "arguments", await self.seen(request, channel))
+            seen = self.seen(request, channel)
+            seen = await seen if inspect.isawaitable(seen) else seen
+            force_setattr(request, "arguments", seen)
         value = await self.continues(channel, continuation.tag, outcome, channel)
         if type(value) is Continue:
             return value
@@ -95,12 +99,12 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
 
 
 def check_goes_on(owner: str, hook: Any, *, goes_on: bool) -> None:
-    """Check that a *hook* is gone on from, if its annotation says that it returns Continue.
+    """Check that something *goes on* after a *hook* that is annotated to return Continue.
 
-    An annotation that cannot be read yet says nothing: then the first call tells.
+    An annotation that cannot be read says nothing; then the first call tells.
 
     Raises:
-        ConfigurationError: it says so, and nobody *goes on*.
+        ConfigurationError: nothing does.
     """
     if not goes_on and _names_continue(_returned(hook)):
         raise ConfigurationError(

@@ -98,9 +98,7 @@ class Decorator(msgspec.Struct, Generic[M], frozen=True):
     def _make(self, function: Callable[..., Any], attributes: Mapping[str, Any]) -> M:
         owner = name_of(function)
         if unknown := attributes.keys() - self.attributes:
-            raise ConfigurationError(
-                f"{owner}: @{self.name} takes no {', '.join(sorted(unknown))}"
-            )
+            raise ConfigurationError(f"{owner}: @{self.name} takes no {', '.join(sorted(unknown))}")
         signature = Signature.of(function, decorator=f"@{self.name}")
         check_goes_on(owner, function, goes_on=False)
         kind = self.of_async if inspect.iscoroutinefunction(function) else self.of_def

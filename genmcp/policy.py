@@ -8,7 +8,10 @@ import msgspec
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import ToolAnnotations
 
-__all__ = ["NEVER_A_TASK", "OnLost", "Policy", "TaskUse"]
+__all__ = ["NEVER_A_TASK", "RESULT_TOOL", "OnLost", "Policy", "TaskUse"]
+
+RESULT_TOOL: Final = "get_call_result"
+"""The tool that a client without tasks asks for the result of a call that was held over."""
 
 TaskUse = Literal["never", "auto", "always"]
 OnLost = Literal["rerun", "fail"]

@@ -153,9 +153,7 @@ class Tool(Generic[A]):
         said = said_by(cls, _SAID)
         _check(cls.__name__, said)
         _schemas(cls.__name__, said.get("input_schema"), said.get("output_schema"))
-        check_goes_on(
-            f"{cls.__name__}.call", cls.call, goes_on=cls.continue_ is not Tool.continue_
-        )
+        check_goes_on(f"{cls.__name__}.call", cls.call, goes_on=cls.continue_ is not Tool.continue_)
 
     def validate(self, request: Call[A], channel: Channel) -> Any:
         """Return the call as `call` should see it.

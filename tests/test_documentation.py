@@ -1,15 +1,25 @@
 """Everything the README and the docs show runs."""
 
+import asyncio
 import importlib
+import json
+import os
 import re
+import signal
+import socket
+import sqlite3
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
 from mcp import Client
+from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, TextContent
 
 from genmcp import Endpoint
 from genmcp.server import Server
@@ -17,8 +27,10 @@ from tests.serving import serve
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PATIENCE = 40  # seconds for a session at a terminal
 BLOCK = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
+README = (ROOT / "README.md").read_text("utf-8")
 MODULES = {name: code for page in PAGES for name, code in BLOCK.findall(page.read_text("utf-8"))}
 
 
@@ -28,6 +40,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, code in MODULES.items():
         (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     yield tmp_path
     for name in MODULES:
         sys.modules.pop(name, None)
@@ -69,6 +82,15 @@ async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> 
             {"part": "M7"},
             "There is no part M7. Search for it first.",
         ),
+        ("outcomes", "look_up", {"ends": "well"}, "3 of well"),
+        ("outcomes", "look_up", {"ends": "shown"}, "That went wrong: There is no such part."),
+        ("outcomes", "look_up", {"ends": "hidden"}, "Nothing was found: it failed unexpectedly"),
+        ("outcomes", "look_up", {"ends": "late"}, "Try again later."),
+        ("outcomes", "look_up", {"ends": "dropped"}, "Try again: nobody works on it any more."),
+        ("billing", "charge", {"account": "Ada", "cents": 3}, "Charged 3 cents."),
+        ("kept", "charge", {"account": "Ada", "cents": 3}, "Charged 3 cents."),
+        ("reports", "report", {}, "November: 12 pages from the ledger, for Ada"),
+        ("press", "print", {"order": "7"}, "Printed 3 sheets."),
     ],
 )
 async def test_documentation_does_what_it_says(
@@ -83,6 +105,105 @@ async def test_documentation_does_what_it_says(
     assert expected in result.content[0].text  # type: ignore[union-attr]
 
 
+async def fill_in(context: Any, params: Any) -> ElicitResult:
+    """Agree to everything, and fill in what a form needs."""
+    known: dict[str, str | int] = {"language": "French", "nights": 3, "by": "boat"}
+    asked = params.requested_schema["properties"]
+    return ElicitResult(action="accept", content={k: known[k] for k in known if k in asked})
+
+
+async def write(context: Any, params: Any) -> CreateMessageResult:
+    text = TextContent(type="text", text="Rain, and a warm room.")
+    return CreateMessageResult(role="assistant", model="m", content=text)
+
+
+async def folders(context: Any) -> ListRootsResult:
+    return ListRootsResult(roots=[Root(uri="file:///home/notes")])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize(
+    ("name", "tool", "arguments", "expected"),
+    [
+        ("studio", "transcribe", {"minutes": 2}, "2 minutes of silence, in French."),
+        ("trips", "book_trip", {"city": "Porto"}, "Booked 3 nights in Porto, by boat."),
+        ("drafts", "draft", {}, "Rain, and a warm room. For: notes"),
+    ],
+)
+async def test_documentation_asks_clients_of_each_era(
+    name: str, tool: str, arguments: dict[str, Any], expected: str, mode: Any, modules: Path
+) -> None:
+    """One tool asks the clients of every revision."""
+    app = applications(importlib.import_module(name))[0]
+
+    async with (
+        serve(app) as url,
+        Client(
+            f"{url}/mcp",
+            mode=mode,
+            elicitation_callback=fill_in,
+            sampling_callback=write,
+            list_roots_callback=folders,
+        ) as client,
+    ):
+        result = await client.call_tool(tool, arguments)
+
+    assert expected == result.content[0].text  # type: ignore[union-attr]
+
+
+async def test_documentation_of_another_queue_hears_from_it(modules: Path) -> None:
+    """What the print shop tells of an order counts, and nobody has to ask for it."""
+    press = importlib.import_module("press")
+
+    async with serve(press.app) as url, Client(f"{url}/mcp") as client:
+        async with httpx.AsyncClient() as shop:
+            told = await shop.post(f"{url}/printed/8", content="a poster")
+        result = await client.call_tool("print", {"order": "8"})
+
+    assert told.status_code == 204
+    assert "Printed a poster." == result.content[0].text  # type: ignore[union-attr]
+    assert "8" not in press.PRINTED
+
+
+async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> None:
+    """The README's lines, in a shell: the server is killed, and its review has a result."""
+    (session,) = re.findall(r"^```sh\n(mcp\(\).*?)^```$", README, re.MULTILINE | re.DOTALL)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    bin = Path(sys.executable).parent
+    process = await asyncio.create_subprocess_exec(
+        "bash",
+        "-euc",
+        session,
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PATH": f"{bin}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "PORT": str(port),
+        },
+        stdout=PIPE,
+        start_new_session=True,
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    assert process.returncode == 0
+    answers = [line for line in output.decode().splitlines() if line.startswith("{")]
+    asking, answered, completed = (json.loads(line)["result"] for line in answers)
+    assert "Change them?" in asking["inputRequests"]["asked"]["params"]["message"]
+    assert "complete" == answered["resultType"]
+    changes = completed["result"]["structuredContent"]["changes"]
+    with closing(sqlite3.connect(tmp_path / "example.db")) as connection:
+        minimums = dict(connection.execute("SELECT number, minimum FROM parts"))
+    assert changes
+    assert all(minimums[change["number"]] == change["minimum"] for change in changes)
+
+
 async def test_documentation_of_faults_is_what_a_model_reads(modules: Path) -> None:
     """The README's faults are those of its first tool, to the letter."""
     app = importlib.import_module("server").app
@@ -91,7 +212,7 @@ async def test_documentation_of_faults_is_what_a_model_reads(modules: Path) -> N
         result = await client.call_tool("greet", {"excited": "yes"})
 
     text = result.content[0].text  # type: ignore[union-attr]
-    assert text in (ROOT / "README.md").read_text("utf-8")
+    assert text in README
 
 
 def test_documentation_links_lead_somewhere() -> None:

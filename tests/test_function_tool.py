@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from genmcp import Channel, ConfigurationError, Image, Suite, tool
+from genmcp import Channel, ConfigurationError, Continue, Image, Suite, tool
 from genmcp.function import tool_of
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
@@ -255,6 +255,9 @@ async def yields() -> AsyncIterator[int]:
     yield 1
 
 
+def waits() -> str | Continue: ...  # type: ignore[empty-body]
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -273,6 +276,7 @@ async def yields() -> AsyncIterator[int]:
         (takes_unknown, "takes_unknown: its type hints cannot be read: name 'Nowhere'"),
         (takes_object, "takes_object: "),
         (yields, "yields yields; return one result"),
+        (waits, "waits is annotated to return Continue, and there is no continue_"),
         (lambda: 1, "<lambda>.name must be"),
         (Order, "@tool is for functions, not for <class"),
         (functools.partial(print), "@tool is for functions, not for functools.partial"),

@@ -21,6 +21,8 @@ LAYERS = [
         "completion",
         "content",
         "continuation",
+        "continuing",
+        "decorator",
         "extension",
         "hook",
         "listing",
@@ -42,7 +44,7 @@ LAYERS = [
     {"transports", "auth"},
     {"client"},
     {"hub", "registry", "discovery"},
-    {"cli", "console"},
+    {"cli", "console", "__main__"},
     # What nothing else imports: the facade, which is for users, and what may see everything.
     {"genmcp", "telemetry", "testing"},
 ]

@@ -1,10 +1,12 @@
 """Tools: what a class may say of itself, what it is asked, what becomes of what it answers."""
 
+import functools
+import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Optional, TypedDict, TypeVar, Union
 
 import msgspec
 import pydantic
@@ -14,9 +16,11 @@ from genmcp import (
     Call,
     Channel,
     ConfigurationError,
+    Continue,
     ContractError,
     InvalidParams,
     McpError,
+    Outcome,
     Suite,
     Tool,
     ToolError,
@@ -309,6 +313,108 @@ def test_tool_that_yields_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="Stream yields; return one result"):
         suite(Stream)
+
+
+# Calls that go on in `continue_`.
+
+
+def returning(hint: Any) -> Any:
+    """Make a `call` that is annotated to return *hint*."""
+
+    async def call(self: Any, request: "Nowhere", channel: Channel) -> Any:  # type: ignore[name-defined]  # noqa: F821
+        raise NotImplementedError
+
+    call.__annotations__["return"] = hint
+    return call
+
+
+WAITING = [
+    Continue,
+    str | Continue,
+    Optional[Continue],  # noqa: UP045  # as it may be written
+    Union[str, "Continue"],
+    Annotated[Continue, "waits"],
+    Awaitable[str | Continue],
+    "Continue",
+    "str | Continue | None",
+]
+
+
+@pytest.mark.parametrize("hint", WAITING)
+def test_tool_annotated_to_wait_is_refused_without_a_continue_(hint: Any) -> None:
+    """However it is written, and whatever it takes, it is told when the class is made."""
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^Odd\.call is annotated to return Continue, and there is no continue_",
+    ):
+        declare(call=returning(hint))
+
+
+@pytest.mark.parametrize("hint", WAITING)
+def test_tool_annotated_to_wait_may_inherit_its_continue_(hint: Any) -> None:
+    """One of its own does, and so does one of a class between."""
+
+    async def continue_(self: Any, tag: str, outcome: Outcome, channel: Channel) -> str:
+        return tag
+
+    between = declare(continue_=continue_)
+
+    assert issubclass(type("Odd", (between,), {"call": returning(hint)}), Tool)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        returning("str | Continue | Nowhere"),
+        returning("not a type"),
+        returning("str"),
+        functools.partial(returning(Continue)),
+    ],
+)
+def test_tool_annotation_that_cannot_be_read_says_nothing(call: Any) -> None:
+    """What may be there only for a type checker is no reason to refuse a class."""
+    assert issubclass(declare(call=call), Tool)
+
+
+async def test_tool_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """A Continue without a `continue_` costs that call; what it waits for never begins."""
+    waited: list[Any] = []
+
+    class Waits(Tool):
+        name = "wait"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            waited.append(echo(self, request, channel))
+            return Continue("never", waited[-1])
+
+    async with connect(suite(Waits)) as client:
+        with pytest.raises(McpError, match="Internal error") as caught:
+            await client.call("wait")
+
+    assert -32603 == caught.value.code
+    assert "Waits.call (tool 'wait') returned Continue: there is no continue_ that" in caplog.text
+    assert inspect.CORO_CLOSED == inspect.getcoroutinestate(waited[0])
+
+
+async def test_tool_that_says_nothing_in_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """An unmatched `match` is a defect, told with tag and outcome, and no empty success."""
+
+    class Waits(Tool):
+        name = "wait"
+
+        async def call(self, request: Call, channel: Channel) -> Continue:
+            return Continue("echoed", echo(self, request, channel))
+
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> None: ...
+
+    async with connect(suite(Waits)) as client:
+        with pytest.raises(McpError, match="Internal error"):
+            await client.call("wait")
+
+    assert (
+        "Waits.continue_ (tool 'wait') returned NoneType: "
+        "nothing was said for tag 'echoed' and Done; an empty result is []"
+    ) in caplog.text
 
 
 # Arguments, as the tool's own type.

@@ -1,10 +1,10 @@
 """A tool that computes for a while, says how far it is, and has a structured result."""
 
-import random
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from example_app.forecast import enough
 from example_app.tools.assigned import workshop_of
 from example_app.workshop import Category, Part
 from genmcp import Call, Channel, Tool, ToolAnnotations
@@ -58,7 +58,7 @@ class PlanOrders(Tool[PlanArguments]):
             await channel.progress(done, len(parts), part.name)
             # One part at a time: between two of them, a cancelled call ends.
             past = await channel.in_thread(workshop.demand, part.number)
-            needed = await channel.in_thread(enough, part, past, wanted)
+            needed = await channel.in_thread(needed_of, part, past, wanted)
             if needed > part.stock:
                 quantity = needed - part.stock
                 lines.append(OrderLine(part.number, part.name, quantity, quantity * part.price))
@@ -67,8 +67,12 @@ class PlanOrders(Tool[PlanArguments]):
         return OrderPlan(lines, sum(line.cost for line in lines))
 
 
-def enough(part: Part, past: list[int], wanted: PlanArguments) -> int:
-    """Return how many of *part* last as long as *wanted*; the same for the same past."""
-    chance = random.Random(part.number)
-    totals = sorted(sum(chance.choices(past, k=wanted.weeks)) for _ in range(wanted.simulations))
-    return totals[int(wanted.certainty * len(totals))]
+def needed_of(part: Part, past: list[int], wanted: PlanArguments) -> int:
+    """Return how many of *part* last as long as *wanted*."""
+    return enough(
+        part.number,
+        past,
+        weeks=wanted.weeks,
+        certainty=wanted.certainty,
+        simulations=wanted.simulations,
+    )

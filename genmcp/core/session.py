@@ -96,11 +96,13 @@ def begin(params: InitializeRequestParams, *, key: str, now: float) -> Session:
     version = params.protocol_version
     if version not in _SPOKEN:
         version = _SPOKEN[0]
+    revision = REVISIONS[version]
     return Session(
         key=key,
         issued=now,
         version=version,
         name=params.client_info.name,
         client_version=params.client_info.version,
-        capabilities=REVISIONS[version].up(params.capabilities),
+        # What the revision does not know its client cannot do, whatever it declares.
+        capabilities=revision.up(revision.down(params.capabilities)),
     )

@@ -198,7 +198,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def status(self) -> Status:
-        """What a client is told of it (SEP-2663, "Task Status")."""
+        """What a client is told of it (SEP-2663, "Tasks")."""
         if self.end is not None:
             return self.end
         asks = isinstance(self.work, Asking) and not self.settled

@@ -67,7 +67,10 @@ class Agenda:
         return await self.records.change_at(id, turn, lambda task, now: task.ended(ended, now))
 
     async def settle(self, id: str, ref: Ref, outcome: bytes) -> Task | None:
-        """End the wait of a task for somebody else's job; return it as it was, None if it has none."""
+        """End a task's wait for somebody else's job.
+
+        Return it as it was until then; None if it did not wait for that.
+        """
         was: Task | None = None
 
         def settled(task: Task, now: float) -> Task:
@@ -106,9 +109,11 @@ class Agenda:
         """Do what a process that died had left to others, if it did; return the task then."""
         if task.lives_in is not None and not await self.nodes.lives(task.lives_in):
             return await self.leave(task)
-        # Whatever is held is redelivered by the engine itself.
-        if task.delivered and task.held is None and self._clock() > task.due + self.nodes.lease / 2:
-            await self.submit(task)
+        # What is held is delivered again by the engine itself.
+        if task.delivered and task.held is None:
+            overdue = self._clock() - max(task.due, task.updated)
+            if overdue > self.nodes.lease / 2:
+                await self.submit(task)
         return task
 
     async def leave(self, task: Task) -> Task:

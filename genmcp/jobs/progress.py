@@ -38,6 +38,10 @@ class Progress(msgspec.Struct, frozen=True):
 Write: TypeAlias = Callable[[Progress], Awaitable[object]]
 
 
+def _nothing() -> None:
+    pass
+
+
 class Reporter:
     """Writes the newest progress, at most ten times a second; the work never waits for it.
 
@@ -45,7 +49,7 @@ class Reporter:
     called, once.
     """
 
-    def __init__(self, write: Write, stop: Callable[[], object] = bool) -> None:
+    def __init__(self, write: Write, stop: Callable[[], object] = _nothing) -> None:
         self._write = write
         self._stop = stop
         self.refused = False

@@ -32,7 +32,7 @@ class Awaitables:
     """What the calls of one mux wait for here."""
 
     def __init__(self) -> None:
-        self._pending: dict[int, ref[AnyFuture]] = {}
+        self._pending: dict[int, _Wait] = {}
 
     async def outcome(self, on: Any) -> Outcome:
         """Wait for *on*, a coroutine, Task or future, and return how it has ended.
@@ -45,12 +45,15 @@ class Awaitables:
             asyncio.CancelledError: the call is cancelled.
         """
         if isinstance(on, asyncio.Future | futures.Future):
-            waiter, forget = self._watch(on)
+            wait = self._wait_for(on)
+            key = id(on)
             del on  # only its maker keeps it, so that it shows when nobody does
             try:
-                return await waiter
+                return await wait.over
             finally:
-                forget()
+                wait.forget()
+                if self._pending.get(key) is wait:
+                    del self._pending[key]
         try:
             return Done(await on)
         except (KeyboardInterrupt, GeneratorExit):
@@ -60,41 +63,54 @@ class Awaitables:
                 raise
             return failed(error)
 
-    def _watch(self, on: AnyFuture) -> tuple[asyncio.Future[Outcome], Callable[[], None]]:
-        """Return what is done when *on* is, and what forgets *on*."""
-        key = id(on)
-        known = self._pending.get(key)
-        # One that was dropped is there until its call goes on; another may have its address by then.
-        if known is not None and known() is on:
+    def _wait_for(self, on: AnyFuture) -> "_Wait":
+        known = self._pending.get(id(on))
+        # One that was dropped stays until its call goes on; another may have its address then.
+        if known is not None and known.is_for(on):
             raise ContractError("two calls wait for one future: each needs one of its own")
-        loop = asyncio.get_running_loop()
-        if isinstance(on, asyncio.Future) and on.get_loop() is not loop:
+        if isinstance(on, asyncio.Future) and on.get_loop() is not asyncio.get_running_loop():
             raise ContractError("the call waits for a future of another event loop")
-        waiter: asyncio.Future[Outcome] = loop.create_future()
+        wait = self._pending[id(on)] = _Wait(on)
+        return wait
 
-        def settle(outcome: Callable[[], Outcome]) -> None:
-            if not waiter.done():
-                waiter.set_result(outcome())
 
-        def ended(future: Any) -> None:
-            _soon(loop, settle, lambda: _outcome_of(future))
+class _Wait:
+    """A call's wait for a future; *over* brings its outcome. There may be many: it is small."""
 
-        on.add_done_callback(ended)
-        dropped = ref(on, lambda _: _soon(loop, settle, lambda: Failed(Lost())))
+    __slots__ = ("_future", "_kept", "over")
+
+    def __init__(self, on: AnyFuture) -> None:
+        self.over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._future = ref(on, self._dropped)
         # A Task that nobody keeps would vanish while it runs.
-        kept = on if isinstance(on, asyncio.Task) else None
-        self._pending[key] = dropped
+        self._kept = on if isinstance(on, asyncio.Task) else None
+        on.add_done_callback(self._ended)
 
-        def forget() -> None:
-            nonlocal kept
-            kept = None
-            if self._pending.get(key) is dropped:
-                del self._pending[key]
-            found = dropped()
-            if isinstance(found, asyncio.Future):
-                found.remove_done_callback(ended)
+    def is_for(self, on: AnyFuture) -> bool:
+        """Whether it is *on* that is waited for."""
+        return self._future() is on
 
-        return waiter, forget
+    def forget(self) -> None:
+        """Wait no more."""
+        self._kept = None
+        future = self._future()
+        if isinstance(future, asyncio.Future):
+            future.remove_done_callback(self._ended)
+
+    def _ended(self, future: Any) -> None:
+        self._soon(_outcome_of, future)
+
+    def _dropped(self, _: object) -> None:
+        self._soon(Failed, Lost())
+
+    def _soon(self, outcome: Callable[[Any], Outcome], of: Any) -> None:
+        loop = self.over.get_loop()
+        if not loop.is_closed():  # any thread may have ended it
+            loop.call_soon_threadsafe(self._settle, outcome, of)
+
+    def _settle(self, outcome: Callable[[Any], Outcome], of: Any) -> None:
+        if not self.over.done():
+            self.over.set_result(outcome(of))
 
 
 def failed(error: BaseException) -> Failed:
@@ -133,8 +149,3 @@ def _outcome_of(future: Any) -> Outcome:
         return Done(future.result())
     except BaseException as error:  # it was not raised here
         return failed(error)
-
-
-def _soon(loop: asyncio.AbstractEventLoop, step: Callable[..., None], *arguments: Any) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(step, *arguments)

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 from enum import Enum
 from threading import Lock
+from typing import Any
 
 from genmcp.core.request import Request
 from genmcp.protocol.meta import RequestId
@@ -20,15 +21,21 @@ class Reason(Enum):
     """Its client has left, and nobody would read the answer."""
     STOPPING = "stopping"
     """The server is going away."""
+    HELD_OVER = "held over"
+    """Its client does not wait any longer for what it only follows, and which goes on."""
 
 
 class Hook:
-    """The hook of *request*, waiting for something in the running asyncio.Task."""
+    """The hook of *request*, waiting for something in the running asyncio.Task.
 
-    __slots__ = ("_cancels", "_counted", "_loop", "_reason", "_task", "request")
+    patience: what makes it a task once it has waited long enough, if anything does.
+    """
+
+    __slots__ = ("_cancels", "_counted", "_loop", "_reason", "_task", "patience", "request")
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.patience: Any = None
         self._reason: Reason | None = None
         self._cancels = 0
         self._loop = asyncio.get_running_loop()

@@ -153,54 +153,91 @@ class Continuations:
         continuation = self._states.open(request, channel.principal)
         channel.restore(continuation.assigns)
         continuation = taken(continuation, params.input_responses or {})
-        if continuation.missing:
-            outcome: Outcome | None = unable(continuation, channel)
-            if outcome is None:
-                return self._input_required(continuation, channel)
-        else:
-            await self._spend(request, continuation)
-            if continuation.task is not None:
-                await self._answer(continuation, channel)
-                return await self._followed(continuation.task, channel)
-            outcome = outcome_of(continuation)
+        failed = unable(continuation, channel)
+        if continuation.missing and failed is None:
+            await self._spend(request, continuation, once=False)
+            return self._input_required(continuation, channel)
+        await self._spend(request, continuation)
+        if continuation.task is not None:
+            await self._answer(continuation, channel, failed)
+            return await self._followed(continuation.task, channel)
+        outcome = failed or outcome_of(continuation)
         step = await self._server.resume(continuation, outcome, channel)
         return await self.carry_on(step, channel, continuation)
 
-    async def _spend(self, request: Request, continuation: Continuation) -> None:
+    async def _spend(
+        self, request: Request, continuation: Continuation, *, once: bool = True
+    ) -> None:
+        """Carry on with *continuation* only once, where its tool says so.
+
+        once: False where it does not carry on but is given out anew, which may not outlive the
+        memory of what was spent.
+
+        Raises:
+            InvalidParams: it was carried on with already.
+        """
         if not request.route.policy.once:
             return
-        spent = Put(f"spent:{continuation.id}.{continuation.step}", b"", ttl=self._kept, expect=0)
+        key = f"spent:{continuation.id}.{continuation.step}"
         try:
-            await self._store.apply(spent)
+            if once:
+                # One that is being given out right now runs out a little later than *kept* says.
+                await self._store.apply(Put(key, b"", ttl=2 * self._kept, expect=0))
+                return
+            if await self._store.get(key) is None:
+                return
         except Conflict:
-            logger.warning("a requestState came twice, to %s, which takes one once", request.method)
-            raise InvalidParams("requestState was used already: it carries on only once") from None
+            pass
+        logger.warning("a requestState came twice, to %s, which takes one once", request.method)
+        raise InvalidParams("requestState was used already: it carries on only once")
 
     async def _followed(self, id: str, channel: Channel) -> Result:
-        """Return what comes of the task *id*, of which its client knows nothing."""
+        """Return what comes of the task *id*, the call of *channel* itself."""
         channel.carrier.task = id
+        return await self.followed(id, channel)
+
+    def answers(self, id: str, channel: Channel) -> bool:
+        """Whether the state that the request of *channel* brings along is of the task *id*.
+
+        Raises:
+            InvalidParams: the state is not one that was given out for it.
+        """
+        return self._states.open(channel.request, channel.principal).task == id
+
+    async def followed(self, id: str, channel: Channel) -> Result:
+        """Return what comes of the task *id*, of which the client of *channel* knows nothing.
+
+        Raises:
+            McpError: it ended with an error, or was cancelled.
+        """
+        channel.carrier.follows = id
         while True:
             asking = await self._tasks.followed(id, channel)
             if isinstance(asking, Result):
                 return asking
-            if channel.request.asks_again:
-                return self._input_required(asking, channel)
-            answered = await ask(asking, channel)
-            if isinstance(answered, Failed):
-                missing = {each.name: answered for each in asking.missing}
-                await self._tasks.answer(id, channel.principal, missing)
-            else:
-                await self._answer(answered, channel)
+            failed = unable(asking, channel)
+            if failed is None:
+                if channel.request.asks_again:
+                    return self._input_required(asking, channel)
+                answered = await ask(asking, channel)
+                if isinstance(answered, Failed):
+                    failed = answered
+                else:
+                    asking = answered
+            await self._answer(asking, channel, failed)
 
-    async def _answer(self, answered: Continuation, channel: Channel) -> None:
-        """Pass on to the task it waits for what the client has answered."""
-        assert answered.task is not None
-        answers: dict[str, Outcome] = {
-            each.name: Done(msgspec.Raw(answered.answers[each.key]))
-            for each in answered.asked
-            if each.key in answered.answers
-        }
-        await self._tasks.answer(answered.task, channel.principal, answers)
+    async def _answer(
+        self, continuation: Continuation, channel: Channel, failed: Failed | None
+    ) -> None:
+        """Pass on what the client has answered to the task that asks; or that this has *failed*."""
+        assert continuation.task is not None
+        answers: dict[str, Outcome] = {}
+        for each in continuation.asked:
+            if each.key in continuation.answers:
+                answers[each.name] = Done(msgspec.Raw(continuation.answers[each.key]))
+            elif failed is not None:
+                answers[each.name] = failed
+        await self._tasks.answer(continuation.task, channel.principal, answers)
 
 
 def has_tasks(request: Request) -> bool:

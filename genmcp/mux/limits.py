@@ -32,6 +32,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     session: how long a legacy session lives.
     replay: how long events wait for a client that resumes, and changes for a process that is
         slow to read them. replay_events: how many of a stream.
+    idempotency: how long what a call came to is kept for the same call sent again, with the same
+        `io.genmcp/idempotencyKey`.
     revoked: how many ended sessions are remembered one by one; past it, every session begun
         before the oldest of them has to begin anew.
     """
@@ -58,6 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     session: float = 24 * 3600.0
     replay: float = 300.0
     replay_events: int = 1000
+    idempotency: float = 24 * 3600.0
     revoked: int = 10_000
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from genmcp.errors import McpError, TaskNotFound
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.jobs import Jobs
 from genmcp.mux.continuations import Continuations
+from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.inbox import Inbox
 from genmcp.mux.limits import Limits
 from genmcp.mux.resumption import Resumption
@@ -27,6 +29,7 @@ from genmcp.mux.tasks import Tasks
 from genmcp.mux.threads import Threads
 from genmcp.protocol.result import Result
 from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
@@ -57,7 +60,8 @@ class LongCalls:
     """The calls of one mux that wait, wherever what they need to go on is kept.
 
     inbox: what other processes tell. asked: what clients are asked. jobs, tasks: the calls in the
-    store. continuations: goes on with calls.
+    store. continuations: goes on with calls. idempotency: calls with a key. dormant: whether
+    processes that died may have left something to do, and this one has not looked yet.
     """
 
     def __init__(
@@ -78,12 +82,50 @@ class LongCalls:
         self.tasks = Tasks(self.jobs, seal, self.inbox)
         states = States(seal, ttl=limits.question)
         self.continuations = Continuations(server, states, store, self.tasks, kept=limits.question)
+        self.idempotency = Idempotency(
+            store,
+            self.continuations,
+            self.tasks,
+            audience=audience,
+            kept=limits.idempotency,
+            lease=storage.jobs.lease,
+        )
         self.resumption = Resumption(server, self.continuations, self, host.assigns, host.outcome)
+        self.dormant = store.durable
 
     @property
     def announcer(self) -> Announcer:
         """What tells of changes of the server."""
         return self._host.announcer
+
+    def wake(self) -> None:
+        """Begin to work on what is in the store, on the running loop; do not wait for that."""
+        self.dormant = False
+        self.jobs.begin().add_done_callback(self._woken)
+
+    def _woken(self, ready: "Future[None]") -> None:
+        if (error := ready.exception()) is not None:
+            logger.warning("what other processes have left is not worked on yet: %s", error)
+            self.dormant = True
+
+    async def begin(self, request: Request, channel: Channel) -> Result:
+        """Answer a *request* that brings a state or a key along, or has to be a task.
+
+        Raises:
+            InvalidParams: one of the two is not good for it.
+            Unable: it needs tasks, and its client has none.
+        """
+        if request.method == "tools/call" and request.known_meta.idempotency_key is not None:
+            return await self.idempotency.answer(request, channel)
+        return await self.continuations.begin(request, channel)
+
+    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
+        """Return what came of the call *id* of *principal*."""
+        return await self.tasks.outcome_of(id, principal)
+
+    async def failed(self, channel: Channel) -> None:
+        """Take in that the call of *channel*, which was resumed, has failed."""
+        await self.idempotency.failed(channel)
 
     async def level_of(self, request: Request) -> LoggingLevel | None:
         """Return the least severe level that *request* wants to hear of."""
@@ -140,6 +182,7 @@ class LongCalls:
         """Work on nothing any more, and hear of nothing."""
         await self.jobs.aclose()
         await self.inbox.aclose()
+        self.dormant = self._host.store.durable
 
     def _assigns(self, task: Task) -> Mapping[str, Any]:
         return self._host.assigns

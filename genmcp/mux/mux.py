@@ -191,10 +191,15 @@ class Mux:
         """
         try:
             route = request.route
+            params: Any = request.params
             if route is None:
                 result: Any = await self._unrouted(request, channel)
-            elif route.eager or request.params.request_state is not None:  # type: ignore[attr-defined]
-                result = await self.long.continuations.begin(request, channel)
+            elif (
+                route.eager
+                or params.request_state is not None
+                or params.meta.idempotency_key is not None
+            ):
+                result = await self.long.begin(request, channel)
                 if result is PARKED:
                     return _PARKED
             else:

@@ -65,6 +65,7 @@ class Resumption:
         except (StoreError, OutOfTurn):
             raise
         except Exception as error:
+            await self._writer.failed(channel)
             return ended(self._failing(channel.request, error))
         return came_to if isinstance(came_to, Parked) else ended(came_to)
 

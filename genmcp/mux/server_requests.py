@@ -17,6 +17,7 @@ from genmcp.core.request import Request
 from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
 from genmcp.errors import InvalidRequest, Raised, SealError, TimedOut, Unable
 from genmcp.mux.inbox import Inbox
+from genmcp.protocol.notifications import CancelledNotificationParams
 from genmcp.protocol.value import Value
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import Message
@@ -74,16 +75,18 @@ class ServerRequests:
         Raises:
             Failure: the client cannot be asked, answers with an error, or not in time.
         """
-        if request.session is None:
-            raise Unable({})
+        if request.session is None or method not in request.revision.methods:
+            raise Unable({method.partition("/")[0]: {}})  # the capabilities are called like that
         asking = self._begin(request.session, principal)
         try:
-            said = say(self._encoder.request(request.revision, asking.id, method, params))
-            if said is not None:
-                await said
+            await _said(say(self._encoder.request(request.revision, asking.id, method, params)))
             async with asyncio.timeout(self._timeout):
                 reply = await asking.reply
         except TimeoutError:
+            # 2025-11-25, lifecycle, "Timeouts": it SHOULD be told that nobody waits any more.
+            told = CancelledNotificationParams(request_id=asking.id, reason=str(TimedOut()))
+            method = "notifications/cancelled"
+            await _said(say(self._encoder.notification(request.revision, method, told)))
             raise TimedOut from None
         finally:
             self._waiting.pop(asking.number, None)
@@ -109,7 +112,7 @@ class ServerRequests:
     async def take(self, session: str, principal: str | None, message: Message) -> None:
         """Take in a response of *session*.
 
-        One that comes too late is dropped.
+        One that comes too late, or again, is dropped.
 
         Raises:
             InvalidRequest: it answers nothing that this session was asked.
@@ -131,6 +134,11 @@ class ServerRequests:
         asking = self._waiting.pop(reply.number, None)
         if asking is not None:
             _soon(asking.loop, _settle, asking.reply, reply)
+
+
+async def _said(saying: Awaitable[None] | None) -> None:
+    if saying is not None:
+        await saying
 
 
 def _settle(future: "asyncio.Future[Reply]", reply: Reply) -> None:

@@ -22,6 +22,7 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import PROGRESS, DetailedTask, TaskStatusNotificationParams
 from genmcp.question.packing import unpack
 from genmcp.wire.encoder import Encoder
+from genmcp.wire.jsonrpc import ErrorBody
 
 __all__ = ["TASKS_CHANGED", "TaskMethods", "detailed_of", "status_of"]
 
@@ -117,6 +118,8 @@ def _members(task: Task, encoder: Encoder) -> dict[str, Any]:
         numbers = {"progress": task.progress, "total": task.total}
         members["meta"] = {PROGRESS: {k: v for k, v in numbers.items() if v is not None}}
     if task.error is not None:
+        # "Task Execution Errors": what it said of its work last is of no use any more.
+        members["status_message"] = msgspec.json.decode(task.error, type=ErrorBody).message
         members["error"] = msgspec.Raw(task.error)
     elif task.result is not None:
         result = result_of(task, "tools/call")

@@ -12,6 +12,7 @@ from genmcp.errors import OutOfTurn, StoreError, Unable
 from genmcp.jobs.jobs import Jobs
 from genmcp.protocol.notifications import ProgressNotificationParams
 from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
 
@@ -41,6 +42,12 @@ class Writer(Protocol):
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the pool of threads."""
+
+    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
+        """Return what came of the call *id*."""
+
+    async def failed(self, channel: Channel) -> None:
+        """Take in that the call of *channel*, which was resumed, has failed."""
 
 
 class TaskSink:
@@ -91,6 +98,10 @@ class TaskSink:
 
     async def promote(self, channel: Channel) -> None:
         """Do nothing: it is a task."""
+
+    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
+        """Return what came of the call *id*."""
+        return await self._writer.outcome_of(id, principal)
 
     def open(self) -> None:
         """Do nothing: there is no stream."""

@@ -87,6 +87,10 @@ class Tasks:
         now = time.time()
         policy = channel.request.route.policy
         params: Any = channel.request.params
+        ttl, claim = policy.ttl, channel.carrier.claim
+        if claim is not None:  # first, so that no key is ever left without its task
+            await claim.becomes(id)
+            ttl = max(ttl, claim.ttl)
         task = Task(
             id=id,
             owner=channel.principal,
@@ -95,7 +99,7 @@ class Tasks:
             created=now,
             updated=now,
             due=now,
-            ttl=policy.ttl,
+            ttl=ttl,
             on_lost=policy.on_lost,
             step=parked.step,
             continuation=parked.continuation,
@@ -200,6 +204,18 @@ class Tasks:
                     return msgspec.structs.replace(continuation, task=id)
         raise TaskNotFound(id)
 
+    async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
+        """Return the result of the call that is the task *id*; or why there is none, to be read."""
+        try:
+            task = await self.jobs.get(id, owner)
+            if task.over:
+                return cast(CallToolResult, result_of(task, "tools/call"))
+        except TaskNotFound:
+            return _says(f"There is no call {id}, or its result is not kept any more.")
+        except McpError as error:
+            return _says(f"There is no result of call {id}: {error.message}")
+        return _says(f"Call {id} has no result yet: {_stands(task)}.")
+
 
 def ended(result: Result | McpError) -> Ended:
     """Return how a call is kept that has come to *result*."""
@@ -228,10 +244,13 @@ def handle_of(task: Task) -> CreateTaskResult:
     return CreateTaskResult(**shown(task))
 
 
-def held_over(task: Task) -> CallToolResult:
-    """Return what a client that does not gets, once it has waited as long as it may."""
-    text = f"This takes longer than a call is held. It goes on, as call {task.id}"
-    return CallToolResult(content=[TextContent(text)], is_error=True)
+def held_over(task: Task, *, tool: str | None) -> CallToolResult:
+    """Return what a client that does not gets, once it has waited as long as it may.
+
+    *tool* is the name of the one that gives the result, if there is one.
+    """
+    goes_on = f"This takes longer than a call is held. It goes on, as call {task.id}"
+    return _says(goes_on + (f"; the tool {tool} gets its result." if tool else "."))
 
 
 def shown(task: Task) -> dict[str, Any]:
@@ -246,6 +265,22 @@ def shown(task: Task) -> dict[str, Any]:
         "poll_interval_ms": ceil(task.poll * 1000),
         "status_message": task.message,
     }
+
+
+def _stands(task: Task) -> str:
+    """Return how a *task* that is not over stands, in words."""
+    if task.status == "input_required":
+        return "it waits for answers"
+    if task.progress is None:
+        done = "it is being worked on"
+    else:
+        total = "" if task.total is None else f" of {task.total:g}"
+        done = f"{task.progress:g}{total} done"
+    return done if task.message is None else f"{done} ({task.message})"
+
+
+def _says(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text)], is_error=True)
 
 
 async def _pass_on(note: Note, channel: Channel) -> None:

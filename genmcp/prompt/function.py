@@ -71,13 +71,14 @@ class FunctionPrompt(Prompt[Any]):
 
     def __init__(self, decorated: Decorated) -> None:
         self.decorated = decorated
+        self._function = decorated.function
+        self._given = decorated.signature.given
         self.arguments = decorated.signature.arguments
         decorated.describe(self)
 
     def get(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        given = self.decorated.signature.given(request.arguments, channel)
-        return self.decorated.function(**given)
+        return self._function(**self._given(request.arguments, channel))
 
 
 class AsyncFunctionPrompt(FunctionPrompt):
@@ -85,8 +86,7 @@ class AsyncFunctionPrompt(FunctionPrompt):
 
     async def get(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        given = self.decorated.signature.given(request.arguments, channel)
-        return await self.decorated.function(**given)
+        return await self._function(**self._given(request.arguments, channel))
 
 
 _PROMPT: Final = Decorator(

@@ -84,9 +84,7 @@ class Prompt(Generic[A]):
             cls.arguments = argument
         take_docstring(cls)
         _checked(cls.__name__, said_by(cls, _SAID))
-        check_goes_on(
-            f"{cls.__name__}.get", cls.get, goes_on=cls.continue_ is not Prompt.continue_
-        )
+        check_goes_on(f"{cls.__name__}.get", cls.get, goes_on=cls.continue_ is not Prompt.continue_)
 
     def get(self, request: Call[A], channel: Channel) -> Any:
         """Return the messages: whatever `genmcp.prompt.messages` knows; or a `Continue`.
@@ -168,13 +166,13 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Return the messages of the prompt for the arguments of *request*."""
-        arguments = await self.seen(request, channel)
+        arguments = self.seen(request, channel)
         value = await self.get(channel, Call(arguments, request), channel)
         if type(value) is Continue:
             return self.waiting("get", value, request, arguments)
         return self.result_of("get", value, request)
 
-    async def seen(self, request: Request, channel: Channel) -> Any:
+    def seen(self, request: Request, channel: Channel) -> Any:
         """Return the arguments of *request*, read as the prompt takes them."""
         name = self.definition.name
         try:

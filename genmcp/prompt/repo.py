@@ -130,7 +130,7 @@ class RepoRoute(ContinuingRoute, frozen=True, kw_only=True):
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Return the messages of the prompt that *request* names."""
         name: str = request.params.name  # type: ignore[attr-defined]
-        arguments = await self.seen(request, channel)
+        arguments = self.seen(request, channel)
         value = await self.get(channel, name, arguments, channel)
         if value is None:
             raise PromptNotFound(name)
@@ -138,7 +138,7 @@ class RepoRoute(ContinuingRoute, frozen=True, kw_only=True):
             return self.waiting("get", value, request, arguments)
         return self.result_of("get", value, request)
 
-    async def seen(self, request: Request, channel: Channel) -> dict[str, str]:
+    def seen(self, request: Request, channel: Channel) -> dict[str, str]:
         """Return the arguments of *request*, which are texts."""
         return dict(request.params.arguments or {})  # type: ignore[attr-defined]
 

@@ -7,6 +7,7 @@ from genmcp.channel import Channel
 from genmcp.continuing import check_goes_on
 from genmcp.core.outcome import Outcome
 from genmcp.errors import ConfigurationError
+from genmcp.hook import Hook
 from genmcp.metadata import annotations_of, check_metadata, take_docstring
 from genmcp.protocol.content import Annotations
 from genmcp.protocol.implementation import Icon
@@ -55,13 +56,8 @@ class Described:
         """Take the docstring for the description, and check that a `read` that waits goes on."""
         super().__init_subclass__(**options)
         take_docstring(cls)
-        check_goes_on(
-            f"{cls.__name__}.read", cls.read, goes_on=cls.continue_ is not Described.continue_
-        )
-
-    def read(self, key: Any, channel: Channel, /) -> Any:
-        """Return what *key* holds; see `Resource` and `ResourceRepo`."""
-        raise NotImplementedError
+        goes_on = cls.continue_ is not Described.continue_
+        check_goes_on(f"{cls.__name__}.read", getattr(cls, "read", None), goes_on=goes_on)
 
     def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
         """Go on with a request that waited under *tag*, and return what `read` may return.
@@ -81,6 +77,15 @@ class Described:
         It is asked when it is listed, read or completed, and does not wait.
         """
         return True
+
+    @property
+    def continues(self) -> Hook | None:
+        """The hook that goes on with a request that waited, None if there is none of its own.
+
+        Raises:
+            ConfigurationError: it yields.
+        """
+        return Hook.of(self, "continue_", Described)
 
     def describe(self, attributes: Description) -> None:
         """Set *attributes* on this instance.

@@ -68,6 +68,8 @@ class ResourceRepo(Described):
     def read(self, key: Any, channel: Channel, /) -> Any:
         """Return what the resource holds: whatever `genmcp.resource.contents` knows.
 
+        Or a `Continue`, to wait for something or to ask the client.
+
         *key* is what `parse_uri` returned. None: there is no such resource.
 
         Raises:

@@ -10,6 +10,7 @@ import msgspec
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
+from genmcp.continuing import check_goes_on
 from genmcp.errors import ConfigurationError
 from genmcp.hook import Hook, check_call
 from genmcp.resource.described import Described, Description
@@ -73,7 +74,7 @@ class Resource(Described):
         return f"<{type(self).__name__} {getattr(self, 'uri', '')}>"
 
     def read(self, uri: str, channel: Channel, /) -> Any:
-        """Return what it holds: whatever `genmcp.resource.contents` knows.
+        """Return what it holds: whatever `genmcp.resource.contents` knows; or a `Continue`.
 
         Raises:
             ResourceNotFound: there is no such resource; None says the same.
@@ -92,6 +93,7 @@ class Resource(Described):
             return own
         owner = f"{type(self).__name__} {self.uri}"
         check_call(owner, self.content)
+        check_goes_on(owner, self.content, goes_on=self.continues is not None)
         wanted = _wanted(owner, self.content)
         return Hook(partial(_call, self.content, wanted), iscoroutinefunction(self.content))
 

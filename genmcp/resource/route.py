@@ -10,24 +10,27 @@ from msgspec.structs import replace
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
+from genmcp.continuation import Continue
+from genmcp.continuing import ContinuingRoute
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.errors import ConfigurationError, ContractError, ResourceNotFound
 from genmcp.hook import Hook, visibility
 from genmcp.metadata import as_listed, instance_of, milliseconds
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
-from genmcp.protocol.result import CacheScope
+from genmcp.protocol.result import CacheScope, Result
 from genmcp.resource.contents import contents_of, size_of
 from genmcp.resource.described import Described
 from genmcp.resource.repo import ResourceRepo, template_of
 from genmcp.resource.resource import Resource
-from genmcp.server import Route
 from genmcp.uri_template.template import UriTemplate
 
 __all__ = ["ResourceRoute"]
 
 
-class ResourceRoute(Route, frozen=True, kw_only=True):
+class ResourceRoute(ContinuingRoute, frozen=True, kw_only=True):
     """A resource, or a repository of them.
 
     pattern: its URI; or what its URIs begin with, and `*`.
@@ -70,7 +73,7 @@ class ResourceRoute(Route, frozen=True, kw_only=True):
         """What its URIs begin with; None if it has one URI only."""
         return self.pattern[:-1] if self.pattern.endswith("*") else None
 
-    async def handle(self, request: Request, channel: Channel) -> ReadResourceResult:
+    async def handle(self, request: Request, channel: Channel) -> ReadResourceResult | Continue:
         """Read the resource that *request* asks for.
 
         Raises:
@@ -78,40 +81,67 @@ class ResourceRoute(Route, frozen=True, kw_only=True):
         """
         if self.fixed is not None:
             return self.fixed
-        uri: str = request.params.uri  # type: ignore[attr-defined]
         try:
-            value = await self._read(uri, channel)
+            key = await self.seen(request, channel)
+            value = await self.reader(channel, key, channel)
         except ResourceNotFound as error:
-            # What a hook calls it need not be what the client asked for.
-            raise ResourceNotFound(uri) from error
+            raise _not_found(request) from error
+        if value is None:
+            raise _not_found(request)
+        if type(value) is Continue:
+            return self.waiting("read", value, request, key)
+        return self.result_of("read", value, request)
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Go on with a read that has waited.
+
+        Raises:
+            ResourceNotFound: there is none, says the hook.
+        """
+        try:
+            step = await super().resume(continuation, outcome, channel)
+        except ResourceNotFound as error:
+            raise _not_found(channel.request) from error
+        if isinstance(step, ReadResourceResult) and continuation.names:
+            # 2026-07-28, caching, "Cache Key": what depends on answers MUST NOT be cached.
+            return replace(step, ttl_ms=0, cache_scope="private")
+        return step
+
+    async def seen(self, request: Request, channel: Channel) -> Any:
+        """Return the key of what *request* asks for, by which the hook knows it.
+
+        Raises:
+            ResourceNotFound: it has none.
+        """
+        uri: str = request.params.uri  # type: ignore[attr-defined]
+        if self.parse_uri is None:
+            return uri
+        key = self.parse_uri(uri)
+        if inspect.isawaitable(key):
+            key = await key
+        if key is None:
+            raise ResourceNotFound(uri)
+        return key
+
+    def result_of(self, hook: str, value: Any, request: Request) -> ReadResourceResult:
+        """Return the contents that *value* stands for."""
         if isinstance(value, ReadResourceResult):
             return value
+        uri: str = request.params.uri  # type: ignore[attr-defined]
         try:
             contents = contents_of(value, uri, self.provider.mime_type)
         except ContractError as error:
-            raise self.broken("read", value, str(error)) from error
+            raise self.broken(hook, value, str(error)) from error
         return ReadResourceResult(
             contents=contents, ttl_ms=self.ttl_ms, cache_scope=self.cache_scope
         )
 
-    def broken(self, hook: str, value: Any, why: str) -> ContractError:
-        """Return the error that says that *hook* must not return *value*, and *why*."""
-        return ContractError(f"{self.hook_name(hook)} returned {type(value).__name__}: {why}")
 
-    def hook_name(self, hook: str) -> str:
-        """Return what errors call a *hook* of it."""
-        return f"{type(self.provider).__name__}.{hook} ({self.pattern})"
-
-    async def _read(self, uri: str, channel: Channel) -> Any:
-        key: Any = uri
-        if self.parse_uri is not None:
-            key = self.parse_uri(uri)
-            if inspect.isawaitable(key):
-                key = await key
-        value = None if key is None else await self.reader(channel, key, channel)
-        if value is None:
-            raise ResourceNotFound(uri)
-        return value
+def _not_found(request: Request) -> ResourceNotFound:
+    """Return the error by the URI asked for, which a hook may call otherwise."""
+    return ResourceNotFound(request.params.uri)  # type: ignore[attr-defined]
 
 
 def _of_resource(resource: Resource) -> ResourceRoute:
@@ -126,9 +156,12 @@ def _of_resource(resource: Resource) -> ResourceRoute:
         listed["name"] = named if named.isidentifier() else resource.uri
     reader = resource.reader
     route = ResourceRoute(
+        owner=type(resource).__name__,
+        place=resource.uri,
         pattern=resource.uri,
         provider=resource,
         reader=reader or Hook(partial(_given, resource.content), is_async=True),
+        continues=resource.continues,
         visible=visibility(resource, Resource),
         **_caching(resource),
     )
@@ -167,11 +200,14 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
     if reader is None:
         raise ConfigurationError(f"{owner} has no read")
     return ResourceRoute(
+        owner=owner,
+        place=prefix + "*",
         pattern=prefix + "*",
         provider=repo,
         reader=reader,
         parse_uri=repo.parse_uri,
         lister=Hook.of(repo, "list", ResourceRepo),
+        continues=repo.continues,
         visible=visibility(repo, ResourceRepo),
         **({} if template is None else _template(owner, repo, template, _listed(repo))),
         **_caching(repo),

@@ -22,6 +22,7 @@ from genmcp.protocol.implementation import Icon, Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Route, Server
 from genmcp.subscription import Announcer
+from genmcp.suite.call_result import GetCallResult
 from genmcp.suite.extended import Extended
 from genmcp.suite.kinds import KINDS, private
 from genmcp.suite.stock import TOOLS, Part, Stock, extension_part, parts_of
@@ -64,6 +65,8 @@ class Suite(Server):
     prompts: `Prompt` and `PromptRepo`, and functions under `@prompt`.
     extensions: what yields all these for one principal and not for another; the suite's own
         come first.
+    result_tool: whether there is a tool `get_call_result` besides, by which clients without tasks
+        get the results of calls that were held over (`Tool.hold`).
     page_size: how many a page of a list has at most; by default 1000 tools, and 100 resources,
         templates or prompts.
 
@@ -80,6 +83,7 @@ class Suite(Server):
         name: str,
         version: str,
         about: About | None = None,
+        result_tool: bool = False,
         page_size: int | None = None,
         **components: Unpack[Components],
     ) -> None:
@@ -105,6 +109,8 @@ class Suite(Server):
         self._announcer = Announcer()
         self._changing = Lock()
         parts = [Part.of(kind, each) for kind in KINDS for each in components.get(kind.name, ())]  # type: ignore[attr-defined]
+        if result_tool:
+            parts.append(Part.of(TOOLS, GetCallResult))
         self._take(Stock([*parts, *map(extension_part, components.get("extensions", ()))]))
 
     def __repr__(self) -> str:

@@ -54,7 +54,9 @@ class Endpoint:
     how many seconds of silence a held response says that it is alive. grace: how many seconds
     calls have to finish when the server goes away.
 
-    It needs no lifespan, starts nothing until it is asked, and several live in one process.
+    It needs no lifespan, starts nothing until it is asked, and several live in one process. Over a
+    store that outlives the process, the lifespan or the first request starts the work on the jobs
+    that others have left there.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -164,6 +166,8 @@ class Endpoint:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                if self.mux.long.dormant:
+                    self.mux.long.wake()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.aclose()
@@ -177,6 +181,8 @@ class Endpoint:
             Refused: it may not come in.
             ConfigurationError: the host tells of somebody, but not of whom.
         """
+        if self.mux.long.dormant:
+            self.mux.long.wake()
         peer = scope.get("client")
         visit.table = self._gate.admit(scope["headers"], peer[0] if peer else None)
         origin = visit.table.get(b"origin")

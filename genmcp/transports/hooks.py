@@ -1,7 +1,7 @@
 """The hooks of one response that wait: counted, found again, cancelled, perhaps made tasks."""
 
 import asyncio
-from functools import partial
+from collections.abc import Sequence
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
@@ -22,14 +22,13 @@ def tool_of(request: Request) -> str | None:
 class Hooks:
     """The hooks of *response*, by their requests."""
 
-    __slots__ = ("_hooks", "_patience", "_promotions", "_response", "_visit")
+    __slots__ = ("_hooks", "_promotions", "_response", "_visit")
 
     def __init__(self, visit: Visit, response: Response) -> None:
         self._visit = visit
         self._response = response
         self._hooks: dict[Request, Hook] = {}
-        self._patience: dict[Request, Patience] = {}
-        self._promotions: list[asyncio.Task[None]] = []
+        self._promotions: Sequence[asyncio.Task[None]] = ()
 
     def __contains__(self, request: Request) -> bool:
         return request in self._hooks
@@ -38,9 +37,8 @@ class Hooks:
         """Take in that the hook of *channel* waits for something, in the running asyncio.Task."""
         request, mux = channel.request, self._visit.mux
         self._hooks[request] = hook = Hook(request)
-        if request.route is not None:
-            stop = partial(hook.cancel, Reason.ASKED)
-            self._patience[request] = Patience(mux, self._response, channel, stop)
+        if Patience.ends(request):
+            hook.patience = Patience(mux, self._response, channel, hook.cancel)
         mux.held.take(principal=self._visit.principal, tool=tool_of(request))
         if request.session is not None:
             mux.calls.add(request.session, hook)
@@ -58,9 +56,8 @@ class Hooks:
             return None
         self._visit.mux.held.leave(principal=self._visit.principal, tool=tool_of(request))
         self._forget(request, hook)
-        patience = self._patience.pop(request, None)
-        if patience is not None:
-            self._promotions += patience.end()
+        if hook.patience is not None:
+            self._promotions = [*self._promotions, *hook.patience.end()]
         return hook.end(cancelled)
 
     def hand_out(self, request: Request) -> None:
@@ -73,14 +70,16 @@ class Hooks:
 
     async def promote(self, request: Request) -> None:
         """Make the call of *request* a task now."""
-        await self._patience[request].promote()
+        patience = self._hooks[request].patience
+        if patience is not None:
+            await patience.promote()
 
     def cancel(self, reason: Reason) -> None:
         """Cancel what has not ended, from its own loop."""
         for hook in self._hooks.values():
             hook.cancel_now(reason)
 
-    def end(self) -> list["asyncio.Task[None]"]:
+    def end(self) -> Sequence["asyncio.Task[None]"]:
         """Let go of what is left, and return what is still to be waited for."""
         for request in list(self._hooks):
             self.let_go(request)

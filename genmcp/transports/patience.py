@@ -3,16 +3,19 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.task import Task
-from genmcp.errors import OutOfTurn, StoreError
+from genmcp.errors import OutOfTurn, StoreError, TaskNotFound
+from genmcp.mux.calls import Reason
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.mux import Answer, Mux
 from genmcp.mux.task_sink import TaskSink
 from genmcp.mux.tasks import handle_of, held_over
+from genmcp.policy import RESULT_TOOL
 from genmcp.protocol.result import Result
 
 __all__ = ["Patience"]
@@ -40,38 +43,53 @@ class Patience:
     leave no record; then the client gets the handle.
     """
 
+    __slots__ = ("_as_task", "_channel", "_mux", "_response", "_stop", "_timer")
+
     def __init__(
-        self, mux: Mux, response: Response, channel: Channel, stop: Callable[[], None]
+        self, mux: Mux, response: Response, channel: Channel, stop: Callable[[Reason], None]
     ) -> None:
         self._mux = mux
         self._response = response
         self._channel = channel
         self._stop = stop
-        self._timer: asyncio.TimerHandle | None = None
-        request = channel.request
-        policy = request.route.policy
-        self._as_task = policy.task != "never" and has_tasks(request)
-        seconds = policy.patience if self._as_task else policy.hold
-        if seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)
+        policy = channel.request.route.policy
+        self._as_task = policy.task != "never" and has_tasks(channel.request)
+        self._timer = self._armed()
+
+    @staticmethod
+    def ends(request: Request) -> bool:
+        """Whether the call of *request* may not be held for as long as it takes."""
+        route = request.route
+        if route is None:
+            return False
+        policy = route.policy
+        return policy.hold is not None or (policy.task != "never" and has_tasks(request))
 
     def end(self) -> "list[asyncio.Task[None]]":
         """Have none any more; return what still has to be waited for."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         promotion = self._channel.carrier.promotion
         return [] if promotion is None else [promotion]
 
+    def _armed(self) -> asyncio.TimerHandle:
+        policy = self._channel.request.route.policy
+        seconds = policy.patience if self._as_task else policy.hold
+        return asyncio.get_running_loop().call_later(seconds or 0, self._begin)
+
     def _begin(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._channel.carrier.promotion = loop.create_task(self.promote())
+        carrier = self._channel.carrier
+        if carrier.waits:
+            self._timer = self._armed()
+        else:
+            carrier.promotion = asyncio.get_running_loop().create_task(self.promote())
 
     async def promote(self) -> None:
         """Make the call a task now."""
         channel, request, tasks = self._channel, self._channel.request, self._mux.long.tasks
         carrier = channel.carrier
-        if carrier.task is not None:
-            return  # its job is in the store already, and it is only followed here
+        if carrier.follows is not None:
+            await self._leave(carrier.follows)
+            return
         written = carrier.continuation
         try:
             task = await tasks.promote(channel)
@@ -83,7 +101,7 @@ class Patience:
             return
         carrier.task, carrier.turn, carrier.promoted = task.id, task.turn, True
         channel.hand_over(TaskSink(self._mux.long, carrier))
-        tasks.stops(task.id, self._stop)
+        tasks.stops(task.id, partial(self._stop, Reason.ASKED))
         await self._response.hand_out(request, self._mux.said(request, self._told(task)))
         if carrier.continuation is not None and carrier.continuation is not written:
             try:  # it went on while the record was written
@@ -91,5 +109,20 @@ class Patience:
             except OutOfTurn:
                 logger.debug("task %s has gone on by itself", task.id)
 
+    async def _leave(self, id: str) -> None:
+        """Let go of a call whose task, *id*, is in the store already, and is only followed here."""
+        channel, request = self._channel, self._channel.request
+        try:
+            task = await self._mux.long.jobs.get(id, channel.principal)
+        except (StoreError, TaskNotFound) as error:
+            logger.debug("task %s is followed on: %s", id, error)
+            return
+        if self._response.holds(request):
+            await self._response.hand_out(request, self._mux.said(request, self._told(task)))
+            self._stop(Reason.HELD_OVER)
+
     def _told(self, task: Task) -> Result:
-        return handle_of(task) if self._as_task else held_over(task)
+        if self._as_task:
+            return handle_of(task)
+        found = self._mux.find("tools/call", RESULT_TOOL)
+        return held_over(task, tool=None if found is None else RESULT_TOOL)

@@ -15,6 +15,7 @@ from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.mux.calls import Reason
 from genmcp.mux.mux import AT_ONCE, LISTEN, Answer
 from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
 from genmcp.transports.asgi import encoded, reply
@@ -211,6 +212,10 @@ class Responder(msgspec.Struct, eq=False):
             Failure: the client cannot be asked, answers with an error, or not in time.
         """
         return await self._holding().ask(request, method, params)
+
+    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
+        """Return what came of the call *id*."""
+        return await self.visit.mux.long.outcome_of(id, principal)
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the request's own level, or its session's."""

@@ -34,6 +34,7 @@ from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.stores.store import Delete, Put
 from genmcp.subscription import Announcer
@@ -245,6 +246,10 @@ class _Call:
 
     async def promote(self, channel: Channel) -> None:
         """Do nothing: this revision has no tasks."""
+
+    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
+        """Return what came of the call *id*."""
+        return await self._visit.mux.long.outcome_of(id, principal)
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the session's level."""

@@ -2,7 +2,20 @@
 
 from typing import Any
 
-from genmcp import Image, embedded, prompt
+import msgspec
+
+from genmcp import (
+    Call,
+    Channel,
+    Continue,
+    Image,
+    Outcome,
+    Prompt,
+    elicit,
+    embedded,
+    prompt,
+)
+from tests.conformance.questions import filled, given
 from tests.conformance.tools import png
 
 __all__ = ["PROMPTS"]
@@ -39,9 +52,29 @@ async def with_image() -> Any:
     return [Image(png()), "Please analyze the image above."]
 
 
+class Context(msgspec.Struct):
+    """What the prompt is about."""
+
+    context: str
+
+
+class Asking(Prompt):
+    """Asks the user what it is about."""
+
+    name = "test_input_required_result_prompt"
+
+    async def get(self, request: Call[dict[str, str]], channel: Channel) -> Continue:
+        question = elicit("What context should the prompt use?", Context)
+        return Continue("user_context", question)
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        return f"Use this context: {filled(given(outcome)).context}"
+
+
 PROMPTS = [
     simple,
     with_arguments,
     with_embedded_resource,
     with_image,
+    Asking,
 ]

@@ -7,13 +7,15 @@ from starlette.applications import Starlette
 
 from genmcp import About, Endpoint, PromptTemplate, Suite, tool
 from tests.conformance.prompts import PROMPTS
+from tests.conformance.questions import QUESTIONS
 from tests.conformance.resources import RESOURCES
+from tests.conformance.tasks import TASKS
 from tests.conformance.tools import TOOLS
 
 suite = Suite(
     name="genmcp-conformance",
     version="1.0.0",
-    tools=TOOLS,
+    tools=[*TOOLS, *QUESTIONS, *TASKS],
     resources=RESOURCES,
     prompts=PROMPTS,
     about=About(title="The fixture of the conformance suite"),

@@ -15,6 +15,7 @@ from genmcp.errors import (
     Overloaded,
     ResourceNotFound,
     ToolError,
+    Unable,
 )
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.params import RequestParams
@@ -95,6 +96,27 @@ def test_failure_raised_to_be_shown_is_shown_elsewhere_too() -> None:
     assert ("disk full", -32603) == (outcome.message, outcome.code)
 
 
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+def test_failure_to_ask_a_client_names_the_capability_it_lacks(method: str) -> None:
+    """2026-07-28, basic, "_meta": -32021 with what is missing, in the shape of capabilities."""
+    outcome = outcome_of(Unable({"sampling": {}}), request(method), "ref")
+
+    assert isinstance(outcome, MissingCapability)
+    assert (-32021, 400) == (outcome.code, outcome.status)
+    assert {"requiredCapabilities": {"sampling": {}}} == outcome.data
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
+def test_failure_to_ask_a_client_was_said_in_words_before(version: str) -> None:
+    """Earlier revisions have no such error: a call fails with the text, all else with -32603."""
+    error, revision = Unable({"sampling": {}}), REVISIONS[version]
+    elsewhere = outcome_of(error, request("prompts/get", revision), "ref")
+
+    assert failed(str(error)) == outcome_of(error, request(revision=revision), "ref")
+    assert isinstance(elsewhere, InternalError)
+    assert (str(error), -32603) == (elsewhere.message, elsewhere.code)
+
+
 def test_failure_nobody_expected_shows_its_reference_only() -> None:
     """The text of any other exception stays here."""
     outcome = outcome_of(ValueError("the password is x"), request(), "ref17")
@@ -127,6 +149,7 @@ def test_failure_of_the_server_is_an_internal_error(error: Exception, method: st
         (ToolError("no"), True),
         (InvalidParams("no"), True),
         (ARGUMENTS, True),
+        (Unable({"sampling": {}}), True),
         (InternalError(), False),
         (ContractError("no"), False),
         (ValueError("no"), False),

@@ -1,5 +1,11 @@
-"""The workshop behind a real uvicorn, and the official client at it."""
+"""The workshop behind a real uvicorn, here or in a process of its own, and clients at it."""
 
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +17,9 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from example_app import create_app
 from tests.serving import serve
+
+PATIENCE = 20  # seconds for a process to start, and to stop
+REPOSITORY = Path(__file__).parents[2]
 
 Mode = Literal["auto", "legacy"]
 """How the client begins: `auto` finds 2026-07-28 by server/discover, `legacy` shakes hands."""
@@ -32,3 +41,46 @@ async def connected(
         ) as client,
     ):
         yield client
+
+
+@asynccontextmanager
+async def command(folder: Path, **environment: str) -> AsyncIterator[Process]:
+    """Run `python -m example_app` in a folder, and stop it as Ctrl-C does, if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "example_app",
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        stdout=PIPE,
+        stderr=STDOUT,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        await asyncio.wait_for(process.communicate(), PATIENCE)
+
+
+async def until(process: Process, word: str) -> str:
+    """Return what a process prints up to the line with a word."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    async with asyncio.timeout(PATIENCE):
+        while word not in "".join(lines[-1:]):
+            line = await process.stdout.readline()
+            assert line, f"it ended after:\n{''.join(lines)}"
+            lines.append(line.decode())
+    return "".join(lines)
+
+
+async def url_of(process: Process) -> str:
+    """Return the URL that a process prints once it can be asked."""
+    return url_in(await until(process, '"mcpServers"'))
+
+
+def url_in(printed: str) -> str:
+    """Return the URL in the configuration at the end of what was *printed*."""
+    url: str = json.loads(printed.splitlines()[-1])["mcpServers"]["workshop"]["url"]
+    return url

@@ -1,16 +1,10 @@
 """The workshop as people see it: its pages, its start, and what it prints there."""
 
 import asyncio
-import json
-import os
 import re
-import signal
 import sqlite3
-import sys
-from asyncio.subprocess import PIPE, STDOUT
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -19,10 +13,8 @@ from mcp import Client
 from example_app import create_app
 from example_app.database import Database
 from example_app.seed import fill
+from tests.example_app.connecting import PATIENCE, command, until, url_in
 from tests.serving import serve
-
-PATIENCE = 20  # seconds for a process to start, and to stop
-REPOSITORY = Path(__file__).parents[2]
 
 
 async def test_workshop_pages_show_stock_and_repairs(tmp_path: Path) -> None:
@@ -80,9 +72,9 @@ def test_workshop_database_is_filled_once_by_processes_that_start_together(
 
 async def test_workshop_command_prints_what_a_client_needs(tmp_path: Path) -> None:
     """`python -m example_app` names its URL, which a client can be pasted, and serves there."""
-    async with command(tmp_path, PORT="0", EXAMPLE_DATABASE="other.db") as output:
-        printed = await until(output, '"mcpServers"')
-        url = json.loads(printed.splitlines()[-1])["mcpServers"]["workshop"]["url"]
+    async with command(tmp_path, PORT="0", EXAMPLE_DATABASE="other.db") as process:
+        printed = await until(process, '"mcpServers"')
+        url = url_in(printed)
         async with Client(url) as client:
             result = await client.call_tool("repair_sheet", {"repair": 2})
 
@@ -93,39 +85,8 @@ async def test_workshop_command_prints_what_a_client_needs(tmp_path: Path) -> No
 
 async def test_workshop_command_refuses_a_port_that_is_no_number(tmp_path: Path) -> None:
     """A wrong PORT is named, without a traceback."""
-    async with command(tmp_path, PORT="eighty") as output:
-        said = (await asyncio.wait_for(output.read(), PATIENCE)).decode()
+    async with command(tmp_path, PORT="eighty") as process:
+        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+        said = output.decode()
 
     assert said.endswith("error: argument --port: invalid int value: 'eighty'\n")
-
-
-@asynccontextmanager
-async def command(folder: Path, **environment: str) -> AsyncIterator[asyncio.StreamReader]:
-    """Run `python -m example_app` in a folder, and give what it prints."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "example_app",
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
-        stdout=PIPE,
-        stderr=STDOUT,
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGINT)
-        await asyncio.wait_for(process.communicate(), PATIENCE)
-
-
-async def until(output: asyncio.StreamReader, word: str) -> str:
-    """Return what is printed up to the line with a word."""
-    lines: list[str] = []
-    async with asyncio.timeout(PATIENCE):
-        while word not in "".join(lines[-1:]):
-            line = await output.readline()
-            assert line, f"it ended after:\n{''.join(lines)}"
-            lines.append(line.decode())
-    return "".join(lines)

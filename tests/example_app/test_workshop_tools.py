@@ -52,6 +52,7 @@ async def test_workshop_lists_its_tools(database: Path, mode: Mode) -> None:
         "withdraw_part",
         "book_delivery",
         "plan_orders",
+        "review_minimums",
         "list_repairs",
         "repair_sheet",
         "open_repair",

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -129,7 +129,8 @@ async def ended(jobs: Jobs, id: str = "t1", owner: str | None = None) -> Task:
 async def until(jobs: Jobs, true: Callable[[Task], bool], id: str = "t1") -> Task:
     """Return a task when something is true of it."""
     async with asyncio.timeout(BOUND):
-        async for each in jobs.follow(id, None):
-            if isinstance(each, Task) and true(each):
-                return each
+        async with aclosing(jobs.follow(id, None)) as told:
+            async for each in told:
+                if isinstance(each, Task) and true(each):
+                    return each
     raise AssertionError("the task ended before")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.outcome import Done, Failed
+from genmcp.core.outcome import Done, Failed, pack
 from genmcp.core.task import Asking, Awaiting, Ended, Job, Parked, Running, Task, Working
 from genmcp.errors import (
     Cancelled,
@@ -25,8 +25,10 @@ from genmcp.errors import (
 from genmcp.jobs.job import job
 from genmcp.jobs.jobs import Note
 from genmcp.jobs.options import JobOptions
+from genmcp.jobs.records import Records
 from genmcp.jobs.run import Run
-from tests.jobs.bench import BOUND, STORES, Bench, Resumed, ended, followed, made, opened, until
+from genmcp.stores.store import Delete
+from tests.jobs.bench import BOUND, STORES, Bench, ended, followed, made, opened, until
 
 
 @pytest.fixture(params=STORES)
@@ -74,6 +76,18 @@ async def held(run: Run) -> str:
     try:
         await gate.opened.wait()
         await run.progress(1)
+    except asyncio.CancelledError:
+        gate.left.put_nowait("cancelled")
+        raise
+    return f"attempt {run.attempt}"
+
+
+@job
+async def thaws(run: Run) -> str:
+    gate.came.put_nowait(run.attempt)
+    try:
+        while run.attempt == 1:
+            await run.progress(1)
     except asyncio.CancelledError:
         gate.left.put_nowait("cancelled")
         raise
@@ -439,8 +453,6 @@ async def test_call_whose_request_is_not_kept_is_lost(bench: Bench) -> None:
     store = bench.store()
     await jobs.create(made(Working(held.job())), b"")
     await gate.attempt()
-    from genmcp.stores.store import Delete
-
     await store.apply(Delete("task:t1:call"))
     gate.opened.set()
 
@@ -488,6 +500,7 @@ async def test_cancel_after_the_end_changes_nothing(bench: Bench) -> None:
     over = await ended(jobs)
 
     assert await jobs.cancel("t1", None) is None
+    assert over == await jobs.update("t1", None, {"q": b"1"})
     assert over == await jobs.get("t1", None)
 
 
@@ -527,19 +540,16 @@ async def test_job_is_handed_on_by_a_process_that_shuts_down(bench: Bench) -> No
 
 async def test_job_of_a_frozen_worker_is_refused_when_it_thaws(bench: Bench) -> None:
     """Whoever claimed the job last has it; the other's function is cancelled."""
-    here = bench.jobs("n1")
-    await here.create(made(Working(held.job())), b"")
+    here, there = bench.jobs("n1"), bench.jobs("n2")
+    await here.create(made(Working(thaws.job())), b"")
     assert 1 == await gate.attempt()
 
-    there = bench.jobs("n2")
-    other = asyncio.create_task(there.step("t1:0"))  # as when the lease had run out
-    assert 2 == await gate.attempt()
-    gate.opened.set()
+    await there.step("t1:0")  # as when the lease had run out
 
-    assert b'"attempt 2"' == (await ended(there)).result
+    assert 2 == await gate.attempt()
     assert "cancelled" == await gate.end()
-    await other
-    assert 1 == len(bench.resumed.seen)
+    assert b'"attempt 2"' == (await ended(here)).result
+    assert [Done("attempt 2")] == bench.resumed.outcomes
 
 
 @pytest.mark.parametrize(
@@ -565,10 +575,40 @@ async def test_job_whose_worker_died_ends_as_it_says(
     assert [outcome] == bench.resumed.outcomes
 
 
+async def test_continuation_that_kills_its_workers_ends(bench: Bench) -> None:
+    """One past the cap, the call is lost."""
+    jobs = bench.jobs()
+    settled = made(Working(held.job()), held=0, crashes=3, outcome=pack(Done(1)))
+    await jobs.create(settled, b"")
+
+    assert b"lost" in ((await ended(jobs)).error or b"")
+    assert [] == bench.resumed.seen
+
+
+async def test_call_that_awaits_in_a_worker_is_handed_on_when_that_shuts_down(
+    bench: Bench,
+) -> None:
+    """What it awaited is Lost at once, and another process goes on with that."""
+
+    async def resume(task: Task, call: bytes, outcome: Any) -> Ended:
+        await here.park("t1", 2, b"c2", Awaiting("n1"), turn=task.turn)
+        gate.came.put_nowait(0)
+        await asyncio.Event().wait()
+        return Ended()
+
+    here, there = bench.jobs("n1", resume=resume, lease=600.0), bench.jobs("n2", lease=600.0)
+    await here.create(made(Working(double.job(1)), step=1, continuation=b"c1"), b"")
+    await gate.attempt()
+    await there.start()
+
+    await here.aclose()
+
+    assert b'"Lost"' == (await ended(there)).result
+    assert [(2, b"", Failed(Lost()))] == bench.resumed.seen
+
+
 async def test_job_that_was_never_submitted_is_by_whoever_asks(bench: Bench) -> None:
     """The process died between the record and the engine."""
-    from genmcp.jobs.records import Records
-
     jobs = bench.jobs(clock=lambda: 1000.0)
     records = Records(bench.store(), keep=10, clock=lambda: 0.0)
     assert await records.create(made(Working(double.job(4)), due=900.0), b"")
@@ -580,8 +620,6 @@ async def test_job_that_was_never_submitted_is_by_whoever_asks(bench: Bench) -> 
 
 async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
     """The process died between the outcome and `continue_`: the job does not run again."""
-    from genmcp.core.outcome import pack
-
     jobs = bench.jobs()
     await jobs.create(made(Working(held.job()), held=0, outcome=pack(Done("kept"))), b"")
 
@@ -591,8 +629,6 @@ async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
 
 async def test_retry_that_was_not_submitted_is_when_the_last_one_comes_again(bench: Bench) -> None:
     """The process died between the record and the engine, and its delivery lapses."""
-    from genmcp.jobs.records import Records
-
     jobs = bench.jobs()
     records = Records(bench.store(), keep=10, clock=lambda: 0.0)
     await records.create(made(Working(double.job(4)), delivery=1, held=None), b"")
@@ -611,8 +647,13 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
     await here.create(made(Running("n1")), b"")
     await here.aclose()
 
-    task = await there.get("t1", None) if asks else await ended(there)
+    if asks:
+        await there.get("t1", None)
+    records = Records(bench.store(), keep=10, clock=lambda: 0.0)
+    async with asyncio.timeout(BOUND):
+        *_, task = [each async for each in records.follow("t1")]
 
+    assert isinstance(task, Task)
     assert "failed" == task.status
     assert [] == bench.resumed.seen
 
@@ -630,6 +671,19 @@ async def test_continuation_outlives_the_process_it_waits_in(bench: Bench) -> No
         await here.finish("t1", Ended(result=b"1"), turn=task.turn)
 
 
+async def test_continuation_that_several_find_lost_goes_on_once(bench: Bench) -> None:
+    """Whoever is first settles it; the others see what it has become."""
+    here = bench.jobs("n1")
+    await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
+    await here.aclose()
+    others = [bench.jobs(f"other {number}") for number in range(3)]
+
+    await asyncio.gather(*(each.get("t1", None) for each in others))
+
+    await ended(others[0])
+    assert [Failed(Lost())] == bench.resumed.outcomes
+
+
 async def test_continuation_is_left_to_others_by_a_process_that_shuts_down(bench: Bench) -> None:
     """It does not wait until the process is missed."""
     here, there = bench.jobs("n1", lease=600.0), bench.jobs("n2", lease=600.0)
@@ -638,7 +692,7 @@ async def test_continuation_is_left_to_others_by_a_process_that_shuts_down(bench
 
     await here.leave("t1", turn=task.turn)
 
-    assert [Failed(Lost())] == [*bench.resumed.outcomes] or b'"Lost"' == (await ended(there)).result
+    assert b'"Lost"' == (await ended(there)).result
 
 
 async def test_process_that_lives_keeps_its_call(bench: Bench) -> None:
@@ -707,8 +761,3 @@ def test_options_are_checked(options: dict[str, Any]) -> None:
     """What cannot work is refused, by its name."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         JobOptions(**options)
-
-
-def test_stand_in_is_used() -> None:
-    """The stand-in gives what it is told, then the outcome."""
-    assert [] == Resumed().outcomes

@@ -18,7 +18,7 @@ from genmcp.protocol.completion import (
     CompletionArgument,
     PromptReference,
 )
-from genmcp.protocol.prompts import GetPromptRequestParams, PromptArgument
+from genmcp.protocol.prompts import GetPromptRequestParams, GetPromptResult, PromptArgument
 from genmcp.protocol.revisions.chain import LATEST
 
 
@@ -43,7 +43,9 @@ async def text(function: Any, **arguments: str) -> str:
         client=Client(LATEST.version),
         route=route,
     )
-    (message,) = (await route.handle(request, Channel(request, Sink()))).messages  # type: ignore[arg-type]
+    got = await route.handle(request, Channel(request, Sink()))  # type: ignore[arg-type]
+    assert isinstance(got, GetPromptResult)
+    (message,) = got.messages
     return message.content.text  # type: ignore[union-attr]
 
 

@@ -62,7 +62,9 @@ async def get(
         client=Client(LATEST.version),
         route=route,
     )
-    return await route.handle(request, Channel(request, sink or Thread()))  # type: ignore[arg-type]
+    got = await route.handle(request, Channel(request, sink or Thread()))  # type: ignore[arg-type]
+    assert isinstance(got, GetPromptResult)
+    return got
 
 
 def definition(prompt: Prompt[Any]) -> PromptDefinition:

@@ -14,7 +14,12 @@ from genmcp.prompt.prompt import Prompt, PromptRoute
 from genmcp.prompt.prompts import Prompts, prompt_route
 from genmcp.prompt.repo import PromptRepo
 from genmcp.prompt.template import PromptTemplate
-from genmcp.protocol.prompts import GetPromptRequestParams, ListPromptsResult, PromptDefinition
+from genmcp.protocol.prompts import (
+    GetPromptRequestParams,
+    GetPromptResult,
+    ListPromptsResult,
+    PromptDefinition,
+)
 from genmcp.protocol.revisions.chain import LATEST
 
 NOWHERE: Any = None  # a channel nobody looks at: all hooks here are async
@@ -80,7 +85,9 @@ async def got(prompts: Prompts, name: str, **arguments: str) -> Any:
         client=Client(LATEST.version),
         route=route,
     )
-    (message,) = (await route.handle(request, NOWHERE)).messages
+    result = await route.handle(request, NOWHERE)
+    assert isinstance(result, GetPromptResult)
+    (message,) = result.messages
     return message.content.text  # type: ignore[union-attr]
 
 
@@ -184,7 +191,9 @@ async def test_prompts_refuse_a_cursor_they_did_not_give(cursor: str) -> None:
 
 async def test_prompts_say_how_long_a_page_is_true_and_for_whom() -> None:
     """The least time of all; public only if all are; the same on all pages."""
-    prompts = prompts_of([static("a", cache_ttl=60), static("b", cache_ttl=1.5), Letters("x/", "a", cache_ttl=2)])
+    prompts = prompts_of(
+        [static("a", cache_ttl=60), static("b", cache_ttl=1.5), Letters("x/", "a", cache_ttl=2)]
+    )
     first = await page(prompts, size=2)
     second = await page(prompts, first.next_cursor, size=2)
 

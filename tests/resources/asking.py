@@ -50,7 +50,7 @@ def channel(uri: str | None = None) -> Channel:
         revision=LATEST,
         client=Client(LATEST.version),
     )
-    return Channel(request, Silent())
+    return Channel(request, Silent())  # type: ignore[arg-type]
 
 
 def resources(*providers: object) -> Resources:
@@ -60,7 +60,9 @@ def resources(*providers: object) -> Resources:
 async def read(provider: object, uri: str) -> ReadResourceResult:
     """Read `uri` from one resource or repository."""
     line = channel(uri)
-    return await ResourceRoute.of(provider).handle(line.request, line)
+    result = await ResourceRoute.of(provider).handle(line.request, line)
+    assert isinstance(result, ReadResourceResult)
+    return result
 
 
 async def uris(held: Resources, size: int) -> list[list[str]]:

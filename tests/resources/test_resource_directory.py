@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError, InvalidParams, ResourceNotFound
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition
+from genmcp.protocol.resources import ReadResourceResult
 from genmcp.resource import files
 from genmcp.resource.directory import Directory
 from genmcp.resource.resource import Resource
@@ -467,7 +468,9 @@ async def test_directory_may_stand_beside_others(root: Path) -> None:
     route = held.find("docs://intro.md")
     assert route is not None
 
-    (contents,) = (await route.handle(line.request, line)).contents
+    result = await route.handle(line.request, line)
+    assert isinstance(result, ReadResourceResult)
+    (contents,) = result.contents
     assert "own" == contents.text
     (page,) = await uris(held, 1000)
     assert 1 == page.count("docs://intro.md")

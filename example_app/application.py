@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from example_app.database import Database
 from example_app.pages import PAGES
 from example_app.seed import fill
+from example_app.settings import secret_for, storage_for
 from example_app.suite import suite
 from example_app.workshop import Workshop
 from genmcp import Endpoint, Mux
@@ -24,14 +25,19 @@ def create_app(path: Path) -> Starlette:
     """Return the application on the database at *path*, which is made when it starts."""
     database = Database(path)
     workshop = Workshop(database)
-    # What every tool finds in channel.assigns: the workshop, and the user who asks.
-    endpoint = Endpoint(Mux(suite, assigns={"workshop": workshop}), copy_assigns=["user"])
+    # What every tool finds in channel.assigns: the workshop, and the user who asks. The user goes
+    # along where a call is kept, for its end comes without a request.
+    mux = Mux(
+        suite, assigns={"workshop": workshop}, store=storage_for(path), secret=secret_for(path)
+    )
+    endpoint = Endpoint(mux, copy_assigns=["user"], keep_assigns=["user"])
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await run_in_threadpool(database.create, fill)
         yield
         await endpoint.aclose()
+        await mux.aclose()
 
     app = Starlette(
         routes=[*PAGES, endpoint.route("/mcp")],
@@ -39,6 +45,7 @@ def create_app(path: Path) -> Starlette:
         lifespan=lifespan,
     )
     app.state.workshop = workshop
+    app.state.mux = mux
     return app
 
 

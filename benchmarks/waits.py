@@ -1,0 +1,106 @@
+"""genmcp, with tools that wait: for the benchmark of what a wait costs, and how soon it ends.
+
+Values of `time.monotonic` are compared between processes of one machine: they share its clock.
+"""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from genmcp import (
+    Call,
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    JobOptions,
+    Limits,
+    Mux,
+    Run,
+    Storage,
+    Suite,
+    Tool,
+    job,
+)
+from genmcp.core.outcome import Outcome
+
+NAP = 0.005  # seconds that work takes
+
+
+async def nap() -> str:
+    """Work for a moment, and return when it was done."""
+    await asyncio.sleep(NAP)
+    return str(time.monotonic())
+
+
+@job
+async def stamp(run: Run, submitted: float) -> list[float]:
+    """Return when it was submitted, began and ended."""
+    began = time.monotonic()
+    await asyncio.sleep(NAP)
+    return [submitted, began, time.monotonic()]
+
+
+class Inline(Tool):
+    """Awaits its work."""
+
+    name = "inline"
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        return await nap()
+
+
+class Continued(Tool):
+    """Lets its call go on when its work is done."""
+
+    name = "continued"
+
+    async def call(self, request: Call, channel: Channel) -> Continue:
+        return Continue("done", nap())
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        assert isinstance(outcome, Done)
+        return outcome.value
+
+
+class Stamped(Continued):
+    """Lets a job do its work."""
+
+    name = "stamped"
+
+    async def call(self, request: Call, channel: Channel) -> Continue:
+        return Continue("done", stamp.job(submitted=time.monotonic()))
+
+
+class Wait(Continued):
+    """Waits for a future of its own until all are released."""
+
+    name = "wait"
+    waiting: list["asyncio.Future[str]"] = []
+
+    async def call(self, request: Call, channel: Channel) -> Continue:
+        future = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return Continue("done", future)
+
+
+class Release(Tool):
+    """Ends all waits."""
+
+    name = "release"
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        for future in Wait.waiting:
+            future.set_result("released")
+        return str(len(Wait.waiting))
+
+
+MANY = 20_000
+limits = Limits(calls=MANY, calls_of_principal=MANY, calls_of_tool=MANY)
+suite = Suite(name="benchmark", version="1", tools=[Inline, Continued, Stamped, Wait, Release])
+# A server that leaves jobs to its workers serves a queue that has none.
+queues = ("none",) if "ONLY_SERVES" in os.environ else ("default",)
+store = Storage(store=os.environ.get("GENMCP_STORE", "memory://"), jobs=JobOptions(queues=queues))
+mux = Mux(suite, secret="for this benchmark only", limits=limits, store=store)
+app = Endpoint(mux)

@@ -1,0 +1,41 @@
+"""Where calls are kept that outlive their request, and the secret that seals what clients hold.
+
+Both are files beside the database unless the environment says something else, so that a restart
+finds them again, and so do other workers on this machine.
+"""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from genmcp import JobOptions, Storage
+
+__all__ = ["secret_for", "storage_for"]
+
+
+def storage_for(database: Path) -> Storage:
+    """Return where calls are kept: GENMCP_STORE, or else a SQLite file beside *database*."""
+    beside = f"sqlite:///{database.with_suffix('.calls.db')}"
+    # After a crash another process waits this long before it takes a job over. Short, for those
+    # who try that; the default of 30 seconds forgives a machine that stands still for a moment.
+    jobs = JobOptions(lease=3)
+    return Storage(store=os.environ.get("GENMCP_STORE") or beside, jobs=jobs)
+
+
+def secret_for(database: Path) -> str:
+    """Return GENMCP_SECRET, or else what is in a file beside *database*, made at the first start.
+
+    Whoever can read that file can forge what clients hold. In production give the variable.
+    """
+    if chosen := os.environ.get("GENMCP_SECRET"):
+        return chosen
+    path = database.with_suffix(".secret")
+    if not path.exists():
+        draft = path.with_suffix(f".{secrets.token_hex(4)}")
+        draft.touch(mode=0o600)
+        draft.write_text(secrets.token_urlsafe(32), encoding="ascii")
+        with suppress(FileExistsError):  # of several processes that start at once, the first counts
+            path.hardlink_to(draft)
+        draft.unlink()
+    return path.read_text(encoding="ascii")

@@ -1,0 +1,141 @@
+"""A tool that takes long: a job, a question when it is done, and a change if the user agrees.
+
+Between these steps nothing of a call is in memory. The process may be killed at any point: the
+next one goes on with what is in the store.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from example_app.forecast import enough
+from example_app.tools.assigned import user_of, workshop_of
+from example_app.workshop import Category, Workshop
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    Done,
+    Failed,
+    Outcome,
+    Run,
+    Tool,
+    ToolAnnotations,
+    ToolError,
+    elicit,
+    job,
+)
+
+__all__ = ["Approval", "ReviewMinimums"]
+
+
+class ReviewArguments(Struct, forbid_unknown_fields=True):
+    weeks: Annotated[int, Meta(ge=1, le=26, description="How long a delivery takes")] = 2
+    certainty: Annotated[
+        float, Meta(gt=0, lt=1, description="How likely each part should last until then")
+    ] = 0.95
+    category: Category | None = None
+    simulations: Annotated[
+        int, Meta(ge=100, le=1_000_000, description="How many futures to try for each part")
+    ] = 2000
+
+
+# At the top level of a module, so that a process that only gets the answer knows it too.
+class Approval(Struct):
+    """The minimums to change."""
+
+    change: Annotated[
+        Literal["all", "those that rise", "those that fall"], Meta(title="Which to change")
+    ] = "all"
+
+
+class Change(Struct):
+    number: str
+    was: int
+    minimum: int
+
+
+class Review(Struct):
+    """The minimums that were changed, and on whose word."""
+
+    changes: list[Change]
+    user: str
+
+
+@job(timeout=3600)
+def simulate(
+    run: Run, category: Category | None, weeks: int, certainty: float, simulations: int
+) -> dict[str, int]:
+    """Return how many of each part there should be at least.
+
+    A `def`, for it computes: it runs in a thread. It only reads, so it may run again.
+    """
+    workshop: Workshop = run.assigns["workshop"]
+    parts = workshop.parts("", category)
+    minimums = {}
+    for done, part in enumerate(parts):
+        # A job that was cancelled ends here.
+        run.in_loop(run.progress(done, len(parts), part.name))
+        minimums[part.number] = enough(
+            part.number,
+            workshop.demand(part.number),
+            weeks=weeks,
+            certainty=certainty,
+            simulations=simulations,
+        )
+    run.in_loop(run.progress(len(parts), len(parts), "Done"))
+    return minimums
+
+
+class ReviewMinimums(Tool[ReviewArguments]):
+    """Reviews below how many of each part the workshop orders more, and asks what to change.
+
+    Takes a few seconds by default, and many minutes with a million simulations.
+    """
+
+    name = "review_minimums"
+    title = "Review the minimums"
+    # What may be done twice without harm is done again if its worker dies (`on_lost`).
+    annotations = ToolAnnotations(
+        destructive_hint=False, idempotent_hint=True, open_world_hint=False
+    )
+    output_schema = Review
+
+    async def call(self, request: Call[ReviewArguments], channel: Channel) -> Continue:
+        wanted = request.arguments
+        work = simulate.job(wanted.category, wanted.weeks, wanted.certainty, wanted.simulations)
+        return Continue("simulated", work)
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Review | Continue:
+        user = user_of(channel)
+        match tag, outcome:
+            case "simulated", Done(minimums):
+                changes = workshop_of(channel).other_minimums(minimums)
+                if not changes:
+                    return Review([], user)
+                channel.assigns["changes"] = changes  # these go along to the next step
+                return Continue("asked", elicit(question(changes, len(minimums)), Approval))
+            case "asked", Done(Accepted(Approval(change=which))):
+                chosen = [
+                    Change(number, was, minimum)
+                    for number, (was, minimum) in channel.assigns["changes"].items()
+                    if which == "all" or (which == "those that rise") == (minimum > was)
+                ]
+                # Should this process die before it has said so, the step is taken again.
+                workshop_of(channel).set_minimums({each.number: each.minimum for each in chosen})
+                return Review(chosen, user)
+            case "asked", Done():
+                return Review([], user)
+            case _, Failed(error):
+                raise ToolError(f"The review ended early: {error}")
+        raise AssertionError(tag)
+
+
+def question(changes: dict[str, Any], parts: int) -> str:
+    """Return what the user is asked."""
+    rising = sum(minimum > was for was, minimum in changes.values())
+    return (
+        f"{len(changes)} of {parts} parts should have another minimum: {rising} a higher one, "
+        f"{len(changes) - rising} a lower one. Change them?"
+    )

@@ -1,0 +1,6 @@
+"""`python -m genmcp`: what there is to be done from a terminal."""
+
+from genmcp.cli.command import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""What the processes serve and work on: a tool of three steps, in two tempers.
+
+The folder CHAOS holds the store, and a file that says who began which job; CHAOS_QUEUES says whose
+jobs a process works on. Each call has a number,
+which goes the way of everything a call has: its arguments, its assigns, its jobs, its answer.
+"""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    Failed,
+    JobOptions,
+    Lost,
+    Mux,
+    Outcome,
+    Run,
+    SQLiteStore,
+    Storage,
+    Suite,
+    Tool,
+    elicit,
+    job,
+)
+
+FOLDER = Path(os.environ["CHAOS"])
+QUEUES = os.environ.get("CHAOS_QUEUES", "default").split()
+LEASE = 2.0
+CRASHES = 1000  # no job is given up because it had bad luck
+
+
+class Arguments(Struct):
+    n: int
+    seconds: float
+
+
+class Number(Struct):
+    n: int
+
+
+@job
+def hold(run: Run, n: int) -> dict[str, Any]:
+    """Blocks a thread until it may end, and says which attempt it was."""
+    begun(n, "held")
+    while not (FOLDER / "go").exists():
+        time.sleep(0.01)
+    return {"n": n, "attempt": run.attempt}
+
+
+@job
+async def work(run: Run, n: int, step: str, seconds: float) -> dict[str, Any]:
+    """Works for a while, and gives what it was given."""
+    begun(n, step)
+    for turn in range(5):
+        await run.progress(turn, 5, f"{step} of {n}")
+        await asyncio.sleep(seconds / 5)
+    return {"n": n, "step": step}
+
+
+def begun(n: int, step: str) -> None:
+    """Note who began a job, in one write, which outlives this process."""
+    file = os.open(FOLDER / "begun", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(file, f"{n} {step} {os.getpid()}\n".encode())
+    finally:
+        os.close(file)
+
+
+class Steps(Tool[Arguments]):
+    """Works, asks, works again, and gives every number it has seen on the way."""
+
+    def call(self, request: Call[Arguments], channel: Channel) -> Continue:
+        n, seconds = request.arguments.n, request.arguments.seconds
+        channel.assigns["seen"] = {"assigned": n}
+        return Continue("first", work.job(n=n, step="first", seconds=seconds))
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        arguments: Arguments = channel.request.arguments
+        seen = channel.assigns["seen"]
+        match tag, outcome:
+            case "first", Done(value):
+                channel.assigns["seen"] = {**seen, "first": value}
+                return Continue("asked", elicit(f"Go on with {arguments.n}?", Number))
+            case "asked", Done(Accepted(Number(n))):
+                channel.assigns["seen"] = {**seen, "answered": n}
+                second = work.job(n=arguments.n, step="second", seconds=arguments.seconds)
+                return Continue("second", second)
+            case "second", Done(value):
+                return {**seen, "second": value, "argument": arguments.n}
+            case _, Failed(Lost()):
+                return {"lost": tag, "argument": arguments.n}
+
+
+class Rerun(Steps):
+    name = "rerun"
+    on_lost = "rerun"
+
+
+class Fail(Steps):
+    name = "fail"
+    on_lost = "fail"
+
+
+class Hold(Tool[Arguments]):
+    """Works on one job, until it may end."""
+
+    def call(self, request: Call[Arguments], channel: Channel) -> Continue:
+        return Continue("held", hold.job(n=request.arguments.n))
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        match outcome:
+            case Done(value):
+                return value
+            case Failed(Lost()):
+                return {"lost": tag}
+
+
+class RerunHeld(Hold):
+    name = "rerun_held"
+    on_lost = "rerun"
+
+
+class FailHeld(Hold):
+    name = "fail_held"
+    on_lost = "fail"
+
+
+mux = Mux(
+    Suite(name="chaos", version="1", tools=[Rerun, Fail, RerunHeld, FailHeld]),
+    secret="known to every process, and long enough",
+    store=Storage(
+        store=SQLiteStore(FOLDER / "store.db"),
+        jobs=JobOptions(queues=QUEUES, lease=LEASE, crashes=CRASHES),
+    ),
+)
+app = Endpoint(mux)

@@ -1,0 +1,294 @@
+"""Clients that call the tool of three steps, in each of the ways there are, over raw HTTP.
+
+A connection may break only with a process that was killed. What may be asked again is then asked
+of another; a call that was held is torn.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, TypeAlias
+
+import httpx
+import msgspec
+
+from tests.chaos.processes import Fleet, Life, Server
+
+MODERN = "2026-07-28"
+LEGACY = "2025-11-25"
+TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+ENDS = ("completed", "failed", "cancelled")
+_ACCEPT = {"accept": "application/json, text/event-stream"}
+_CLIENT = {"name": "chaos", "version": "1"}
+
+Message: TypeAlias = dict[str, Any]
+
+
+class Torn(Exception):
+    """The connection broke: the process at its other end was killed."""
+
+
+class Down(Exception):
+    """There was no connection: the process was killed before."""
+
+
+class Ended(msgspec.Struct):
+    """A call with an end: what its tool gave; the id of its task, if its client knows that."""
+
+    n: int
+    tool: str
+    value: Message | None = None
+    task: str | None = None
+    last: Message | None = None
+
+
+class Caller:
+    """Calls the servers of *fleet*; *random* chooses which, and how long it thinks."""
+
+    def __init__(self, http: httpx.AsyncClient, fleet: Fleet, random: Random) -> None:
+        self._http = http
+        self._fleet = fleet
+        self._random = random
+
+    async def as_task(self, n: int, tool: str) -> Ended:
+        """Call with the tasks extension: the call is polled, and its question answered."""
+        capabilities = {"elicitation": {}, **TASKS}
+        handle = await self._once(_called(n, tool, self._seconds(), capabilities))
+        seen = [handle]
+        asked = False
+        while (last := seen[-1])["status"] not in ENDS:
+            if last["status"] == "input_required":
+                assert not asked, f"call {n} is asked again: {seen}"
+                update = {"taskId": handle["taskId"], "inputResponses": _answers(n, last)}
+                await self.anywhere(_modern("tasks/update", update, capabilities))
+                asked = True
+            await self._think()
+            seen.append(await self.task(handle["taskId"]))
+        _check_order(seen)
+        return Ended(n, tool, last.get("result", {}).get("structuredContent"), last["taskId"], last)
+
+    async def begin(self, n: int, tool: str, seconds: float = 0) -> Message:
+        """Call with the tasks extension, and return the handle."""
+        return await self._once(_called(n, tool, seconds, {"elicitation": {}, **TASKS}))
+
+    async def end(self, id: str) -> Message:
+        """Return how a task stands when it is over."""
+        async with asyncio.timeout(20):
+            while (last := await self.task(id))["status"] not in ENDS:
+                await asyncio.sleep(0.05)
+        return last
+
+    async def by_state(self, n: int, tool: str) -> Ended:
+        """Call without it: the question is a result, and the answer a request of its own."""
+        call = _called(n, tool, self._seconds(), {"elicitation": {}})
+        asking = await self._once(call)
+        if asking["resultType"] == "complete":
+            return Ended(n, tool, asking["structuredContent"])
+        await self._think()
+        again = {**call, "params": {**call["params"], "requestState": asking["requestState"]}}
+        again["params"]["inputResponses"] = _answers(n, asking)
+        result = await self.anywhere(again)
+        assert result == await self.anywhere(again), "the same answer has two outcomes"
+        return Ended(n, tool, result["structuredContent"])
+
+    async def in_session(self, n: int, tool: str) -> Ended:
+        """Call as of 2025: the question comes on the stream, and another process gets the answer."""
+        params = {
+            "protocolVersion": LEGACY,
+            "capabilities": {"elicitation": {}},
+            "clientInfo": _CLIENT,
+        }
+        opened = await self._retried(_message("initialize", params, 0), {})
+        headers = {
+            "mcp-session-id": opened.headers["mcp-session-id"],
+            "mcp-protocol-version": LEGACY,
+        }
+        call = _message("tools/call", _tool(n, tool, self._seconds()), n)
+        while True:
+            server = await self._server()
+            try:
+                async with self._stream(server, call, headers) as messages:
+                    async for message in messages:
+                        if message.get("method") == "elicitation/create":
+                            await self._answer(n, server, message, headers)
+                        elif message.get("id") == n:
+                            return Ended(n, tool, _result(message)["structuredContent"])
+            except Down:
+                continue
+            raise AssertionError(f"the stream of call {n} has ended without an answer")
+
+    async def task(self, id: str) -> Message:
+        """Return how a task stands."""
+        return await self.anywhere(_modern("tasks/get", {"taskId": id}, TASKS))
+
+    async def anywhere(self, message: Message) -> Message:
+        """Return the result of what may be asked again."""
+        return _result(_last(await self._retried(message, _headers(message))))
+
+    async def at(self, server: Server, id: str) -> Message:
+        """Return how a task stands, by what one server says."""
+        message = _modern("tasks/get", {"taskId": id}, TASKS)
+        return _result(_last(await self._post(server, message, _headers(message))))
+
+    async def _once(self, message: Message) -> Message:
+        """Return the result of what is asked once.
+
+        Raises:
+            Torn: there is none.
+        """
+        while True:
+            try:
+                response = await self._post(await self._server(), message, _headers(message))
+            except Down:
+                continue
+            return _result(_last(response))
+
+    async def _retried(
+        self, message: Message, headers: Mapping[str, str], but: Server | None = None
+    ) -> httpx.Response:
+        while True:
+            try:
+                return await self._post(await self._server(but), message, headers)
+            except (Down, Torn):
+                await asyncio.sleep(0.02)
+
+    async def _answer(
+        self, n: int, asker: Server, question: Message, headers: Mapping[str, str]
+    ) -> None:
+        assert question["params"]["message"] == f"Go on with {n}?"
+        await self._think()
+        answer = {"action": "accept", "content": {"n": n}}
+        message = {"jsonrpc": "2.0", "id": question["id"], "result": answer}
+        response = await self._retried(message, headers, but=asker)
+        assert response.status_code == 202, response.text
+
+    async def _post(
+        self, server: Server, message: Message, headers: Mapping[str, str]
+    ) -> httpx.Response:
+        return await _told(
+            server, lambda: self._http.post(server.url, json=message, headers=_ACCEPT | headers)
+        )
+
+    @asynccontextmanager
+    async def _stream(
+        self, server: Server, message: Message, headers: Mapping[str, str]
+    ) -> AsyncIterator[AsyncIterator[Message]]:
+        request = self._http.build_request(
+            "POST", server.url, json=message, headers=_ACCEPT | headers
+        )
+        life = server.life
+        response = await _told(server, lambda: self._http.send(request, stream=True))
+        try:
+            yield _messages(response, life)
+        finally:
+            await response.aclose()
+
+    async def _server(self, but: Server | None = None) -> Server:
+        """Return a server that is up, another than *but*."""
+        while not (up := [each for each in self._fleet.up if each is not but]):
+            await asyncio.sleep(0.02)
+        return self._random.choice(up)
+
+    async def _think(self) -> None:
+        await asyncio.sleep(self._random.uniform(0.02, 0.3))
+
+    def _seconds(self) -> float:
+        return self._random.uniform(0.05, 1.0)
+
+
+T = Any
+
+
+async def _told(server: Server, exchange: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+    """Return the response, or why there is none: only a process that was killed gives none.
+
+    Raises:
+        Down, Torn: it was.
+    """
+    life = server.life
+    if life is None:
+        raise Down
+    try:
+        return await exchange()
+    except httpx.TransportError as error:
+        assert life.killed, f"{server} closed a connection: {error!r}"
+        raise (Down if isinstance(error, httpx.ConnectError) else Torn) from error
+
+
+async def _messages(response: httpx.Response, life: Life | None) -> AsyncIterator[Message]:
+    """Yield the JSON-RPC messages of a response, whether it is a stream or one."""
+    assert response.status_code == 200, await response.aread()
+    try:
+        if response.headers["content-type"] == "application/json":
+            yield msgspec.json.decode(await response.aread())
+            return
+        async for line in response.aiter_lines():
+            if line.startswith("data:") and line[5:].strip():
+                yield msgspec.json.decode(line[5:])
+    except httpx.TransportError as error:
+        assert life is not None and life.killed, f"a stream was torn: {error!r}"
+        raise Torn from error
+
+
+def _last(response: httpx.Response) -> Message:
+    """Return the answer in a response."""
+    if response.headers["content-type"] == "application/json":
+        found: Message = response.json()
+        return found
+    lines = [line[5:] for line in response.text.splitlines() if line.startswith("data:")]
+    last: Message = msgspec.json.decode(lines[-1])
+    return last
+
+
+def _result(answer: Message) -> Message:
+    assert "result" in answer, answer
+    result: Message = answer["result"]
+    assert not result.get("isError"), result
+    return result
+
+
+def _message(method: str, params: Message, id: int) -> Message:
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+
+
+def _tool(n: int, tool: str, seconds: float) -> Message:
+    return {"name": tool, "arguments": {"n": n, "seconds": seconds}}
+
+
+def _called(n: int, tool: str, seconds: float, capabilities: Message) -> Message:
+    return _modern("tools/call", _tool(n, tool, seconds), capabilities)
+
+
+def _modern(method: str, params: Message, capabilities: Message) -> Message:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": capabilities,
+        "io.modelcontextprotocol/clientInfo": _CLIENT,
+    }
+    return _message(method, {**params, "_meta": meta}, 1)
+
+
+def _headers(message: Message) -> dict[str, str]:
+    params = message["params"]
+    return {
+        "mcp-protocol-version": MODERN,
+        "mcp-method": message["method"],
+        "mcp-name": params.get("name") or params.get("taskId"),
+    }
+
+
+def _answers(n: int, asking: Message) -> Message:
+    ((name, question),) = asking["inputRequests"].items()
+    assert question["params"]["message"] == f"Go on with {n}?"
+    return {name: {"action": "accept", "content": {"n": n}}}
+
+
+def _check_order(seen: list[Message]) -> None:
+    """Check that a task never went back: it works, asks, works, and ends."""
+    statuses = [each["status"] for each in seen]
+    changes = [now for before, now in zip([None, *statuses], statuses, strict=False) if now != before]
+    whole = ["working", "input_required", "working", changes[-1]]
+    assert changes in (whole, whole[:2] + whole[3:], whole[:1] + whole[3:]), changes
+    updates = [each["lastUpdatedAt"] for each in seen]
+    assert updates == sorted(updates), f"an older state was told after a newer one: {updates}"

@@ -1,0 +1,197 @@
+"""Servers and workers over one store, killed again and again while calls go on."""
+
+import asyncio
+import os
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from genmcp.core.task import Task
+from genmcp.mux.kept_call import KeptCall
+from tests.chaos.callers import Caller, Ended, Torn
+from tests.chaos.processes import Fleet, Place, running
+
+CALLS = 200
+AT_ONCE = 16
+KILLS = 20
+BOUND = 45.0  # seconds for one call, whatever happens
+SETTLE = 20.0  # seconds for what nobody waits for any more
+
+
+class Progress:
+    """How many calls have begun or ended: what the killer counts."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.changed = asyncio.Condition()
+
+    async def step(self) -> None:
+        async with self.changed:
+            self.steps += 1
+            self.changed.notify_all()
+
+    async def reach(self, steps: int) -> None:
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.steps >= steps)
+
+
+@pytest.mark.timeout(240)
+async def test_calls_end_right_while_processes_are_killed(tmp_path: Path) -> None:
+    """Every call ends as it should, whoever was killed while it went on."""
+    seed = int(os.environ.get("CHAOS_SEED") or int.from_bytes(os.urandom(4)))
+    random = Random(seed)
+    async with running(tmp_path, servers=3, workers=2) as fleet:
+        try:
+            # A connection that is kept for later breaks when its process does, and tells too late.
+            limits = httpx.Limits(max_keepalive_connections=0)
+            async with httpx.AsyncClient(limits=limits, timeout=None) as http:
+                caller = Caller(http, fleet, random)
+                ended, torn = await raged(fleet, http, random)
+                for each in ended:
+                    await check_end(fleet, caller, each)
+                check_jobs(fleet, tmp_path, ended)
+                await check_store(tmp_path, caller, torn)
+        except BaseException as error:
+            error.add_note(f"CHAOS_SEED={seed}\n{fleet.said()}")
+            raise
+
+
+async def raged(
+    fleet: Fleet, http: httpx.AsyncClient, random: Random
+) -> tuple[list[Ended], int]:
+    """Make all calls while the killer is about; return those that ended, and how many were torn."""
+    progress, room = Progress(), asyncio.Semaphore(AT_ONCE)
+
+    async def call(n: int, random: Random) -> Ended | None:
+        caller = Caller(http, fleet, random)
+        way = (caller.as_task, caller.by_state, caller.in_session)[n % 3]
+        async with room:
+            await progress.step()
+            try:
+                async with asyncio.timeout(BOUND):
+                    return await way(n, ("rerun", "fail")[n // 3 % 2])
+            except Torn:
+                return None
+            finally:
+                await progress.step()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(kill(fleet, progress, random))
+        calls = [group.create_task(call(n, Random(random.random()))) for n in range(CALLS)]
+    results = [each.result() for each in calls]
+    return [each for each in results if each], results.count(None)
+
+
+async def kill(fleet: Fleet, progress: Progress, random: Random) -> None:
+    """Kill processes as the calls go on, and start them again."""
+    async with asyncio.TaskGroup() as group:
+        for steps in sorted(random.sample(range(AT_ONCE, 2 * CALLS - AT_ONCE), KILLS)):
+            await progress.reach(steps)
+            await asyncio.sleep(random.uniform(0, 0.3))
+            while not (up := [each for each in fleet.places if each.life]):
+                await asyncio.sleep(0.02)
+            place = random.choice(up)
+            await place.kill()
+            group.create_task(again(place, random.uniform(0, 1)))
+
+
+async def again(place: Place, pause: float) -> None:
+    await asyncio.sleep(pause)
+    await place.start()
+
+
+async def check_end(fleet: Fleet, caller: Caller, ended: Ended) -> None:
+    """Check that a call gave what it should, and that a task still says so, to everybody."""
+    assert ended.value is not None, ended
+    assert is_end(ended.n, ended.tool, ended.value), ended
+    for server in fleet.servers if ended.task else ():
+        assert ended.last == await caller.at(server, str(ended.task))
+
+
+def is_end(n: int, tool: str, value: dict[str, Any]) -> bool:
+    """Whether it may be the result of call *n*, and of nothing else."""
+    if "lost" in value:
+        return tool == "fail" and value == {"lost": value["lost"], "argument": n}
+    first, second = {"n": n, "step": "first"}, {"n": n, "step": "second"}
+    rest = {"assigned": n, "answered": n, "argument": n}
+    return value == {**rest, "first": first, "second": second}
+
+
+def check_jobs(fleet: Fleet, folder: Path, ended: list[Ended]) -> None:
+    """Check that only what a killed process had begun was lost, and no lost work ran again."""
+    began: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for line in (folder / "begun").read_text().splitlines():
+        n, step, pid = line.split()
+        began[int(n), step].append(int(pid))
+    for each in ended:
+        if each.tool == "fail":
+            for step in ("first", "second"):
+                assert len(began[each.n, step]) <= 1, (each, began[each.n, step])
+        if lost := (each.value or {}).get("lost"):
+            alive = {*began[each.n, lost]} - fleet.killed
+            assert not alive, f"{each} is lost, and {alive} live"
+
+
+async def check_store(folder: Path, caller: Caller, torn: int) -> None:
+    """Check that all that is kept ends, but for questions whose client has lost its connection.
+
+    A process may die when it has written a task, and before an engine has heard of that. Its
+    client was told of none, and whoever is told asks for it: then it goes on.
+    """
+    waiting = await settled(folder)
+    assert len(waiting) <= torn, f"tasks are left without an end: {waiting}"
+    for task in waiting:
+        await caller.task(task.id)
+    assert not (left := await settled(folder)), f"tasks are left without an end: {left}"
+    tasks = kept(folder)
+    asking = [task for task, _ in tasks if not task.over]
+    assert len(asking) <= torn, asking
+    for task, n in tasks:
+        if task.over:
+            assert task.result is not None, task
+            assert is_end(n, task.tool, msgspec.json.decode(task.result)["structuredContent"]), task
+
+
+async def settled(folder: Path) -> list[Task]:
+    """Return the tasks that do not go on by themselves, when there are no others."""
+    quiet = 0
+    async with asyncio.timeout(SETTLE):
+        while quiet < 5:  # one that is just written is submitted a moment later
+            working = [task for task, _ in kept(folder) if task.status == "working"]
+            carried = deliveries(folder)
+            quiet = 0 if any(task.id in carried for task in working) else quiet + 1
+            await asyncio.sleep(0.1)
+    return working
+
+
+def deliveries(folder: Path) -> set[str]:
+    """Return the tasks with a step on its way to a worker, or in its hands."""
+    with closing(opened(folder)) as connection:
+        return {id.partition(":")[0] for (id,) in connection.execute("SELECT id FROM deliveries")}
+
+
+def kept(folder: Path) -> list[tuple[Task, int]]:
+    """Return the tasks in the store, each with the number in its request."""
+    with closing(opened(folder)) as connection:
+        rows = dict(connection.execute("SELECT key, value FROM records WHERE key LIKE 'task:%'"))
+    return [
+        (Task.unpack(value), number(rows[f"{key}:call"]))
+        for key, value in rows.items()
+        if not key.endswith(":call")
+    ]
+
+
+def opened(folder: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{folder / 'store.db'}?mode=ro", uri=True)
+
+
+def number(call: bytes) -> int:
+    n: int = msgspec.json.decode(KeptCall.unpack(call).params)["arguments"]["n"]
+    return n

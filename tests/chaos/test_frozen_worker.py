@@ -1,0 +1,49 @@
+"""A worker that is frozen for longer than its lease, as its clients see it."""
+
+import asyncio
+import signal
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from tests.chaos.callers import Caller
+from tests.chaos.processes import running
+
+LOOKS = 20
+
+
+@pytest.mark.parametrize(
+    ("tool", "value"), [("rerun_held", {"n": 1, "attempt": 2}), ("fail_held", {"lost": "held"})]
+)
+async def test_frozen_worker_overwrites_no_newer_outcome(
+    tmp_path: Path, tool: str, value: dict[str, object]
+) -> None:
+    """What its job gives once it thaws is refused, whether that ran again or was given up."""
+    async with (
+        running(tmp_path, servers=1, workers=2, queues="none") as fleet,
+        httpx.AsyncClient(timeout=20) as http,
+    ):
+        caller = Caller(http, fleet, Random(0))
+        task = (await caller.begin(1, tool))["taskId"]
+        (first,) = await fleet.begun(1)
+        first.send(signal.SIGSTOP)
+        if tool == "rerun_held":
+            first, second = await fleet.begun(2)
+            assert first is not second
+        else:
+            assert "working" == (await caller.task(task))["status"]
+            await caller.end(task)
+        (tmp_path / "go").touch()
+        ended = await caller.end(task)
+
+        first.send(signal.SIGCONT)
+        # It has to be heard of: its own attempt ends, and it goes on to work.
+        other = (await caller.begin(2, tool))["taskId"]
+        await caller.end(other)
+        for _ in range(LOOKS):
+            assert ended == await caller.task(task)
+            await asyncio.sleep(0.05)
+
+    assert value == ended["result"]["structuredContent"]

@@ -1,0 +1,348 @@
+"""`genmcp worker`: processes that work on jobs, killed and told to stop."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import ConfigurationError, Endpoint, Mux, Storage, Suite
+from genmcp.cli.command import main
+from genmcp.cli.lifespan import entered
+from genmcp.cli.target import load, mux_of
+from genmcp.cli.worker import Hands, work
+from genmcp.errors import Unavailable
+from genmcp.jobs.local import LocalEngine
+from genmcp.stores.sqlite.store import SQLiteStore
+from tests.asgi import PATIENCE, Client, Connection, until
+from tests.cli.studio import SECRET, studio
+
+ROOT = Path(__file__).parents[2]
+LEGACY = "2025-11-25"
+
+
+@contextmanager
+def started(*options: str, cwd: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Give a worker, a process of its own, which is killed if it has not ended by then."""
+    command = [sys.executable, "-m", "genmcp", "worker", *options]
+    with subprocess.Popen(command, cwd=cwd, env={**os.environ, **environment}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+class Bench:
+    """A server in this process, and workers beside it, over one file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._processes = ExitStack()
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "studio.db"
+
+    def worker(self, *options: str, lease: float = 60.0) -> subprocess.Popen[bytes]:
+        worker = started(
+            "tests.cli.studio:mux", *options, cwd=ROOT, STUDIO=str(self.path), LEASE=str(lease)
+        )
+        return self._processes.enter_context(worker)
+
+    async def attempt(self, number: int) -> int:
+        """Wait for an attempt at the job, and return the id of the process that makes it."""
+        path = self.folder / f"attempt {number}"
+        await until(lambda: path.exists() and path.read_text(), pause=0.01)
+        return int(path.read_text())
+
+    def go(self) -> None:
+        """Let the job come to its end."""
+        (self.folder / "go").touch()
+
+    @asynccontextmanager
+    async def called(self, *, lease: float = 60.0) -> AsyncIterator[Connection]:
+        """Call the tool; the response is held until its job is done."""
+        mux = studio(self.path, "none", lease=lease)
+        try:
+            client = await Client.begin(Endpoint(mux), LEGACY)
+            async with client.open(client.call("count", {"folder": str(self.folder)})) as call:
+                yield call
+        finally:
+            await mux.aclose()
+
+    def close(self) -> None:
+        self._processes.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+async def text(call: Connection) -> str:
+    """Return the text of the answer."""
+    await call.over()
+    found: str = call.messages[-1]["result"]["content"][0]["text"]
+    return found
+
+
+async def exit_code(process: subprocess.Popen[bytes]) -> int:
+    return await asyncio.to_thread(process.wait, PATIENCE)
+
+
+async def test_job_of_a_worker_that_was_killed_is_done_by_another(bench: Bench) -> None:
+    """Nothing is told by the one that dies: its lease runs out."""
+    first = bench.worker(lease=1.0)
+    async with bench.called(lease=1.0) as call:
+        assert first.pid == await bench.attempt(1)
+        first.kill()
+        second = bench.worker(lease=1.0)
+        assert second.pid == await bench.attempt(2)
+        bench.go()
+
+        assert "counted: attempt 2" == await text(call)
+
+
+async def test_worker_that_is_told_to_stop_hands_back_what_runs(bench: Bench) -> None:
+    """When its grace is over it ends, with 0, and another goes on before any lease runs out."""
+    first = bench.worker("--grace", "0.1")
+    async with bench.called() as call:
+        await bench.attempt(1)
+        first.send_signal(signal.SIGTERM)
+        assert 0 == await exit_code(first)
+
+        second = bench.worker()
+        assert second.pid == await bench.attempt(2)
+        bench.go()
+
+        assert "counted: attempt 2" == await text(call)
+
+
+async def test_worker_that_is_told_to_stop_lets_what_runs_end(bench: Bench) -> None:
+    """Within the grace nothing is cancelled, and the result is that of the first attempt."""
+    worker = bench.worker("--grace", "30")
+    async with bench.called() as call:
+        await bench.attempt(1)
+        worker.send_signal(signal.SIGINT)
+        bench.go()
+
+        assert "counted: attempt 1" == await text(call)
+        assert 0 == await exit_code(worker)
+
+
+async def test_worker_leaves_a_thread_that_cannot_be_cancelled(tmp_path: Path) -> None:
+    """Its job was handed back; the process ends although the thread goes on."""
+    (tmp_path / "shop.py").write_text(
+        "import threading, time\n"
+        "from pathlib import Path\n"
+        "from genmcp import *\n"
+        "@job\n"
+        "def stubborn(run: Run) -> None:\n"
+        "    Path('begun').touch()\n"
+        "    time.sleep(600)\n"
+        "class Works(Tool):\n"
+        '    """Works."""\n'
+        "    name = 'works'\n"
+        "    def call(self, request, channel):\n"
+        "        return Continue('done', stubborn.job())\n"
+        "    def continue_(self, tag, outcome, channel):\n"
+        "        return str(outcome)\n"
+        "async def app(scope, receive, send):\n"
+        "    from tests.asgi import Client\n"
+        "    await receive()\n"
+        "    client = await Client.begin(Endpoint(mux), '2025-11-25')\n"
+        "    async with client.open(client.call('works')) as call:\n"
+        "        await send({'type': 'lifespan.startup.complete'})\n"
+        "        await receive()\n"
+        "        call.task.cancel()\n"
+        "    await send({'type': 'lifespan.shutdown.complete'})\n"
+        f"mux = Mux(Suite(name='shop', version='1', tools=[Works]),\n"
+        f"    store='sqlite:///shop.db', secret={SECRET!r})\n"
+    )
+    options = ["shop:mux", "--lifespan", "shop:app", "--grace", "0"]
+    with started(*options, cwd=tmp_path, PYTHONPATH=str(ROOT)) as worker:
+        await until((tmp_path / "begun").exists, pause=0.01)
+        worker.send_signal(signal.SIGTERM)
+
+        assert 0 == await exit_code(worker)
+
+
+class App:
+    """An ASGI application that notes what its lifespan is told."""
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self.answers = list(answers)
+        self.told: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert "lifespan" == scope["type"]
+        while self.answers:
+            self.told.append((await receive())["type"])
+            await send(self.answers.pop(0))
+
+
+STARTED = {"type": "lifespan.startup.complete"}
+STOPPED = {"type": "lifespan.shutdown.complete"}
+
+
+async def test_worker_works_within_a_lifespan(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The application is started first and stopped last, and the queues are those asked for."""
+    caplog.set_level(logging.INFO, "genmcp")
+    mux = studio(tmp_path / "studio.db", "studio")
+    app = App(STARTED, STOPPED)
+    hands = Hands(queues=["a", "b"], concurrency=3, grace=0.0)
+    before = signal.getsignal(signal.SIGTERM)
+    async with asyncio.timeout(PATIENCE):
+        working = asyncio.create_task(work(mux, hands, app))
+        await until(lambda: "working on jobs of studio, of a, b" in caplog.text)
+        assert ["lifespan.startup"] == app.told
+        os.kill(os.getpid(), signal.SIGTERM)
+        await working
+
+    assert ["lifespan.startup", "lifespan.shutdown"] == app.told
+    assert (3, 0.0) == (mux.long.jobs.options.concurrency, mux.long.jobs.options.grace)
+    assert before is signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Unavailable):
+        await mux.store.get("key")
+
+
+async def test_worker_ends_when_its_engine_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not stay there doing nothing: whoever supervises it starts another."""
+
+    class Broken(LocalEngine):
+        def serve(self, step: Any, **options: Any) -> Any:
+            @asynccontextmanager
+            async def serving() -> AsyncIterator[None]:
+                yield
+                raise RuntimeError("the broker is gone")
+
+            return serving()
+
+    store = SQLiteStore(tmp_path / "studio.db")
+    storage = Storage(store=store, engine=Broken(store.deliveries))
+    mux = Mux(Suite(name="studio", version="1"), store=storage, secret=SECRET)
+    jobs = mux.long.jobs
+
+    async with asyncio.timeout(PATIENCE):
+        working = asyncio.create_task(work(mux, Hands()))
+        await until(lambda: jobs.begin().done())
+        jobs._service._serving.ending.set()  # type: ignore[union-attr]
+        with pytest.raises(RuntimeError, match="the engine has ended by itself"):
+            await working
+    assert "the broker is gone" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("app", "why"),
+    [
+        (App({"type": "lifespan.startup.failed", "message": "no disk"}), "not start: no disk"),
+        (App({"type": "lifespan.startup.failed"}), "does not say why"),
+        (App(), "it returned without a word"),
+        (Mux, "it raised TypeError"),
+    ],
+)
+async def test_application_that_does_not_start_is_told(app: Any, why: str) -> None:
+    """What it says itself is passed on."""
+    with pytest.raises(ConfigurationError, match=why):
+        async with entered(app):
+            raise AssertionError("never entered")
+
+
+async def test_application_that_does_not_shut_down_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It does not keep the worker from ending; nor does one that is over already."""
+    async with entered(App(STARTED, {"type": "lifespan.shutdown.failed", "message": "busy"})):
+        pass
+    assert "not shut down in good order: busy" in caplog.text
+    caplog.clear()
+
+    early = App(STARTED)
+    async with entered(early):
+        await asyncio.sleep(0)
+    assert not caplog.text
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder; what is imported from it is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    known = {*sys.modules}
+    yield tmp_path
+    for name in {*sys.modules} - known:
+        del sys.modules[name]
+
+
+def test_target_is_a_mux_or_what_has_or_makes_one(folder: Path) -> None:
+    """A Mux and an Endpoint have theirs; a server gets one, with what the environment says."""
+    (folder / "targets.py").write_text(
+        "from genmcp import Endpoint, Mux, Suite\n"
+        "suite = Suite(name='shop', version='1')\n"
+        "mux = Mux(suite)\n"
+        "class shop:\n"
+        "    endpoint = Endpoint(mux)\n"
+        "number = 7\n"
+    )
+
+    mux = load("targets:mux")
+    assert mux is mux_of("targets:mux")
+    assert mux is mux_of("targets:shop.endpoint")
+    assert load("targets:suite") is mux_of("targets:suite").server
+    with pytest.raises(ConfigurationError, match="is a int: name a Mux"):
+        mux_of("targets:number")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["shop"], "'shop' is not module:attribute"),
+        ([".shop:mux"], "is not module:attribute"),
+        (["shop:"], "is not module:attribute"),
+        (["no_such:mux"], "there is no module 'no_such' in"),
+        (["json.no_such:mux"], "there is no module 'json.no_such'"),
+        (["broken:mux"], "broken:mux: Suite: name must be a text"),
+        (["json:mux"], "there is no 'mux' in json"),
+        (["json:dumps"], "is a function: name a Mux"),
+        (["good:suite"], "give the Mux a store that the servers share"),
+        (["good:suite", "--lifespan", "good:name"], "good:name is no application: 'shop'"),
+        (["good:suite", "--concurrency", "0"], "'0' is not 1 or more"),
+        (["good:suite", "--grace", "soon"], "'soon' is no number of seconds"),
+        (["good:suite", "--grace", "-1"], "'-1' is no number of seconds"),
+    ],
+)
+def test_worker_says_what_is_wrong(
+    arguments: list[str], why: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it begins: with 2, on standard error."""
+    (folder / "broken.py").write_text("from genmcp import Suite\nSuite(name='', version='1')")
+    (folder / "good.py").write_text(
+        "from genmcp import Suite\nname = 'shop'\nsuite = Suite(name=name, version='1')"
+    )
+
+    with pytest.raises(SystemExit) as ended:
+        main(["worker", *arguments])
+
+    assert 2 == ended.value.code
+    assert why in " ".join(capsys.readouterr().err.split())
+
+
+def test_worker_shows_where_a_module_fails(folder: Path) -> None:
+    """What its own imports lack is told as it is, and not as if the module were not there."""
+    (folder / "lacking.py").write_text("import no_such_module_anywhere")
+
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_anywhere"):
+        main(["worker", "lacking:mux"])

@@ -1,0 +1,161 @@
+"""Clients that can be asked, by hand: those that ask again (2026-07-28), and those before."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from genmcp import (
+    Call,
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    Failed,
+    Mux,
+    Outcome,
+    Suite,
+    Tool,
+)
+from tests.asgi import MODERN, Client, Connection
+from tests.protocol.definitions import validator
+
+ABLE: Mapping[str, Any] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {"tools": {}},
+    "roots": {},
+}
+"""The capabilities of a client that can be asked everything."""
+
+YES = {"action": "accept", "content": {}}
+ROOTS = {"roots": [{"uri": "file:///home"}]}
+SAID = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "Paris"}}
+
+_META = "io.modelcontextprotocol/"
+
+
+class Asked(Client):
+    """A client that has the capabilities *able*. What it is asked is checked like all the rest."""
+
+    def __init__(
+        self, app: Any, version: str = MODERN, *, able: Mapping[str, Any] = ABLE, **scope: Any
+    ) -> None:
+        super().__init__(app, version, **scope)
+        self.able = able
+        self.sent: list[dict[str, Any]] = []
+        self.requests = 0
+
+    @classmethod
+    async def begin(cls, app: Any, version: str = MODERN, **options: Any) -> Self:
+        """Return a client that has shaken hands, where its revision wants that."""
+        begun = await super().begin(app, version, **options)
+        assert isinstance(begun, cls)
+        return begun
+
+    def initialize(self, **params: Any) -> dict[str, Any]:
+        """Return an initialize request."""
+        return super().initialize(**{"capabilities": self.able, **params})
+
+    def request(
+        self, method: str, params: dict[str, Any] | None = None, *, id: Any = None, **meta: Any
+    ) -> dict[str, Any]:
+        """Return a request, with an id of its own unless one is given."""
+        self.requests += 1
+        if self.version == MODERN:
+            meta = {_META + "clientCapabilities": self.able, **meta}
+        return super().request(method, params, id=self.requests if id is None else id, **meta)
+
+    def call(
+        self, name: str, arguments: dict[str, Any] | None = None, *, id: Any = None, **meta: Any
+    ) -> dict[str, Any]:
+        """Return a call of a tool."""
+        return super().call(name, arguments, id=id, **meta)
+
+    def again(self, asked: Connection, /, **responses: Any) -> dict[str, Any]:
+        """Return the call that *asked* answers once more, with *responses* to what it asks."""
+        (call,) = [m for m in self.sent if m["id"] == asked.json["id"]]
+        more = {"requestState": asked.json["result"]["requestState"], "inputResponses": responses}
+        self.requests += 1
+        return {**call, "id": self.requests, "params": {**call["params"], **more}}
+
+    def open(self, message: Any = None, **options: Any) -> Connection:
+        """Return a connection that carries *message*."""
+        if isinstance(message, dict):
+            self.sent.append(message)
+        return super().open(message, **options)
+
+    async def respond(self, question: Mapping[str, Any], result: Any, **options: Any) -> Connection:
+        """Answer a request of the server's with *result*, in a POST of its own."""
+        answer = {"jsonrpc": "2.0", "id": question["id"], "result": result}
+        return await self.send(answer, **options)
+
+    async def refuse(self, question: Mapping[str, Any], message: str) -> Connection:
+        """Answer a request of the server's with an error."""
+        error = {"code": -1, "message": message}
+        return await self.send({"jsonrpc": "2.0", "id": question["id"], "error": error})
+
+    def check(self, message: Any) -> None:
+        """Check *message* against the schema of the revision; requests of the server as well."""
+        if "method" in message and "id" in message:
+            names = ["ServerRequest", "JSONRPCRequest"]
+            said = message
+        elif message.get("result", {}).get("resultType") == "input_required":
+            names, said = ["InputRequiredResult"], message["result"]
+        else:
+            super().check(message)
+            return
+        for name in names:
+            assert not [*validator(self.version, name).iter_errors(said)], (name, message)
+
+
+class Waits(Tool):
+    """Waits for what *makes* makes of its arguments, and tells and remembers how that ended.
+
+    said: attributes of the tool. begun: released whenever a call begins to wait.
+    """
+
+    name = "wait"
+
+    def __init__(self, makes: Callable[[dict[str, Any]], Any], **said: Any) -> None:
+        vars(self).update(said)
+        self.makes = makes
+        self.begun = asyncio.Semaphore(0)
+        self.outcomes: list[Outcome] = []
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        self.begun.release()
+        return Continue("waited", self.makes(request.arguments))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        self.outcomes.append(outcome)
+        match outcome:
+            case Done(value):
+                return str(value)
+            case Failed(error):
+                return f"{type(error).__name__}: {error}"
+
+
+def muxed(*tools: Any, **options: Any) -> Endpoint:
+    """Return an endpoint that serves *tools* in a mux with *options*.
+
+    Who asks is what the ASGI scope has under "who".
+    """
+    mux = Mux(Suite(name="test", version="1", tools=tools), **options)
+    return Endpoint(mux, principal=lambda scope: scope.get("who"))
+
+
+def text_of(answered: Connection) -> str:
+    """Return the text of the result that came last, and that is no error."""
+    result = answered.messages[-1]["result"]
+    assert not result.get("isError"), result
+    (block,) = result["content"]
+    found: str = block["text"]
+    return found
+
+
+def failure_of(answered: Connection) -> str:
+    """Return the text of the result that came last, and that is an error."""
+    result = answered.messages[-1]["result"]
+    assert result["isError"] is True
+    (block,) = result["content"]
+    found: str = block["text"]
+    return found

@@ -1,0 +1,91 @@
+"""Answers that come before they are asked for: 2026-07-28, basic/patterns, MRTR."""
+
+from typing import Any
+
+from genmcp import Accepted, Call, Channel, Continue, Done, Outcome, Tool, elicit
+from tests.asgi import Connection, serving
+from tests.continuations.asking import Asked, text_of
+
+NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+class Pair(Tool):
+    """Asks for two names, the second under *second*."""
+
+    name = "pair"
+
+    def __init__(self, second: str = "second") -> None:
+        self.second = second
+
+    async def call(self, request: Call, channel: Channel) -> Continue:
+        return Continue("name", elicit("Who?", NAME))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str | Continue:
+        match outcome:
+            case Done(Accepted({"name": name})) if "first" in channel.assigns:
+                return f"{channel.assigns['first']} and {name}"
+            case Done(Accepted({"name": name})):
+                channel.assigns["first"] = name
+                return Continue(self.second, elicit("And who?", NAME))
+            case _:
+                return "nobody"
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"action": "accept", "content": {"name": name}}
+
+
+def bringing(client: Asked, **responses: Any) -> dict[str, Any]:
+    """Return a call that answers what nobody has asked yet."""
+    call = client.call("pair")
+    return {**call, "params": {**call["params"], "inputResponses": responses}}
+
+
+def asked_in(answered: Connection) -> list[str]:
+    """Return the names of what is asked."""
+    result = answered.json["result"]
+    assert result["resultType"] == "input_required"
+    return [*result["inputRequests"]]
+
+
+async def test_answers_without_a_state_are_taken_for_what_is_asked() -> None:
+    """A client that knows what it will be asked needs one request; what answers nothing is left."""
+    client = Asked(serving(Pair()))
+
+    answered = await client.send(
+        bringing(client, name=named("Ada"), second=named("Bob"), unknown=named("Eve"))
+    )
+
+    assert text_of(answered) == "Ada and Bob"
+
+
+async def test_answers_without_a_state_that_are_none_are_asked_for() -> None:
+    """A number is no answer, and a name nobody asked for is none either."""
+    client = Asked(serving(Pair()))
+
+    for responses in ({"name": 12345}, {"wrong": named("Ada")}, {}):
+        assert asked_in(await client.send(bringing(client, **responses))) == ["name"]
+
+
+async def test_answer_brought_along_is_taken_once() -> None:
+    """What is asked next under the same key has another name, so that it is asked."""
+    client = Asked(serving(Pair(second="name")))
+
+    asked = await client.send(bringing(client, name=named("Ada")))
+
+    assert asked_in(asked) == ["name.2"]
+    (call,) = client.sent
+    state = asked.json["result"]["requestState"]
+    more = {"requestState": state, "inputResponses": {"name.2": named("Bob")}}
+    answered = await client.send({**call, "id": "again", "params": {**call["params"], **more}})
+    assert text_of(answered) == "Ada and Bob"
+
+
+async def test_answers_with_a_state_are_to_what_that_has_asked() -> None:
+    """An answer to a question that was not asked yet is ignored."""
+    client = Asked(serving(Pair()))
+
+    asked = await client.send(client.call("pair"))
+    again = await client.send(client.again(asked, name=named("Ada"), second=named("Eve")))
+
+    assert asked_in(again) == ["second"]

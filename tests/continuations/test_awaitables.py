@@ -1,0 +1,500 @@
+"""Calls that wait for something in this process: `Continue(tag, awaitable)`."""
+
+import asyncio
+import gc
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Generator
+from concurrent import futures
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Call,
+    Cancelled,
+    Channel,
+    Continue,
+    ContractError,
+    Done,
+    Failed,
+    Lost,
+    McpError,
+    Outcome,
+    Raised,
+    Tool,
+    ToolError,
+    elicit,
+)
+from tests.asgi import ALL, Client, serving
+from tests.continuations.asking import Waits, text_of
+
+
+async def soon(value: Any) -> Any:
+    await asyncio.sleep(0)
+    if isinstance(value, BaseException):
+        raise value
+    return value
+
+
+class Awaitable:
+    """An awaitable of somebody else's making."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return soon(self.value).__await__()
+
+
+def task(value: Any) -> asyncio.Future[Any]:
+    return asyncio.ensure_future(soon(value))
+
+
+def future(value: Any) -> asyncio.Future[Any]:
+    """Return a future that somebody ends in the next turn of the loop."""
+    found = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(end, found, value)
+    return found
+
+
+def done(value: Any) -> asyncio.Future[Any]:
+    """Return a future that has ended already."""
+    found = asyncio.get_running_loop().create_future()
+    end(found, value)
+    return found
+
+
+def threaded(value: Any) -> futures.Future[Any]:
+    """Return a future that a thread ends."""
+    found: futures.Future[Any] = futures.Future()
+    threading.Thread(target=end, args=(found, value)).start()
+    return found
+
+
+def threaded_done(value: Any) -> futures.Future[Any]:
+    found: futures.Future[Any] = futures.Future()
+    end(found, value)
+    return found
+
+
+def end(found: Any, value: Any) -> None:
+    if isinstance(value, BaseException):
+        found.set_exception(value)
+    else:
+        found.set_result(value)
+
+
+KINDS: list[Callable[[Any], Any]] = [
+    soon,
+    Awaitable,
+    task,
+    future,
+    done,
+    threaded,
+    threaded_done,
+]
+
+
+async def called(waits: Waits, version: str = ALL[0]) -> str:
+    """Return what a call of *waits* says in the end, in one JSON body."""
+    client = await Client.begin(serving(waits), version)
+    answer = await client.send(client.call("wait"))
+    assert not answer.is_stream
+    return text_of(answer)
+
+
+@pytest.mark.parametrize("version", ALL)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_awaitable_of_any_kind_brings_its_value(kind: Any, version: str) -> None:
+    """On every revision, in one JSON body; one that was done before it was returned as well."""
+    waits = Waits(lambda arguments: kind({"at": 3}))
+
+    assert str({"at": 3}) == await called(waits, version)
+    assert waits.outcomes == [Done({"at": 3})]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_awaitable_that_raises_tells_only_what_may_be_shown(
+    kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The text is in the log, under the reference of the failure; the original is its cause."""
+    original = KeyError("secret")
+    waits = Waits(lambda arguments: kind(original))
+
+    said = await called(waits)
+
+    (outcome,) = waits.outcomes
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, Raised)
+    assert outcome.error.__cause__ is original
+    assert ("KeyError", None) == (outcome.error.type_name, outcome.error.message)
+    assert f"Raised: it failed unexpectedly (reference {outcome.error.reference})" == said
+    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert outcome.error.reference in record.getMessage()
+    assert record.exc_info is not None
+    assert record.exc_info[1] is original
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [ToolError("out of paper"), McpError("out of paper")])
+async def test_awaitable_that_raises_to_be_shown_is_shown(
+    kind: Any, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ToolError and McpError were raised to be read."""
+    waits = Waits(lambda arguments: kind(error))
+
+    assert "Raised: out of paper" == await called(waits)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_awaitable_that_times_out_says_so(kind: Any) -> None:
+    """A TimeoutError needs no reference."""
+    waits = Waits(lambda arguments: kind(TimeoutError()))
+
+    assert "TimedOut: it took too long" == await called(waits)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_awaitable_may_fail_with_a_failure(kind: Any) -> None:
+    """A Failure that work raises, perhaps the one of a wait of its own, is the outcome."""
+    waits = Waits(lambda arguments: kind(Lost()))
+
+    await called(waits)
+
+    assert waits.outcomes == [Failed(Lost())]
+
+
+def cancelled_task() -> asyncio.Future[Any]:
+    found = asyncio.ensure_future(asyncio.Event().wait())
+    asyncio.get_running_loop().call_soon(found.cancel)
+    return found
+
+
+def cancelled_future(make: Callable[[], Any]) -> Any:
+    found = make()
+    found.cancel()
+    return found
+
+
+async def cancels_itself() -> None:
+    await cancelled_task()
+
+
+@pytest.mark.parametrize(
+    "makes",
+    [
+        cancelled_task,
+        cancels_itself,
+        lambda: cancelled_future(asyncio.Future),
+        lambda: cancelled_future(futures.Future),
+    ],
+)
+async def test_awaitable_that_somebody_cancels_is_a_failure(makes: Any) -> None:
+    """The call goes on: it is not the call that was cancelled."""
+    waits = Waits(lambda arguments: makes())
+
+    assert "Cancelled: it was cancelled" == await called(waits)
+    assert waits.outcomes == [Failed(Cancelled())]
+
+
+@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
+async def test_future_that_nobody_keeps_is_lost(makes: Any) -> None:
+    """Row 8: whoever was to end it has let go of it; nobody can, and the call does not hang."""
+    kept = [makes()]
+    waits = Waits(lambda arguments: kept[0])
+    client = Client(serving(waits))
+    async with client.open(client.call("wait")) as connection:
+        await waits.begun.acquire()
+        gc.collect()
+        assert not waits.outcomes
+        kept.clear()
+        await connection.over()
+
+    assert waits.outcomes == [Failed(Lost())]
+
+
+async def test_future_at_the_address_of_one_that_was_lost_is_another() -> None:
+    """A new future is not taken for the one before it, whose call has not gone on yet."""
+    kept = [asyncio.Future[str]()]
+    address = id(kept[0])
+    waits = Waits(lambda arguments: kept[0])
+    client = Client(serving(waits))
+    async with client.open(client.call("wait", id=1)) as first:
+        await waits.begun.acquire()
+        kept.clear()
+        while not kept or id(kept[0]) != address:
+            kept.insert(0, asyncio.Future[str]())
+            assert len(kept) < 10_000, "the address is not used again"
+        async with client.open(client.call("wait", id=2)) as second:
+            await waits.begun.acquire()
+            kept[0].set_result("worked")
+            await second.over()
+        await first.over()
+
+    assert waits.outcomes == [Failed(Lost()), Done("worked")]
+    assert "worked" == text_of(second)
+
+
+async def test_task_that_nobody_keeps_runs_on() -> None:
+    """asyncio itself keeps none; here it is kept as long as it is waited for."""
+    go = asyncio.Event()
+    waits = Waits(lambda arguments: asyncio.ensure_future(go.wait()))
+    client = Client(serving(waits))
+    async with client.open(client.call("wait")) as connection:
+        await waits.begun.acquire()
+        gc.collect()
+        go.set()
+        await connection.over()
+
+    assert "True" == text_of(connection)
+
+
+@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
+async def test_future_given_twice_is_refused_the_second_time(
+    makes: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Row 13: -32603 for the second call; the first one gets its value."""
+    one = makes()
+    waits = Waits(lambda arguments: one)
+    client = Client(serving(waits))
+    async with client.open(client.call("wait", id=1)) as first:
+        await waits.begun.acquire()
+        second = await client.send(client.call("wait", id=2))
+        assert first.status == 0
+        one.set_result("worked")
+        await first.over()
+
+    assert (500, -32603) == (second.status, second.json["error"]["code"])
+    assert "two calls wait for one future" in caplog.text
+    assert "worked" == text_of(first)
+    assert waits.outcomes == [Done("worked")]
+
+
+@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
+async def test_future_given_again_once_its_call_is_over_is_fine(makes: Any) -> None:
+    """Row 14: it has its value still."""
+    one = makes()
+    waits = Waits(lambda arguments: one)
+    client = Client(serving(waits))
+    async with client.open(client.call("wait", id=1)) as first:
+        await waits.begun.acquire()
+        one.set_result("worked")
+        await first.over()
+
+    assert "worked" == text_of(await client.send(client.call("wait", id=2)))
+
+
+async def test_future_of_another_event_loop_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """It may be ended in another thread, which an asyncio.Future does not stand."""
+    other = asyncio.new_event_loop()
+    one = other.create_future()
+    client = Client(serving(Waits(lambda arguments: one)))
+
+    answer = await client.send(client.call("wait"))
+    other.close()
+
+    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert "a future of another event loop" in caplog.text
+
+
+@pytest.mark.parametrize("version", ALL)
+async def test_two_calls_with_one_tag_are_independent(version: str) -> None:
+    """Row 12: each gets what it waits for itself, in whichever order."""
+    ends = {name: asyncio.Future[str]() for name in ("first", "second")}
+    waits = Waits(lambda arguments: ends[arguments["name"]])
+    client = await Client.begin(serving(waits), version)
+    async with (
+        client.open(client.call("wait", {"name": "first"}, id=1)) as first,
+        client.open(client.call("wait", {"name": "second"}, id=2)) as second,
+    ):
+        for _ in ends:
+            await waits.begun.acquire()
+        ends["second"].set_result("2")
+        await second.over()
+        assert first.status == 0
+        ends["first"].set_result("1")
+        await first.over()
+
+    assert ("1", "2") == (text_of(first), text_of(second))
+
+
+@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
+async def test_outcome_comes_once(makes: Any) -> None:
+    """Row 10: a future that is dropped as soon as it has ended is not lost as well."""
+    kept = [makes()]
+    waits = Waits(lambda arguments: kept[0])
+    client = Client(serving(waits))
+    async with client.open(client.call("wait")) as connection:
+        await waits.begun.acquire()
+        kept.pop().set_result("worked")
+        await connection.over()
+
+    assert waits.outcomes == [Done("worked")]
+
+
+@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
+async def test_outcome_behind_the_end_of_its_call_is_dropped(makes: Any) -> None:
+    """Rows 11, 18 and 22: the call was cancelled; the future is its maker's, and is not."""
+    one = makes()
+    waits = Waits(lambda arguments: one)
+    client = Client(serving(waits))
+    async with client.open(client.call("wait")) as connection:
+        await waits.begun.acquire()
+        connection.disconnect()
+        await connection.over()
+    assert not one.cancelled()
+    one.set_result("late")
+    await asyncio.sleep(0)
+
+    assert waits.outcomes == []
+    assert connection.body == b""
+
+
+class Works:
+    """Work that remembers how it ended."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.ended: list[str] = []
+
+    async def work(self) -> str:
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.ended.append("cancelled")
+            raise
+        self.ended.append("worked")
+        return "worked"
+
+
+async def test_coroutine_is_cancelled_with_its_call() -> None:
+    """It was given to the call, and nobody else has it."""
+    works = Works()
+    waits = Waits(lambda arguments: works.work())
+    client = Client(serving(waits))
+    async with client.open(client.call("wait")) as connection:
+        await waits.begun.acquire()
+        connection.disconnect()
+        await connection.over()
+
+    assert works.ended == ["cancelled"]
+    assert waits.outcomes == []
+
+
+async def test_task_is_its_makers_and_only_not_waited_for_any_more() -> None:
+    """Row 19: it goes on when its call is cancelled, and may be given to another call."""
+    works = Works()
+    task = asyncio.create_task(works.work())
+    waits = Waits(lambda arguments: task)
+    client = Client(serving(waits))
+    async with client.open(client.call("wait", id=1)) as connection:
+        await waits.begun.acquire()
+        connection.disconnect()
+        await connection.over()
+    async with client.open(client.call("wait", id=2)) as again:
+        await waits.begun.acquire()
+        works.go.set()
+        await again.over()
+
+    assert works.ended == ["worked"]
+    assert waits.outcomes == [Done("worked")]
+
+
+class Steps(Tool):
+    """Goes on in steps, as `def` and as `async def` hooks alike."""
+
+    name = "steps"
+
+    def call(self, request: Call, channel: Channel) -> Any:
+        channel.assigns["seen"] = ["call"]
+        return Continue("one", soon(1))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        assert isinstance(outcome, Done)
+        channel.assigns["seen"].append(f"{tag}: {outcome.value}")
+        if outcome.value < 3:
+            await channel.progress(outcome.value)
+            return Continue(f"after {tag}", task(outcome.value + 1))
+        return f"{channel.assigns['seen']} of {channel.request.arguments}"
+
+
+class Threaded(Steps):
+    """The same, in a thread."""
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        return channel.in_loop(super().continue_(tag, outcome, channel))
+
+
+@pytest.mark.parametrize("version", ALL)
+@pytest.mark.parametrize("steps", [Steps, Threaded])
+async def test_steps_follow_each_other_on_one_response(steps: type[Tool], version: str) -> None:
+    """Each has the assigns and the arguments of the call; progress between them is told."""
+    client = await Client.begin(serving(steps), version)
+
+    answer = await client.send(client.call("steps", {"x": 1}, progressToken="t"))
+
+    seen = ["call", "one: 1", "after one: 2", "after after one: 3"]
+    assert f"{seen} of {{'x': 1}}" == text_of(answer)
+    assert [1, 2] == [each["params"]["progress"] for each in answer.messages[:-1]]
+
+
+async def test_steps_may_wait_for_one_future_twice() -> None:
+    """Row 14: it is let go of before the next step."""
+    one = asyncio.get_running_loop().create_future()
+
+    class Twice(Tool):
+        name = "twice"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            asyncio.get_running_loop().call_soon(one.set_result, "worked")
+            return Continue("first", one)
+
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+            return Continue("second", one) if tag == "first" else f"{tag}: {outcome}"
+
+    client = Client(serving(Twice))
+
+    assert "second: Done(value='worked')" == text_of(await client.send(client.call("twice")))
+
+
+@pytest.mark.parametrize("on", [3, None, "text", soon, [asyncio.sleep]])
+def test_continue_takes_what_can_be_waited_for(on: Any) -> None:
+    """Row 15: a TypeError at once, where it is made, and it names the tag."""
+    with pytest.raises(TypeError, match=r"Continue\('found', \.\.\.\) cannot wait for"):
+        Continue("found", on)
+
+
+@pytest.mark.parametrize("tag", [3, None, b"found"])
+def test_continue_tag_is_a_text(tag: Any) -> None:
+    """It travels on every carrier."""
+    with pytest.raises(ContractError, match="the tag must be a text"):
+        Continue(tag, elicit("Sure?"))
+
+
+async def test_continue_that_is_refused_leaves_no_coroutine_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that is never awaited would be warned of: it is closed."""
+
+    work = soon(1)
+
+    class Careless(Tool):
+        name = "careless"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            channel.assigns["when"] = {"at": [1, object()]}
+            return Continue("waited", work)
+
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            return "never"
+
+    client = Client(serving(Careless))
+
+    answer = await client.send(client.call("careless"))
+
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert "channel.assigns.when.at[1] is object" in caplog.text

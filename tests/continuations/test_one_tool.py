@@ -1,0 +1,134 @@
+"""One tool, and not a line of it about revisions, with clients of all of them."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    Done,
+    Failed,
+    Outcome,
+    Tool,
+    Unable,
+    elicit,
+    roots,
+    sample,
+)
+from tests.asgi import MODERN, PATIENCE, Connection, serving
+from tests.continuations.asking import ABLE, ROOTS, SAID, Asked, text_of
+
+
+class Confirm(msgspec.Struct):
+    sure: bool
+
+
+class Tidy(Tool):
+    """Tidies up, after a look at what there is, and if that is wanted."""
+
+    name = "tidy"
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        channel.assigns["begun"] = True
+        return Continue("looked", {"where": roots(), "how": sample("How does one tidy up?")})
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        match tag, outcome:
+            case "looked", Done({"where": [root, *_], "how": how}):
+                channel.assigns["where"] = root.uri
+                channel.assigns["how"] = how.content.text
+                return Continue("counted", self.count(root.uri))
+            case "counted", Done(files):
+                channel.assigns["files"] = files
+                return Continue("asked", elicit(f"Tidy up {files} files?", Confirm))
+            case "asked", Done(Accepted(Confirm(sure=True))):
+                return f"{channel.own} by {channel.request.arguments['who']}"
+            case "asked", Failed(Unable()):
+                return f"{channel.own} by {channel.request.arguments['who']}, unasked"
+            case _, Failed(error):
+                raise error
+        return "Left alone."
+
+    async def count(self, where: str) -> int:
+        await asyncio.sleep(0)
+        return len(where)
+
+
+ANSWERS = {
+    "roots/list": ROOTS,
+    "sampling/createMessage": SAID,
+    "elicitation/create": {"action": "accept", "content": {"sure": True}},
+}
+TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+
+
+async def with_retries(client: Asked, call: dict[str, Any]) -> str:
+    """Call as a client of 2026-07-28 does: with the answers, the request is sent again."""
+    answer = await client.send(call)
+    while answer.json["result"]["resultType"] == "input_required":
+        answer = await client.send(client.again(answer, **answered(answer.json["result"])))
+    return text_of(answer)
+
+
+def answered(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the answers to what *result* asks."""
+    return {name: ANSWERS[each["method"]] for name, each in result["inputRequests"].items()}
+
+
+async def with_requests(client: Asked, call: dict[str, Any]) -> str:
+    """Call as clients did before: what the server requests is answered while the call is held."""
+    async with client.open(call) as connection:
+        while "method" in (message := await connection.message()):
+            await client.respond(message, ANSWERS[message["method"]])
+        await connection.over()
+    return text_of(connection)
+
+
+async def with_a_task(client: Asked, call: dict[str, Any]) -> str:
+    """Call as a client that knows tasks does: it polls, and updates what the task asks."""
+    result = (await client.send(call)).json["result"]
+    task = {"taskId": result["taskId"]}
+
+    async def said(method: str, **params: Any) -> Connection:
+        request = client.request(method, {**task, **params})
+        return await client.send(request, headers={"mcp-name": task["taskId"]})
+
+    async with asyncio.timeout(PATIENCE):
+        while result["status"] != "completed":
+            if result["status"] == "input_required":
+                await said("tasks/update", inputResponses=answered(result))
+            result = (await said("tasks/get")).json["result"]
+    text: str = result["result"]["content"][0]["text"]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("version", "able", "calls", "asks"),
+    [
+        (MODERN, ABLE, with_retries, True),
+        (MODERN, {**ABLE, **TASKS}, with_retries, True),
+        (MODERN, {**ABLE, **TASKS}, with_a_task, True),
+        ("2025-11-25", ABLE, with_requests, True),
+        ("2025-06-18", ABLE, with_requests, True),
+        ("2025-03-26", ABLE, with_requests, False),  # there is no elicitation
+    ],
+)
+async def test_one_tool_asks_clients_of_all_revisions(
+    version: str, able: Any, calls: Any, asks: bool
+) -> None:
+    """Two questions at once, work in this process, and a question, wherever the call waits."""
+    tool = Tidy()
+    if calls is with_a_task:
+        tool.task = "always"
+    client = await Asked.begin(serving(tool), version, able=able)
+
+    said = await calls(client, client.call("tidy", {"who": "Ada"}))
+    await client.app.aclose()
+
+    own = {"begun": True, "where": "file:///home", "how": "Paris", "files": 12}
+    assert f"{own} by Ada{'' if asks else ', unasked'}" == said

@@ -1,0 +1,361 @@
+"""Questions to clients of the revisions before 2026-07-28: requests of the server's own.
+
+2025-11-25, transports, "Sending Messages to the Server": they come on the stream of the call, and
+are answered in a POST of their own.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from genmcp import (
+    Accepted,
+    Channel,
+    Done,
+    Failed,
+    Limits,
+    Outcome,
+    Raised,
+    TimedOut,
+    Unable,
+    elicit,
+    elicit_url,
+    roots,
+    sample,
+)
+from tests.asgi import serving
+from tests.continuations.asking import (
+    ROOTS,
+    SAID,
+    Asked,
+    Waits,
+    failure_of,
+    muxed,
+    text_of,
+)
+
+ELICITING = ["2025-11-25", "2025-06-18"]
+LEGACY = [*ELICITING, "2025-03-26"]
+
+
+class Person(msgspec.Struct):
+    name: str
+
+
+def where(arguments: Any) -> Any:
+    """Ask what a client of every revision can be asked."""
+    return roots()
+
+
+def several(arguments: Any) -> Any:
+    return {"where": roots(), "what": sample("Capital?")}
+
+
+@pytest.fixture(params=LEGACY)
+def version(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+async def test_question_comes_on_the_stream_of_its_call(version: str) -> None:
+    """Its answer is accepted with 202; the result follows on the same stream, which ends."""
+    waits = Waits(where)
+    client = await Asked.begin(serving(waits), version)
+    async with client.open(client.call("wait", id="call")) as call:
+        question = await call.message()
+        told = await client.respond(question, ROOTS)
+        await call.over()
+
+    assert call.is_stream
+    assert "roots/list" == question["method"]
+    assert (202, b"") == (told.status, told.body)
+    assert "call" == call.messages[-1]["id"]
+    assert "file:///home" in text_of(call)
+
+
+@pytest.mark.parametrize("version", ELICITING)
+async def test_question_for_a_form_is_in_the_words_of_the_revision(version: str) -> None:
+    """2025-06-18 has no modes; the answer comes as the type asked for."""
+    waits = Waits(lambda arguments: elicit("Who are you?", Person))
+    client = await Asked.begin(serving(waits), version)
+    async with client.open(client.call("wait")) as call:
+        question = await call.message()
+        await client.respond(question, {"action": "accept", "content": {"name": "Ada"}})
+        await call.over()
+
+    assert "Who are you?" == question["params"]["message"]
+    assert ["name"] == list(question["params"]["requestedSchema"]["properties"])
+    assert (version == "2025-11-25") is ("mode" in question["params"])
+    assert waits.outcomes == [Done(Accepted(Person("Ada")))]
+
+
+async def test_questions_asked_at_once_are_answered_in_any_order(version: str) -> None:
+    """Each has an id of its own, by which its answer is known."""
+    waits = Waits(several)
+    client = await Asked.begin(serving(waits), version)
+    async with client.open(client.call("wait")) as call:
+        asked = [await call.message(), await call.message()]
+        await client.respond(asked[1], SAID)
+        assert not waits.outcomes
+        await client.respond(asked[0], ROOTS)
+        await call.over()
+
+    assert ["roots/list", "sampling/createMessage"] == [each["method"] for each in asked]
+    (outcome,) = waits.outcomes
+    assert isinstance(outcome, Done)
+    assert ["where", "what"] == list(outcome.value)
+
+
+async def test_error_of_the_client_is_a_failure(version: str) -> None:
+    """What it says may be shown: it came from the client."""
+    waits = Waits(several)
+    client = await Asked.begin(serving(waits), version)
+    async with client.open(client.call("wait")) as call:
+        question = await call.message()
+        await client.refuse(question, "no folders here")
+        await call.over()
+
+    assert "Raised: no folders here" == text_of(call)
+    (outcome,) = waits.outcomes
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, Raised)
+
+
+async def test_silence_of_the_client_is_a_failure(version: str) -> None:
+    """After `Limits.question` seconds, and the client is told that nobody waits any more.
+
+    2025-11-25, lifecycle, "Timeouts": SHOULD.
+    """
+    waits = Waits(where)
+    client = await Asked.begin(muxed(waits, limits=Limits(question=0.01)), version)
+    async with client.open(client.call("wait")) as call:
+        question = await call.message()
+        told = await call.message()
+        await call.over()
+    late = await client.respond(question, ROOTS)
+
+    assert waits.outcomes == [Failed(TimedOut())]
+    assert "notifications/cancelled" == told["method"]
+    assert question["id"] == told["params"]["requestId"]
+    assert (400, -32600) == (late.status, late.json["error"]["code"])
+
+
+async def test_answer_that_does_not_fit_is_a_failure_that_says_why(version: str) -> None:
+    """The place in the answer, and what was expected there."""
+    waits = Waits(where)
+    client = await Asked.begin(serving(waits), version)
+    async with client.open(client.call("wait")) as call:
+        question = await call.message()
+        answered = await client.respond(question, {"roots": [{"uri": "https://a.example"}]})
+        await call.over()
+
+    assert 202 == answered.status
+    (outcome,) = waits.outcomes
+    assert isinstance(outcome, Failed)
+    assert "/roots/0/uri" in str(outcome.error)
+    assert "file://" in text_of(call)
+
+
+@pytest.mark.parametrize("result", [None, 3, "text", [], {}])
+async def test_answer_of_another_shape_is_a_failure(result: Any) -> None:
+    """Whatever JSON it is, the call ends well."""
+    waits = Waits(where)
+    client = await Asked.begin(serving(waits), LEGACY[0])
+    async with client.open(client.call("wait")) as call:
+        await client.respond(await call.message(), result)
+        await call.over()
+
+    assert text_of(call).startswith("Raised: ")
+
+
+async def test_answer_that_is_none_is_refused_and_the_question_stays() -> None:
+    """A response has a result or an error."""
+    waits = Waits(where)
+    client = await Asked.begin(serving(waits), LEGACY[0])
+    async with client.open(client.call("wait")) as call:
+        question = await call.message()
+        empty = await client.send({"jsonrpc": "2.0", "id": question["id"]})
+        assert not call.complete
+        await client.respond(question, ROOTS)
+        await call.over()
+
+    assert (400, -32600) == (empty.status, empty.json["error"]["code"])
+    assert "file:///home" in text_of(call)
+
+
+async def test_answer_of_somebody_else_is_refused(version: str) -> None:
+    """Of another session, of another principal: the question waits for the one it was put to."""
+    endpoint = muxed(waits := Waits(where))
+    client = await Asked.begin(endpoint, version, who="ada")
+    others = [await Asked.begin(endpoint, version, who=who) for who in ("ada", "bob", None)]
+    thief = Asked(endpoint, version, who="bob")
+    thief.session = client.session
+    async with client.open(client.call("wait")) as call:
+        question = await call.message()
+        refused = [await other.respond(question, ROOTS) for other in others]
+        stolen = await thief.respond(question, ROOTS)
+        assert not waits.outcomes
+        await client.respond(question, ROOTS)
+        await call.over()
+
+    assert [400] * 3 == [each.status for each in refused]
+    assert 404 == stolen.status
+    assert 1 == len(waits.outcomes)
+
+
+@pytest.mark.parametrize("id", ["forged", 1, None, "g1" + "A" * 200])
+async def test_answer_to_nothing_is_refused(id: Any) -> None:
+    """Row 36: only what was asked can be answered."""
+    client = await Asked.begin(serving(Waits(where)), LEGACY[0])
+
+    answer = await client.send({"jsonrpc": "2.0", "id": id, "result": {}})
+
+    assert (400, -32600) == (answer.status, answer.json["error"]["code"])
+
+
+async def test_answer_that_comes_again_is_dropped(version: str) -> None:
+    """Row 11: the call goes on once."""
+    waits = Waits(where)
+    client = await Asked.begin(serving(waits), version)
+    async with client.open(client.call("wait")) as call:
+        question = await call.message()
+        first, second = [await client.respond(question, ROOTS) for _ in range(2)]
+        await call.over()
+    third = await client.respond(question, ROOTS)
+
+    assert [202] * 3 == [first.status, second.status, third.status]
+    assert 1 == len(waits.outcomes)
+
+
+class Cancellable(Waits):
+    """Remembers that it was cancelled."""
+
+    async def on_cancel(self, channel: Channel) -> None:
+        self.outcomes.append(Done("cancelled"))
+
+
+@pytest.mark.parametrize("ends", ["notification", "delete"])
+async def test_question_of_a_call_that_was_cancelled_is_open_no_more(
+    ends: str, version: str
+) -> None:
+    """Its stream ends without an answer, its tool is told, and a late answer finds nothing."""
+    waits = Cancellable(several)
+    client = await Asked.begin(serving(waits), version)
+    async with client.open(client.call("wait", id=9)) as call:
+        asked = [await call.message(), await call.message()]
+        if ends == "delete":
+            await client.send(method="DELETE")
+        else:
+            await client.send(client.notification("notifications/cancelled", requestId=9))
+        await call.over()
+    late = await client.respond(asked[0], ROOTS)
+
+    assert call.complete
+    assert asked == [each for each in call.messages if "id" in each]
+    assert waits.outcomes == [Done("cancelled")]
+    assert (404 if ends == "delete" else 202) == late.status
+
+
+async def test_question_waits_for_a_client_that_comes_back() -> None:
+    """A disconnect is no cancellation: 2025-11-25, transports, "Resumability and Redelivery".
+
+    The question is redelivered, and answered; and the result follows.
+    """
+    waits = Waits(where)
+    client = await Asked.begin(serving(waits), "2025-11-25")
+    async with client.open(client.call("wait")) as call:
+        primed = await call.event()
+        question = await call.message()
+        call.disconnect()
+        async with client.listen(after=primed.id) as resumed:
+            assert question == await resumed.message()
+            await client.respond(question, ROOTS)
+            await resumed.over()
+
+    assert "file:///home" in text_of(resumed)
+
+
+async def test_client_without_event_streams_cannot_be_asked(version: str) -> None:
+    """There is nowhere to put the question; its tool is told, and answers as JSON."""
+    waits = Waits(where)
+    client = await Asked.begin(serving(waits), version)
+
+    answer = await client.send(client.call("wait"), headers={"accept": "application/json"})
+
+    assert not answer.is_stream
+    assert waits.outcomes == [Failed(Unable({"streams": {}}))]
+    assert text_of(answer).startswith("Unable: ")
+
+
+class Escapes(Waits):
+    """Lets the failure escape."""
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        assert isinstance(outcome, Failed)
+        raise outcome.error
+
+
+TOOL = {"name": "add", "inputSchema": {"type": "object"}}
+
+
+class Choices(msgspec.Struct):
+    colours: list[Literal["red", "blue"]]
+
+
+UNABLE: list[tuple[str, Any, dict[str, Any], dict[str, Any] | None]] = [
+    ("2025-11-25", elicit("Sure?"), {}, {"elicitation": {}}),
+    ("2025-11-25", sample("Capital?"), {"roots": {}}, {"sampling": {}}),
+    ("2025-11-25", several({}), {"roots": {}}, {"sampling": {}}),
+    ("2025-11-25", elicit_url("Go", "https://a.example/"), {"elicitation": {}}, None),
+    ("2025-06-18", elicit_url("Go", "https://a.example/"), {"elicitation": {"url": {}}}, None),
+    ("2025-06-18", elicit("Which?", Choices), {"elicitation": {}}, {"elicitation": {}}),
+    ("2025-06-18", sample("?", tools=[TOOL]), {"sampling": {"tools": {}}}, None),
+    ("2025-03-26", elicit("Sure?"), {"elicitation": {}}, {"elicitation": {}}),
+]
+
+
+@pytest.mark.parametrize(("version", "question", "able", "lacking"), UNABLE)
+async def test_question_that_the_client_cannot_be_asked_is_not_asked(
+    version: str, question: Any, able: Any, lacking: Any
+) -> None:
+    """It has not declared that it can, or its revision does not know such questions."""
+    waits = Waits(lambda arguments: question)
+    client = await Asked.begin(serving(waits), version, able=able)
+
+    answer = await client.send(client.call("wait"))
+
+    (outcome,) = waits.outcomes
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, Unable)
+    assert outcome.error.capabilities == lacking or lacking is None
+    assert 1 == len(answer.messages)
+
+
+@pytest.mark.parametrize(("version", "question", "able", "lacking"), UNABLE)
+async def test_capability_that_is_missing_is_a_result_that_names_it(
+    version: str, question: Any, able: Any, lacking: Any
+) -> None:
+    """There is no error for it before 2026-07-28."""
+    client = await Asked.begin(serving(Escapes(lambda arguments: question)), version, able=able)
+
+    answer = await client.send(client.call("wait"))
+
+    assert (200, True) == (answer.status, "a capability this needs: " in failure_of(answer))
+    assert ("elicitation" in failure_of(answer)) or ("sampling" in failure_of(answer))
+
+
+async def test_calls_of_one_session_are_asked_each_for_itself(version: str) -> None:
+    """The answer to one is none to the other."""
+    waits = Waits(where)
+    client = await Asked.begin(serving(waits), version)
+    async with client.open(client.call("wait")) as one, client.open(client.call("wait")) as two:
+        first, second = await one.message(), await two.message()
+        await client.respond(second, ROOTS)
+        await two.over()
+        assert not one.complete
+        await client.respond(first, {"roots": []})
+        await one.over()
+
+    assert "file:///home" in text_of(two)
+    assert "[]" == text_of(one)

@@ -1,0 +1,408 @@
+"""Questions to clients of 2026-07-28, which answer by sending the request again (MRTR)."""
+
+import gc
+import tracemalloc
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    Declined,
+    Dismissed,
+    Done,
+    Failed,
+    InvalidParams,
+    Outcome,
+    Tool,
+    Unable,
+    elicit,
+    elicit_url,
+    roots,
+    sample,
+)
+from tests.asgi import Connection, serving
+from tests.continuations.asking import ROOTS, SAID, YES, Asked, Waits, failure_of, muxed, text_of
+
+
+class Person(msgspec.Struct):
+    name: str
+    size: Literal["small", "large"] = "small"
+
+
+ADA = {"action": "accept", "content": {"name": "Ada"}}
+
+
+def asked_in(answer: Connection) -> Mapping[str, Any]:
+    """Return what an answer asks, by its names on the wire."""
+    result = answer.json["result"]
+    assert (200, "input_required") == (answer.status, result["resultType"])
+    requests: Mapping[str, Any] = result["inputRequests"]
+    return requests
+
+
+async def test_question_is_answered_by_the_call_sent_again() -> None:
+    """It is asked in the words of the protocol, and its answer comes as the type asked for."""
+    waits = Waits(lambda arguments: elicit("Who are you?", Person))
+    client = Asked(serving(waits))
+
+    asked = await client.send(client.call("wait", {"x": 1}))
+    answered = await client.send(client.again(asked, waited=ADA))
+
+    ((name, question),) = asked_in(asked).items()
+    assert "waited" == name
+    assert "elicitation/create" == question["method"]
+    assert "Who are you?" == question["params"]["message"]
+    assert ["name", "size"] == list(question["params"]["requestedSchema"]["properties"])
+    assert "complete" == answered.json["result"]["resultType"]
+    assert waits.outcomes == [Done(Accepted(Person("Ada")))]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "value"),
+    [
+        (elicit("Sure?"), YES, "Accepted(content={})"),
+        (elicit("Sure?"), {"action": "decline"}, str(Declined())),
+        (elicit("Sure?"), {"action": "cancel"}, str(Dismissed())),
+        (elicit_url("Go there", "https://a.example/"), {"action": "accept"}, str(Accepted())),
+        (roots(), ROOTS, "Root(uri='file:///home'"),
+        (sample("Capital?"), SAID, "Paris"),
+    ],
+)
+async def test_question_of_any_kind_brings_its_value(
+    question: Any, answer: Any, value: str
+) -> None:
+    """To decline or to dismiss is an answer too."""
+    client = Asked(serving(Waits(lambda arguments: question)))
+
+    asked = await client.send(client.call("wait"))
+    answered = await client.send(client.again(asked, waited=answer))
+
+    assert value in text_of(answered)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        3,
+        None,
+        [],
+        {},
+        {"action": "perhaps"},
+        {"action": "accept"},
+        {"action": "accept", "content": {"name": 3}},
+        {"action": "accept", "content": {"name": "Ada", "size": "medium"}},
+    ],
+)
+async def test_question_whose_answer_does_not_fit_is_asked_again(answer: Any) -> None:
+    """And then its new state takes a better one: MRTR, "Error Handling"."""
+    waits = Waits(lambda arguments: elicit("Who are you?", Person))
+    client = Asked(serving(waits))
+
+    asked = await client.send(client.call("wait"))
+    again = await client.send(client.again(asked, waited=answer))
+    assert asked_in(again) == asked_in(asked)
+    assert not waits.outcomes
+    await client.send(client.again(again, waited=ADA))
+
+    assert waits.outcomes == [Done(Accepted(Person("Ada")))]
+
+
+def several(arguments: Any) -> dict[str, Any]:
+    return {"who": elicit("Who are you?", Person), "where": roots(), "what": sample("Capital?")}
+
+
+async def test_questions_asked_at_once_are_answered_at_once() -> None:
+    """A dict of them brings a dict of answers, by the tool's own keys."""
+    waits = Waits(several)
+    client = Asked(serving(waits))
+
+    asked = await client.send(client.call("wait"))
+    answered = await client.send(client.again(asked, who=ADA, where=ROOTS, what=SAID))
+
+    methods = {key: question["method"] for key, question in asked_in(asked).items()}
+    assert methods == {
+        "who": "elicitation/create",
+        "where": "roots/list",
+        "what": "sampling/createMessage",
+    }
+    assert "complete" == answered.json["result"]["resultType"]
+    (outcome,) = waits.outcomes
+    assert isinstance(outcome, Done)
+    assert ["who", "where", "what"] == list(outcome.value)
+    assert Accepted(Person("Ada")) == outcome.value["who"]
+
+
+async def test_questions_that_are_not_answered_are_asked_again() -> None:
+    """Those that are answered are kept; MRTR, "Error Handling"."""
+    waits = Waits(several)
+    client = Asked(serving(waits))
+
+    asked = await client.send(client.call("wait"))
+    none = await client.send(client.again(asked))
+    one = await client.send(client.again(none, where=ROOTS))
+    two = await client.send(client.again(one, what=SAID, where="too late, and wrong"))
+    await client.send(client.again(two, who=ADA))
+
+    assert ["who", "where", "what"] == list(asked_in(none))
+    assert ["who", "what"] == list(asked_in(one))
+    assert ["who"] == list(asked_in(two))
+    (outcome,) = waits.outcomes
+    assert isinstance(outcome, Done)
+    assert "file:///home" == outcome.value["where"][0].uri
+
+
+async def test_answer_that_was_not_asked_for_is_ignored() -> None:
+    """MRTR, "Error Handling": what the server does not recognize or need."""
+    waits = Waits(lambda arguments: elicit("Sure?"))
+    client = Asked(serving(waits))
+
+    asked = await client.send(client.call("wait"))
+    answered = await client.send(client.again(asked, waited=YES, other={"deep": [1]}))
+
+    assert "Accepted(content={})" == text_of(answered)
+
+
+@pytest.mark.parametrize("responses", [[], "text", 3])
+async def test_answers_that_are_no_object_are_refused(responses: Any) -> None:
+    """They are malformed params, like any others."""
+    client = Asked(serving(Waits(lambda arguments: elicit("Sure?"))))
+
+    asked = await client.send(client.call("wait"))
+    again = client.again(asked)
+    again["params"]["inputResponses"] = responses
+    refused = await client.send(again)
+
+    assert (400, -32602) == (refused.status, refused.json["error"]["code"])
+
+
+class Escapes(Waits):
+    """Lets the failure escape."""
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        assert isinstance(outcome, Failed)
+        raise outcome.error
+
+
+LACKING = [
+    (elicit("Sure?"), {}, {"elicitation": {}}),
+    (elicit("Sure?"), {"elicitation": {"url": {}}}, {"elicitation": {"form": {}}}),
+    (elicit_url("Go", "https://a.example/"), {"elicitation": {}}, {"elicitation": {"url": {}}}),
+    (sample("Capital?"), {}, {"sampling": {}}),
+    (roots(), {"elicitation": {}}, {"roots": {}}),
+    (several({}), {"roots": {}}, {"elicitation": {}, "sampling": {}}),
+]
+
+
+@pytest.mark.parametrize(("question", "able", "lacking"), LACKING)
+async def test_question_that_the_client_cannot_be_asked_is_not_asked(
+    question: Any, able: Any, lacking: Any
+) -> None:
+    """MRTR, "Server Requirements", point 7: MUST NOT. Its tool is told, and goes on."""
+    waits = Waits(lambda arguments: question)
+    client = Asked(serving(waits), able=able)
+
+    answer = await client.send(client.call("wait"))
+
+    assert waits.outcomes == [Failed(Unable(lacking))]
+    assert text_of(answer).startswith("Unable: the client did not declare")
+
+
+@pytest.mark.parametrize(("question", "able", "lacking"), LACKING)
+async def test_capability_that_is_missing_is_an_error_where_it_escapes(
+    question: Any, able: Any, lacking: Any
+) -> None:
+    """-32021, which says what is missing: 2026-07-28, basic, "_meta"."""
+    client = Asked(serving(Escapes(lambda arguments: question)), able=able)
+
+    answer = await client.send(client.call("wait"))
+
+    error = answer.json["error"]
+    assert (400, -32021) == (answer.status, error["code"])
+    assert error["data"] == {"requiredCapabilities": lacking}
+
+
+async def test_capability_that_was_there_before_is_asked_for_again() -> None:
+    """It is the request at hand that says what its client can (2026-07-28, basic, "_meta")."""
+    waits = Waits(several)
+    client = Asked(serving(waits))
+    asked = await client.send(client.call("wait"))
+
+    again = client.again(asked, where=ROOTS)
+    again["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {"sampling": {}}
+    await client.send(again)
+
+    assert waits.outcomes == [Failed(Unable({"elicitation": {}}))]
+
+
+class Chain(Tool):
+    """Asks one thing after the other, all under one tag, and waits in between."""
+
+    name = "chain"
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        channel.assigns["names"] = []
+        return Continue("name", elicit("Who?", Person))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        names = channel.assigns["names"]
+        match tag, outcome:
+            case "name", Done(Accepted(person)):
+                names.append(person.name)
+                return Continue("thought", self.think())
+            case "thought", _ if len(names) < request_of(channel):
+                return Continue("name", elicit("Who else?", Person))
+            case "thought", _:
+                return " and ".join(names)
+        return None
+
+    async def think(self) -> None:
+        """Wait for something in this process."""
+
+
+def request_of(channel: Channel) -> int:
+    """Return how many names are to be asked for."""
+    found: int = channel.request.arguments["count"]
+    return found
+
+
+async def test_questions_one_after_the_other_have_names_of_their_own() -> None:
+    """A name on the wire is never used twice in a call; what the tool has set travels along.
+
+    Each request may come to another process: nothing but its secret is the same.
+    """
+    endpoints = [muxed(Chain, secret="s" * 32) for _ in range(4)]
+    client = Asked(endpoints[0])
+    answer = await client.send(client.call("chain", {"count": 3}))
+    names = []
+    for endpoint, name in zip(endpoints[1:], ["Ada", "Bob", "Eve"], strict=True):
+        client.app = endpoint
+        (key,) = asked_in(answer)
+        names.append(key)
+        given = {key: {"action": "accept", "content": {"name": name}}}
+        answer = await client.send(client.again(answer, **given))
+
+    assert "Ada and Bob and Eve" == text_of(answer)
+    assert 3 == len(set(names))
+    assert all(name.split(".")[0] == "name" for name in names)
+
+
+async def test_assigns_of_the_request_at_hand_are_those_that_count() -> None:
+    """Only what hooks have set travels; what is copied comes with the request that resumes."""
+
+    class Tells(Waits):
+        async def call(self, request: Call, channel: Channel) -> Any:
+            channel.assigns["own"] = {"n": [1, None, "x"]}
+            return await super().call(request, channel)
+
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            return f"{channel.assigns['user']} {channel.assigns['own']} {dict(channel.own)}"
+
+    tells = Tells(lambda arguments: elicit("Sure?"))
+    client = Asked(serving(tells, copy_assigns=["user"]), state={"user": "before"})
+
+    asked = await client.send(client.call("wait"))
+    client.scope = {"state": {"user": "now"}}
+    answered = await client.send(client.again(asked, waited=YES))
+
+    own = {"n": [1, None, "x"]}
+    assert f"now {own} { {'own': own} }" == text_of(answered)
+
+
+async def test_validate_runs_again_and_may_refuse() -> None:
+    """On a retry as well, on the raw arguments; its refusal ends the call."""
+    seen: list[Any] = []
+
+    class Validates(Waits):
+        def validate(self, request: Call, channel: Channel) -> Call:
+            seen.append(request.arguments)
+            if len(seen) > 2:
+                raise InvalidParams("not any more")
+            return request.replace({"x": request.arguments["x"] * 2})
+
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            return str(channel.request.arguments)
+
+    validates = Validates(lambda arguments: elicit("Sure?"))
+    client = Asked(serving(validates))
+
+    asked = await client.send(client.call("wait", {"x": 2}))
+    first = await client.send(client.again(asked, waited=YES))
+    second = await client.send(client.again(asked, waited=YES))
+
+    assert str({"x": 4}) == text_of(first)
+    assert "not any more" in failure_of(second)
+    assert [{"x": 2}] * 3 == seen
+
+
+async def test_continuation_that_says_nothing_is_a_fault_of_the_tool(caplog: Any) -> None:
+    """A `match` that matches nothing is no empty success; the log names tag and outcome."""
+
+    class Forgets(Waits):
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+            match tag:
+                case "other":
+                    return "never"
+
+    client = Asked(serving(Forgets(lambda arguments: elicit("Sure?"))))
+
+    asked = await client.send(client.call("wait"))
+    answer = await client.send(client.again(asked, waited={"action": "decline"}))
+
+    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert "'wait'" in caplog.text
+    assert "tag 'waited' and Done" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ({"items": [1, {"x": object()}]}, "channel.assigns.mine.items[1].x is object"),
+        (b"bytes", "channel.assigns.mine is bytes"),
+        (float("nan"), "channel.assigns.mine is nan"),
+        ({3: 1}, "channel.assigns.mine has the key 3"),
+    ],
+)
+async def test_assigns_that_are_not_json_are_named(value: Any, fault: str, caplog: Any) -> None:
+    """They could not travel. The client sees a reference, the log the path."""
+
+    class Sets(Waits):
+        async def call(self, request: Call, channel: Channel) -> Any:
+            channel.assigns["mine"] = value
+            return await super().call(request, channel)
+
+    client = Asked(serving(Sets(lambda arguments: elicit("Sure?"))))
+
+    answer = await client.send(client.call("wait"))
+
+    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert fault in caplog.text
+
+
+async def test_parked_questions_cost_the_server_nothing() -> None:
+    """1,000 of as many clients cost less than 64 KiB in all: the clients have them."""
+    endpoint = serving(Waits(lambda arguments: elicit("Who are you?", Person)))
+
+    async def ask(id: int) -> int:
+        client = Asked(endpoint)
+        answer = await client.send(client.call("wait", {"x": id}))
+        return len(answer.json["result"]["requestState"])
+
+    for id in range(100):  # what is made once, and the caches of the test's own client
+        await ask(id)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for id in range(1_000):
+            assert await ask(id) > 100
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 64 * 1024

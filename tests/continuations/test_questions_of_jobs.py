@@ -1,0 +1,125 @@
+"""Questions of calls that have had a job done, to clients that know nothing of tasks.
+
+Such a call is in the store. Whoever holds its response follows it, and passes on what it asks.
+"""
+
+from typing import Any
+
+import pytest
+
+from genmcp import Accepted, Call, Channel, Continue, Done, Failed, Outcome, Run, Tool, elicit, job
+from tests.asgi import MODERN, serving
+from tests.continuations.asking import YES, Asked, text_of
+
+
+@job(name="asking.weigh")
+async def weigh(run: Run, what: str) -> int:
+    return len(what)
+
+
+@job(name="asking.lift")
+async def lift(run: Run, weight: int) -> str:
+    return f"lifted {weight}"
+
+
+class Lift(Tool):
+    """Weighs, asks, and lifts: a job, two questions, and a job."""
+
+    name = "lift"
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        return Continue("weighed", weigh.job(what=request.arguments["what"]))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        self.outcomes.append(outcome)
+        match tag, outcome:
+            case "weighed", Done(weight):
+                channel.assigns["weight"] = weight
+                return Continue("sure", {"sure": elicit(f"Lift {weight}?"), "now": elicit("Now?")})
+            case "sure", Done({"sure": Accepted(), "now": Accepted()}):
+                return Continue("lifted", lift.job(weight=channel.assigns["weight"]))
+            case "lifted", Done(text):
+                return text
+            case _, Failed(error):
+                return f"{type(error).__name__}: {error}"
+        return "Left alone."
+
+
+async def test_question_of_a_job_is_asked_on_the_response_that_is_held() -> None:
+    """2026-07-28: `input_required`; the call sent again answers it, and follows the rest."""
+    tool = Lift()
+    endpoint = serving(tool)
+    client = Asked(endpoint)
+
+    asked = await client.send(client.call("lift", {"what": "stone"}))
+    part = await client.send(client.again(asked, sure=YES))
+    lifted = await client.send(client.again(part, now=YES))
+    again = await client.send(client.again(part, now={"action": "decline"}))
+    await endpoint.aclose()
+
+    messages = [q["params"]["message"] for q in asked.json["result"]["inputRequests"].values()]
+    assert ["Lift 5?", "Now?"] == messages
+    assert ["now"] == list(part.json["result"]["inputRequests"])
+    assert "lifted 5" == text_of(lifted)
+    # Another answer to the same question comes too late: it is attached to what came of the first.
+    assert "lifted 5" == text_of(again)
+    assert 3 == len(tool.outcomes)
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+async def test_question_of_a_job_is_asked_on_the_stream_that_is_held(version: str) -> None:
+    """Before, it is a request of the server's own."""
+    endpoint = serving(Lift)
+    client = await Asked.begin(endpoint, version)
+    async with client.open(client.call("lift", {"what": "stone"})) as call:
+        for _ in range(2):
+            await client.respond(await call.message(), YES)
+        await call.over()
+    await endpoint.aclose()
+
+    assert "lifted 5" == text_of(call)
+
+
+async def test_question_of_a_job_that_the_client_refuses_has_failed() -> None:
+    """The call goes on, in the store, with what the client has said."""
+    endpoint = serving(Lift)
+    client = await Asked.begin(endpoint, "2025-11-25")
+    async with client.open(client.call("lift", {"what": "stone"})) as call:
+        await client.refuse(await call.message(), "nobody is here")
+        await call.over()
+    await endpoint.aclose()
+
+    assert "Raised: nobody is here" == text_of(call)
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_question_of_a_job_that_the_client_cannot_be_asked_has_failed(version: str) -> None:
+    """Whoever called may be known to have no capability long before there is a question."""
+    endpoint = serving(Lift)
+    client = await Asked.begin(endpoint, version, able={})
+
+    answer = await client.send(client.call("lift", {"what": "stone"}))
+    await endpoint.aclose()
+
+    assert text_of(answer).startswith("Unable: ")
+
+
+async def test_question_of_a_job_fails_once_its_client_can_be_asked_no_more() -> None:
+    """The call sent again without the capability is not asked again, and ends in the store too."""
+    tool = Lift()
+    endpoint = serving(tool)
+    client = Asked(endpoint)
+    asked = await client.send(client.call("lift", {"what": "stone"}))
+
+    again = client.again(asked, sure=YES)
+    again["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {}
+    unable = await client.send(again)
+    late = await client.send(client.again(asked, sure=YES, now=YES))
+    await endpoint.aclose()
+
+    assert text_of(unable).startswith("Unable: ")
+    assert text_of(unable) == text_of(late)
+    assert 2 == len(tool.outcomes)

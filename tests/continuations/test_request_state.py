@@ -1,0 +1,232 @@
+"""The `requestState` that a client brings back: 2026-07-28, basic/patterns, MRTR, points 4 to 6."""
+
+import time
+from typing import Any
+
+import pytest
+
+from genmcp import Call, Channel, Limits, Outcome, elicit, roots
+from tests.asgi import Connection
+from tests.continuations.asking import ROOTS, YES, Asked, Waits, muxed, text_of
+
+SECRET = "one secret of many letters"
+
+
+def asks(arguments: Any) -> Any:
+    return {"sure": elicit("Sure?"), "where": roots()}
+
+
+ANSWERS = {"sure": YES, "where": ROOTS}
+
+
+def refused(answer: Connection, message: str) -> bool:
+    error = answer.json["error"]
+    return (-32602, True) == (error["code"], message in error["message"])
+
+
+async def test_state_opens_in_any_process_with_the_secret() -> None:
+    """Nothing of a question is kept where it was asked; not even its mux has to be there."""
+    waits = Waits(asks)
+    client = Asked(muxed(Waits(asks), secret=SECRET))
+    asked = await client.send(client.call("wait", {"x": 1}))
+
+    client.app = muxed(waits, secret=["a newer secret of many letters", SECRET])
+    answered = await client.send(client.again(asked, **ANSWERS))
+
+    assert text_of(answered).startswith("{'sure': Accepted")
+    assert 1 == len(waits.outcomes)
+
+
+def changed(state: str) -> str:
+    """Return a state of which one letter is another."""
+    middle = len(state) // 2
+    return state[:middle] + ("A" if state[middle] != "A" else "B") + state[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [changed, lambda state: "", lambda state: "x", lambda state: state[:-4], lambda state: "é" * 9],
+)
+async def test_state_that_is_forged_is_refused(forge: Any, caplog: Any) -> None:
+    """And logged; its tool does not hear of it."""
+    waits = Waits(asks)
+    client = Asked(muxed(waits))
+    asked = await client.send(client.call("wait"))
+
+    again = client.again(asked, **ANSWERS)
+    again["params"]["requestState"] = forge(again["params"]["requestState"])
+    answer = await client.send(again)
+
+    assert refused(answer, "Invalid requestState")
+    assert "a requestState was refused" in caplog.text
+    assert not waits.outcomes
+
+
+@pytest.mark.parametrize("brings", [{}, ANSWERS])
+async def test_state_of_another_secret_is_refused_and_the_remedy_logged(
+    brings: Any, caplog: Any
+) -> None:
+    """As it happens to processes that should have one, and have each their own."""
+    client = Asked(muxed(Waits(asks)))
+    asked = await client.send(client.call("wait"))
+
+    client.app = muxed(Waits(asks))
+    answer = await client.send(client.again(asked, **brings))
+
+    assert refused(answer, "Invalid requestState")
+    assert "another secret" in caplog.text
+
+
+async def test_state_of_another_audience_is_refused() -> None:
+    """Two mounts with one secret do not take each other's."""
+    client = Asked(muxed(Waits(asks), secret=SECRET, audience="one"))
+    asked = await client.send(client.call("wait"))
+
+    client.app = muxed(Waits(asks), secret=SECRET, audience="two")
+
+    assert refused(await client.send(client.again(asked, **ANSWERS)), "Invalid requestState")
+
+
+@pytest.mark.parametrize(("first", "second"), [("ada", "bob"), ("ada", None), (None, "ada")])
+async def test_state_of_another_principal_is_refused(first: Any, second: Any) -> None:
+    """Point 5: the authenticated principal; nobody is one of them."""
+    waits = Waits(asks)
+    client = Asked(muxed(waits), who=first)
+    asked = await client.send(client.call("wait"))
+    client.scope = {"who": second}
+
+    assert refused(await client.send(client.again(asked, **ANSWERS)), "Invalid requestState")
+    assert not waits.outcomes
+
+    client.scope = {"who": first}
+    assert (
+        "complete"
+        == (await client.send(client.again(asked, **ANSWERS))).json["result"]["resultType"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fits"),
+    [
+        ({"x": 1}, {"x": 2}, False),
+        ({"x": 1}, {}, False),
+        ({"x": 1}, {"x": 1, "y": None}, False),
+        ({"x": 1, "y": [1]}, {"y": [1], "x": 1}, True),
+        ({}, None, True),
+    ],
+)
+async def test_state_of_other_arguments_is_refused(before: Any, after: Any, fits: bool) -> None:
+    """Point 5: a digest of the parameters; in which order they come says nothing."""
+    client = Asked(muxed(Waits(asks)))
+    asked = await client.send(client.call("wait", before))
+
+    again = client.again(asked, **ANSWERS)
+    again["params"]["arguments"] = after
+    if after is None:
+        del again["params"]["arguments"]
+    answer = await client.send(again)
+
+    assert refused(answer, "Invalid requestState") if not fits else "result" in answer.json
+
+
+async def test_state_of_another_tool_is_refused() -> None:
+    """Though it asks the same."""
+    client = Asked(muxed(Waits(asks), Waits(asks, name="other")))
+    asked = await client.send(client.call("wait"))
+
+    again = client.again(asked, **ANSWERS)
+    again["params"]["name"] = "other"
+
+    assert refused(await client.send(again), "Invalid requestState")
+
+
+async def test_state_of_something_else_is_refused() -> None:
+    """What is sealed for another purpose is no state."""
+    client = Asked(muxed(Waits(asks), secret=SECRET))
+    legacy = await Asked.begin(client.app, "2025-11-25")
+    asked = await client.send(client.call("wait"))
+
+    again = client.again(asked, **ANSWERS)
+    again["params"]["requestState"] = legacy.session
+
+    assert refused(await client.send(again), "Invalid requestState")
+
+
+async def test_state_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `Limits.question` seconds; the client is told that it may begin again."""
+    client = Asked(muxed(Waits(asks), limits=Limits(question=60)))
+    asked = await client.send(client.call("wait"))
+    now = time.time()
+
+    monkeypatch.setattr(time, "time", lambda: now + 61)
+    answer = await client.send(client.again(asked, **ANSWERS))
+
+    assert refused(answer, "has expired: send the request again without it")
+
+
+async def test_state_that_comes_again_is_answered_again() -> None:
+    """Point 5, the warning: only a tool that says so takes one once."""
+    waits = Waits(asks)
+    client = Asked(muxed(waits))
+    asked = await client.send(client.call("wait"))
+
+    for _ in range(2):
+        assert "result" in (await client.send(client.again(asked, **ANSWERS))).json
+
+    assert 2 == len(waits.outcomes)
+
+
+async def test_state_is_spent_where_its_tool_says_so(caplog: Any) -> None:
+    """Point 5, the warning: MUST be enforced by the server. An incomplete answer spends nothing."""
+    waits = Waits(asks, once=True)
+    client = Asked(muxed(waits))
+    asked = await client.send(client.call("wait"))
+
+    part = await client.send(client.again(asked, sure=YES))
+    assert "input_required" == part.json["result"]["resultType"]
+    assert "result" in (await client.send(client.again(part, where=ROOTS))).json
+    for spent in (asked, part):
+        answer = await client.send(client.again(spent, **ANSWERS))
+        assert refused(answer, "was used already")
+
+    assert 1 == len(waits.outcomes)
+    assert "a requestState came twice" in caplog.text
+
+
+async def test_state_that_is_spent_does_not_come_to_life_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not by asking for a fresh one that outlives the memory of what was spent."""
+    waits = Waits(asks, once=True)
+    client = Asked(muxed(waits, limits=Limits(question=60)))
+    now = time.time()
+    clock = [now]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    asked = await client.send(client.call("wait"))
+    assert "result" in (await client.send(client.again(asked, **ANSWERS))).json
+
+    clock[0] = now + 59
+    fresh = await client.send(client.again(asked, sure=YES))
+
+    assert refused(fresh, "was used already")
+
+
+@pytest.mark.parametrize("size", [40_000])
+async def test_state_that_is_too_large_is_an_error_with_the_size(size: int, caplog: Any) -> None:
+    """The log says how large it is and may be; the client sees the reference."""
+
+    class Large(Waits):
+        async def call(self, request: Call, channel: Channel) -> Any:
+            channel.assigns["text"] = "x" * size
+            return await super().call(request, channel)
+
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            return "never"
+
+    client = Asked(muxed(Large(asks)))
+
+    answer = await client.send(client.call("wait"))
+
+    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+    assert "a request_state of 40" in caplog.text
+    assert "the most is 32768" in caplog.text

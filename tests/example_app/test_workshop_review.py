@@ -1,0 +1,236 @@
+"""The workshop's long-running tool: its job, its question, and how it outlives its process."""
+
+import asyncio
+import json
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mcp.types import ElicitResult, TextContent
+
+from example_app.settings import secret_for
+from tests.example_app.connecting import PATIENCE, Mode, command, connected, url_of
+
+MODERN = "2026-07-28"
+META = "io.modelcontextprotocol/"
+ABLE: dict[str, Any] = {"elicitation": {}, "extensions": {f"{META}tasks": {}}}
+
+MODES = pytest.mark.parametrize("mode", ["auto", "legacy"])
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Where the workshop will make its database."""
+    return tmp_path / "workshop.db"
+
+
+def minimums(database: Path) -> dict[str, int]:
+    """Return below how many of each part the workshop orders more."""
+    with closing(sqlite3.connect(database)) as connection:
+        return dict(connection.execute("SELECT number, minimum FROM parts"))
+
+
+class Asked:
+    """What the user says, and has been asked."""
+
+    def __init__(self, action: Any, **content: Any) -> None:
+        self.answer = ElicitResult(action=action, content=content or None)
+        self.questions: list[Any] = []
+
+    async def __call__(self, context: Any, params: Any) -> ElicitResult:
+        self.questions.append(params)
+        return self.answer
+
+
+@MODES
+async def test_workshop_review_changes_what_the_user_agrees_to(database: Path, mode: Mode) -> None:
+    """A job with progress, a question with a form, and a change under the user's name."""
+    user = Asked("accept", change="those that rise")
+    steps: list[float] = []
+
+    async def step(progress: float, total: float | None, message: str | None) -> None:
+        steps.append(progress)
+
+    async with connected(database, mode, user="tomasz", elicitation_callback=user) as client:
+        before = minimums(database)
+        result = await client.call_tool(
+            "review_minimums",
+            {"category": "brakes", "simulations": 100},
+            progress_callback=step,
+        )
+
+    review = result.structured_content
+    assert isinstance(review, dict)
+    (asked,) = user.questions
+    assert asked.message.endswith("Change them?")
+    choices = asked.requested_schema["properties"]["change"]["enum"]
+    assert choices == ["all", "those that rise", "those that fall"]
+    assert steps == sorted(steps)
+    assert steps[-1] == 45
+    assert review["user"] == "tomasz"
+    assert review["changes"]
+    assert all(change["minimum"] > change["was"] for change in review["changes"])
+    changed = {change["number"]: change["minimum"] for change in review["changes"]}
+    assert minimums(database) == {**before, **changed}
+
+
+@MODES
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_workshop_review_changes_nothing_without_a_yes(
+    database: Path, mode: Mode, action: str
+) -> None:
+    """Whoever says no, or nothing, gets a review without changes."""
+    async with connected(database, mode, elicitation_callback=Asked(action)) as client:
+        before = minimums(database)
+        result = await client.call_tool(
+            "review_minimums", {"category": "lights", "simulations": 100}
+        )
+
+    assert result.structured_content == {"changes": [], "user": "ines"}
+    assert minimums(database) == before
+
+
+@MODES
+async def test_workshop_review_asks_nothing_when_all_is_well(database: Path, mode: Mode) -> None:
+    """The same review once more finds that everything is as it should be."""
+    user = Asked("accept", change="all")
+    async with connected(database, mode, elicitation_callback=user) as client:
+        for _ in range(2):
+            result = await client.call_tool(
+                "review_minimums", {"category": "lights", "simulations": 100}
+            )
+
+    assert result.structured_content == {"changes": [], "user": "ines"}
+    assert len(user.questions) == 1
+
+
+@MODES
+async def test_workshop_review_needs_a_client_that_can_be_asked(database: Path, mode: Mode) -> None:
+    """Where nobody can say yes, the model is told what is missing."""
+    async with connected(database, mode) as client:
+        result = await client.call_tool(
+            "review_minimums", {"category": "lights", "simulations": 100}
+        )
+
+    (block,) = result.content
+    assert result.is_error
+    assert isinstance(block, TextContent)
+    assert block.text.startswith("The review ended early: the client did not declare a capability")
+
+
+class Speaker:
+    """A client of 2026-07-28 that knows tasks, by hand."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
+
+    def posted(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Return what a request is posted with."""
+        headers = {
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": MODERN,
+            "mcp-method": method,
+            "x-forwarded-user": "tomasz",
+        }
+        if name := params.get("name") or params.get("taskId"):
+            headers["mcp-name"] = name
+        meta = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": ABLE}
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+        return {"json": body, "headers": headers}
+
+    async def request(self, method: str, **params: Any) -> Any:
+        """Send a request, and return its result."""
+        response = await self.http.post("/mcp", **self.posted(method, params))
+        return response.json()["result"]
+
+    async def until(self, id: str, *statuses: str) -> Any:
+        """Listen until a task has one of these statuses, and return it."""
+        wanted = self.posted("subscriptions/listen", {"notifications": {"taskIds": [id]}})
+        async with (
+            asyncio.timeout(PATIENCE),
+            self.http.stream("POST", "/mcp", **wanted) as response,
+        ):
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    task = json.loads(line.removeprefix("data: ")).get("params", {})
+                    if task.get("status") in statuses:
+                        return task
+        raise AssertionError("the stream ended")
+
+
+@asynccontextmanager
+async def process_in(folder: Path) -> AsyncIterator[tuple[Speaker, Callable[[], Awaitable[int]]]]:
+    """Run the workshop in a process, and give a client of it, and what kills it without a word."""
+    async with command(folder, PORT="0") as process:
+        url = httpx.URL(await url_of(process)).copy_with(path="/")
+
+        async def kill() -> int:
+            process.kill()
+            return await asyncio.wait_for(process.wait(), PATIENCE)
+
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
+            yield Speaker(http), kill
+
+
+async def test_workshop_review_outlives_its_process(tmp_path: Path) -> None:
+    """Killed in its job and again while it asks, it goes on in the next process each time."""
+    async with process_in(tmp_path) as (client, kill):
+        task = await client.request(
+            "tools/call", name="review_minimums", arguments={"simulations": 2000}
+        )
+        before = minimums(tmp_path / "example.db")
+        assert task["status"] == "working"
+        await kill()
+    async with process_in(tmp_path) as (client, kill):
+        task = await client.until(task["taskId"], "input_required", "completed", "failed")
+        (asked,) = task["inputRequests"]
+        await kill()
+    async with process_in(tmp_path) as (client, _):
+        answer = {asked: {"action": "accept", "content": {"change": "all"}}}
+        await client.request("tasks/update", taskId=task["taskId"], inputResponses=answer)
+        task = await client.until(task["taskId"], "completed", "failed")
+
+    review = task["result"]["structuredContent"]
+    changed = {change["number"]: change["minimum"] for change in review["changes"]}
+    assert review["user"] == "tomasz"
+    assert changed
+    assert minimums(tmp_path / "example.db") == {**before, **changed}
+
+
+async def test_workshop_review_is_cancelled_where_it_is(tmp_path: Path) -> None:
+    """A review of many minutes ends at once when its client does not want it any more."""
+    async with process_in(tmp_path) as (client, _):
+        task = await client.request(
+            "tools/call", name="review_minimums", arguments={"simulations": 1_000_000}
+        )
+        await client.request("tasks/cancel", taskId=task["taskId"])
+        task = await client.until(task["taskId"], "cancelled")
+
+    assert "result" not in task
+
+
+def test_workshop_secret_is_one_for_processes_that_start_together(database: Path) -> None:
+    """Whoever comes first makes it, for its owner only; nothing else is left beside it."""
+    with ThreadPoolExecutor(8) as pool:
+        (secret,) = set(pool.map(lambda _: secret_for(database), range(8)))
+
+    (file,) = database.parent.iterdir()
+    assert len(secret) >= 32
+    assert file.read_text("ascii") == secret
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_workshop_secret_is_that_of_the_environment(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is given is not written down."""
+    monkeypatch.setitem(os.environ, "GENMCP_SECRET", "given by who deploys it")
+
+    assert secret_for(database) == "given by who deploys it"
+    assert not [*database.parent.iterdir()]

@@ -1,0 +1,192 @@
+"""Jobs on workers that are processes: killed, frozen, and one taking over from another."""
+
+import asyncio
+import signal
+import sqlite3
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from genmcp.core.task import Job, Task, Working
+from genmcp.jobs.jobs import Jobs
+from tests.jobs.bench import BOUND, Bench, ended, made, opened, until
+
+
+class Worker:
+    """A worker, and what it says."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def freeze(self, path: Path) -> None:
+        """Stop it where it is, but not within a transaction: it would hold SQLite's one lock."""
+        for _ in range(50):
+            self.signal(signal.SIGSTOP)
+            try:
+                with closing(sqlite3.connect(path, timeout=0.2)) as connection:
+                    connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                self.signal(signal.SIGCONT)
+            else:
+                return
+        raise AssertionError("it always writes")
+
+    async def says(self, line: str) -> None:
+        """Read on to a line."""
+        assert self._process.stdout is not None
+        heard: list[str] = []
+        async with asyncio.timeout(BOUND):
+            while (said := (await self._process.stdout.readline()).decode().strip()) != line:
+                assert said, f"it ended without {line!r}, after {heard}"
+                heard.append(said)
+
+
+@asynccontextmanager
+async def running(path: Path, node: str) -> AsyncIterator[Worker]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.jobs.worker_process", str(path), node, stdout=PIPE
+    )
+    try:
+        worker = Worker(process)
+        await worker.says("ready")
+        yield worker
+    finally:
+        if process.returncode is None:
+            process.kill()
+        # To the end of what it says, so that the pipe is closed.
+        await process.communicate()
+
+
+Start: TypeAlias = Callable[[str], Awaitable[Worker]]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened("sqlite", tmp_path) as bench:
+        yield bench
+
+
+@pytest.fixture
+async def start(tmp_path: Path, bench: Bench) -> AsyncIterator[Start]:
+    async with AsyncExitStack() as stack:
+        yield lambda node: stack.enter_async_context(running(tmp_path / "jobs.db", node))
+
+
+def client(bench: Bench) -> Jobs:
+    """A process that serves requests, and works on nothing itself."""
+
+    async def resume(*_: Any) -> Any:
+        raise AssertionError("the call goes on in a worker")
+
+    return bench.jobs("client", queues=["none"], continuations=1, lease=1.0, resume=resume)
+
+
+async def submitted(bench: Bench, until: int, call: bytes = b"call", **fields: Any) -> Jobs:
+    """Submit a job as a process does that is gone by the time anything happens to it."""
+    jobs = client(bench)
+    job = Job(name="patient", arguments={"until": until})
+    await jobs.create(made(Working(job), **fields), call)
+    await jobs.aclose()
+    return jobs
+
+
+async def test_job_of_a_worker_that_is_killed_runs_again(bench: Bench, start: Start) -> None:
+    """Another worker takes it over when the lease has run out."""
+    one, other = await start("w1"), await start("w2")
+    jobs = await submitted(bench, until=2)
+    first, second = await whoever(one, other, "attempt 1")
+
+    first.signal(signal.SIGKILL)
+
+    await second.says("attempt 2")
+    await second.says("continued call")
+    assert b'"attempt 2"' == (await over(jobs)).result
+
+
+async def test_job_that_is_not_to_run_again_is_lost_with_its_worker(
+    bench: Bench, start: Start
+) -> None:
+    """Another worker continues its call, with that."""
+    one, other = await start("w1"), await start("w2")
+    jobs = await submitted(bench, until=2, on_lost="fail")
+    first, second = await whoever(one, other, "attempt 1")
+
+    first.signal(signal.SIGKILL)
+
+    await second.says("continued call")
+    assert b'"Lost"' == (await over(jobs)).result
+
+
+async def test_job_of_a_worker_that_is_frozen_is_taken_over(
+    bench: Bench, start: Start, tmp_path: Path
+) -> None:
+    """When it thaws its attempt is refused and cancelled, and overwrites nothing."""
+    one, other = await start("w1"), await start("w2")
+    jobs = await submitted(bench, until=2)
+    first, second = await whoever(one, other, "attempt 1")
+
+    first.freeze(tmp_path / "jobs.db")
+    await second.says("continued call")
+    task = await over(jobs)
+    first.signal(signal.SIGCONT)
+
+    await first.says("cancelled 1")
+    assert b'"attempt 2"' == task.result
+    assert task == await over(jobs)
+
+
+async def test_job_does_not_run_again_for_a_continuation_that_was_killed(
+    bench: Bench, start: Start
+) -> None:
+    """The outcome was kept before `continue_` began: another worker goes on with it."""
+    one, other = await start("w1"), await start("w2")
+    jobs = await submitted(bench, until=1, call=b"hang")
+    first, second = await whoever(one, other, "continued hang")
+
+    first.signal(signal.SIGKILL)
+
+    await second.says("continued hang")
+    assert b'"attempt 1"' == (await over(jobs)).result
+
+
+async def test_job_on_another_process_can_be_cancelled_and_followed(
+    bench: Bench, start: Start
+) -> None:
+    """A client's process sees its progress, and stops it."""
+    worker = await start("w1")
+    jobs = await submitted(bench, until=2)
+    await worker.says("attempt 1")
+    await until(jobs, lambda task: task.progress == 1)
+
+    await jobs.cancel("t1", None)
+
+    await worker.says("cancelled 1")
+    assert "cancelled" == (await over(jobs)).status
+
+
+async def whoever(one: Worker, other: Worker, says: str) -> tuple[Worker, Worker]:
+    """Return whoever says something, and the other."""
+    saying = {asyncio.create_task(each.says(says)): each for each in (one, other)}
+    async with asyncio.timeout(BOUND):
+        done, waiting = await asyncio.wait(saying, return_when=asyncio.FIRST_COMPLETED)
+    for each in waiting:
+        each.cancel()
+    await asyncio.wait(waiting)
+    (first,), (second,) = done, waiting
+    await first
+    return saying[first], saying[second]
+
+
+async def over(jobs: Jobs) -> Task:
+    """Return the task when it is over, and leave all work on it to the workers."""
+    task = await ended(jobs)
+    await jobs.aclose()
+    return task

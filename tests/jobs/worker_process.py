@@ -1,0 +1,60 @@
+"""A worker as a process of its own: `python -m tests.jobs.worker_process FILE NODE`.
+
+It says on its standard output what it does, a line each, and works until it is killed.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from genmcp.core.outcome import Outcome
+from genmcp.core.task import Ended, Task
+from genmcp.jobs.job import job
+from genmcp.jobs.jobs import Jobs
+from genmcp.jobs.local import LocalEngine
+from genmcp.jobs.options import JobOptions
+from genmcp.jobs.run import Run
+from genmcp.stores.sqlite.store import SQLiteStore
+from tests.jobs.bench import as_result
+
+LEASE = 1.0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+@job(name="patient")
+async def patient(run: Run, until: int) -> str:
+    """Works for ever in each attempt before *until*, and reports meanwhile."""
+    say(f"attempt {run.attempt}")
+    try:
+        while run.attempt < until:
+            await run.progress(run.attempt)
+            await asyncio.sleep(0.02)
+    except asyncio.CancelledError:
+        say(f"cancelled {run.attempt}")
+        raise
+    return f"attempt {run.attempt}"
+
+
+async def resume(task: Task, call: bytes, outcome: Outcome) -> Ended:
+    """Stands in for `continue_`; a call that says "hang" never comes to an end."""
+    say(f"continued {call.decode()}")
+    if call == b"hang" and not task.crashes:
+        await asyncio.Event().wait()
+    return as_result(outcome)
+
+
+async def main(path: Path, node: str) -> None:
+    store = SQLiteStore(path)
+    options = JobOptions(lease=LEASE)
+    jobs = Jobs(store, LocalEngine(store.deliveries), node=node, resume=resume, options=options)
+    await jobs.start()
+    say("ready")
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -1,0 +1,541 @@
+"""`io.genmcp/idempotencyKey`: a call that is sent again is the same call."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Accepted,
+    Continue,
+    Done,
+    Endpoint,
+    JobOptions,
+    Limits,
+    MemoryStore,
+    Mux,
+    Run,
+    SQLiteStore,
+    Storage,
+    Store,
+    Suite,
+    Tool,
+    ToolError,
+    elicit,
+    job,
+    prompt,
+    result,
+)
+from genmcp.errors import Unavailable
+from genmcp.stores.store import Op, Put
+from tests.asgi import ALL, MODERN, PATIENCE, TASKS, Client, Connection, until
+
+KEY = "io.genmcp/idempotencyKey"
+LEGACY = "2025-11-25"
+ASKS: dict[str, Any] = {"elicitation": {"form": {}}}
+NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+BOB = {"action": "accept", "content": {"name": "Bob"}}
+
+
+class Counts(Tool):
+    """Counts its calls; what else it does is up to the test."""
+
+    task = "auto"
+    ttl = 60.0
+
+    def __init__(self, does: Callable[[], Any] = str, name: str = "counts") -> None:
+        self.name = name
+        self.does = does
+        self.calls = 0
+
+    async def call(self, request: Any, channel: Any) -> Any:
+        self.calls += 1
+        said = f"call {self.calls}"
+        given = self.does()
+        if isinstance(given, asyncio.Event):
+            await given.wait()
+        elif given:
+            return given
+        return said
+
+    async def continue_(self, tag: str, outcome: Any, channel: Any) -> Any:
+        match outcome:
+            case Done(Accepted(content)):
+                return f"{tag} {content['name']} of {self.calls}"
+            case Done(value):
+                return f"{tag} {value} of {self.calls}"
+        raise ToolError(f"{tag} failed")
+
+
+def serving(*tools: Tool, store: Store | None = None, lease: float = 30.0) -> Endpoint:
+    """Return an endpoint whose clients are who they say."""
+    storage = Storage(store=store or MemoryStore(), jobs=JobOptions(lease=lease))
+    suite = Suite(name="test", version="1", tools=tools)
+    mux = Mux(suite, store=storage, secret="a secret of 16 bytes")
+    return Endpoint(mux, principal=lambda scope: scope.get("who"))
+
+
+async def begin(app: Endpoint, version: str = MODERN, **options: Any) -> Client:
+    return await Client.begin(app, version, **{"who": "ann", **options})
+
+
+def keyed(client: Client, key: str = "k", *, tool: str = "counts", **arguments: Any) -> Any:
+    return client.call(tool, arguments, **{KEY: key})
+
+
+def said(answer: Connection) -> str:
+    found: str = answer.messages[-1]["result"]["content"][0]["text"]
+    return found
+
+
+async def call(client: Client, key: str = "k", **arguments: Any) -> str:
+    return said(await client.send(keyed(client, key, **arguments)))
+
+
+async def held(app: Endpoint, number: int) -> None:
+    """Wait until so many calls wait."""
+    await until(lambda: len(app.mux.held) == number)
+
+
+def refused(answer: Connection) -> str:
+    error = answer.json["error"]
+    assert -32602 == error["code"]
+    found: str = error["message"]
+    return found
+
+
+@pytest.mark.parametrize("version", ALL)
+async def test_same_key_and_arguments_get_the_first_answer(version: str) -> None:
+    """On every revision; the order of arguments is no difference, another key is."""
+    tool = Counts()
+    client = await begin(serving(tool), version)
+
+    assert "call 1" == await call(client, "k", a=1, b=[2])
+    assert "call 1" == await call(client, "k", b=[2], a=1)
+    assert "call 2" == await call(client, "other", a=1, b=[2])
+    assert 2 == tool.calls
+
+
+async def test_other_arguments_are_refused() -> None:
+    """The answer names the key."""
+    client = await begin(serving(Counts()))
+    await call(client, "k", a=1)
+
+    assert f"{KEY} 'k' was used" in refused(await client.send(keyed(client, "k", a=2)))
+
+
+async def test_key_needs_somebody_it_belongs_to() -> None:
+    """Without authentication anybody could ask for anybody's answer; an empty one is no key."""
+    app = serving(tool := Counts())
+
+    assert "needs an auth" in refused(await (await begin(app, who=None)).send(keyed(Client(app))))
+    assert "must not be empty" in refused(await (await begin(app)).send(keyed(Client(app), "")))
+    assert 0 == tool.calls
+
+
+async def test_key_is_of_one_principal_and_one_tool() -> None:
+    """Others with the same key make calls of their own."""
+    app = serving(Counts(), Counts(name="other"))
+    ann, bob = await begin(app), await begin(app, who="bob")
+
+    assert "call 1" == await call(ann)
+    assert "call 2" == await call(bob)
+    assert "call 1" == said(await ann.send(keyed(ann, tool="other")))
+
+
+async def test_key_of_what_is_no_tool_means_nothing() -> None:
+    """A prompt is made again."""
+    made: list[str] = []
+
+    @prompt
+    def greeting() -> str:
+        made.append("hello")
+        return "hello"
+
+    app = Endpoint(Suite(name="test", version="1", prompts=[greeting]))
+    client = Client(app)
+    for _ in range(2):
+        await client.send(client.request("prompts/get", {"name": "greeting"}, **{KEY: "k"}))
+
+    assert ["hello", "hello"] == made
+
+
+@pytest.mark.parametrize("version", [LEGACY, MODERN])
+async def test_call_sent_again_while_it_runs_gets_its_answer(version: str) -> None:
+    """It is not run a second time; the answer comes to both."""
+    go = asyncio.Event()
+    app = serving(tool := Counts(lambda: go))
+    first, second = await begin(app, version), await begin(app, version)
+    async with first.open(keyed(first)) as one, second.open(keyed(second)) as two:
+        await held(app, 2)
+        go.set()
+        await asyncio.gather(one.over(), two.over())
+
+    assert ["call 1", "call 1"] == [said(one), said(two)]
+    assert 1 == tool.calls
+
+
+@pytest.mark.parametrize("error", [ToolError("no"), ValueError("no")])
+async def test_call_that_fails_frees_its_key(error: Exception) -> None:
+    """What raised is tried again, and that answer is kept."""
+
+    def fails_once() -> None:
+        if tool.calls == 1:
+            raise error
+
+    client = await begin(serving(tool := Counts(fails_once)))
+    assert "isError" in (await client.send(keyed(client))).json["result"]
+
+    assert ["call 2", "call 2"] == [await call(client), await call(client)]
+
+
+async def test_result_that_says_error_is_an_answer() -> None:
+    """The tool has come to an end, and may have done something on the way."""
+    client = await begin(serving(tool := Counts(lambda: result(error="no money"))))
+
+    assert ["no money", "no money"] == [await call(client), await call(client)]
+    assert 1 == tool.calls
+
+
+async def test_call_whose_client_left_frees_its_key() -> None:
+    """Whoever waits for its answer meanwhile runs it then."""
+    go = asyncio.Event()
+    app = serving(tool := Counts(lambda: go))
+    first, second = await begin(app), await begin(app)
+    async with first.open(keyed(first)) as one:
+        await held(app, 1)
+        async with second.open(keyed(second)) as two:
+            await held(app, 2)
+            one.disconnect()
+            await until(lambda: tool.calls == 2)
+            go.set()
+            await two.over()
+
+    assert "call 2" == said(two)
+
+
+async def test_question_does_not_use_the_key_up() -> None:
+    """The retry that answers it goes on with the same key; what it comes to is kept."""
+    tool = Counts(lambda: Continue("named", elicit("Who?", NAME)))
+    client = await begin(serving(tool), capabilities=ASKS)
+    asked = await client.send(keyed(client))
+    again = keyed(client)
+    again["params"] |= {
+        "requestState": asked.json["result"]["requestState"],
+        "inputResponses": {"named": BOB},
+    }
+
+    answers = [said(await client.send(each)) for each in (again, again, keyed(client))]
+
+    assert ["named Bob of 1"] * 3 == answers
+
+
+@job(name="idempotency.work")
+async def work(run: Run) -> str:
+    working.calls += 1
+    await working.go.wait()
+    if working.calls == working.fails:
+        raise ValueError("no")
+    return "worked"
+
+
+class Working:
+    """What the job does: it counts, waits for `go`, and may fail once."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.fails = 0
+        self.go = asyncio.Event()
+
+
+working: Working
+
+
+@pytest.fixture(autouse=True)
+def _working() -> None:
+    global working
+    working = Working()
+
+
+def works() -> Counts:
+    return Counts(lambda: Continue("done", work.job()))
+
+
+async def over(client: Client, id: str) -> dict[str, Any]:
+    """Return how a task stands in the end."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = await client.send(client.request("tasks/get", {"taskId": id}))
+            found: dict[str, Any] = answer.json["result"]
+            if found["status"] not in ("working", "input_required"):
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def handle(client: Client) -> dict[str, Any]:
+    answer = await client.send(keyed(client))
+    found: dict[str, Any] = answer.json["result"]
+    assert "task" == found["resultType"]
+    return found
+
+
+async def test_task_is_the_same_for_the_same_key() -> None:
+    """Running and done; it is kept as long as the key is."""
+    app = serving(works())
+    client = await begin(app, capabilities=TASKS)
+    first = await handle(client)
+    again = await handle(client)
+    working.go.set()
+    await over(client, first["taskId"])
+    later = await handle(client)
+
+    assert 1 == len({each["taskId"] for each in (first, again, later)})
+    assert ["working", "working", "completed"] == [x["status"] for x in (first, again, later)]
+    assert first["ttlMs"] == Limits().idempotency * 1000
+    assert 1 == working.calls
+    await app.mux.aclose()
+
+
+async def test_promoted_call_gives_the_handle_to_who_waits_for_it() -> None:
+    """Whoever sent it again gets the handle as soon as the first one does."""
+    go = asyncio.Event()
+    tool = Counts(lambda: go)
+    tool.patience = 0.05
+    app = serving(tool)
+    first, second = [await begin(app, capabilities=TASKS) for _ in range(2)]
+    async with first.open(keyed(first)) as one, second.open(keyed(second)) as two:
+        await until(lambda: bool(one.complete and two.complete), pause=0.01)
+        (id,) = {each.json["result"]["taskId"] for each in (one, two)}
+        go.set()
+        await one.over()
+
+    assert "call 1" == (await over(first, id))["result"]["content"][0]["text"]
+    assert id == (await handle(first))["taskId"]
+    await app.mux.aclose()
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "raised"])
+async def test_task_that_came_to_nothing_frees_the_key(ends: str) -> None:
+    """One that was cancelled, or whose hook raised: the same call makes another task."""
+    working.fails = 1
+    app = serving(works())
+    client = await begin(app, capabilities=TASKS)
+    first = await handle(client)
+    if ends == "cancelled":
+        await client.send(client.request("tasks/cancel", {"taskId": first["taskId"]}))
+    working.go.set()
+    await over(client, first["taskId"])
+
+    second = await handle(client)
+
+    assert first["taskId"] != second["taskId"]
+    assert (
+        "done worked of 2" == (await over(client, second["taskId"]))["result"]["content"][0]["text"]
+    )
+    await app.mux.aclose()
+
+
+async def test_promoted_call_that_raises_frees_the_key() -> None:
+    """Its client reads of it in the task, and may try again."""
+    go = asyncio.Event()
+
+    def raises() -> None:
+        raise ToolError("no")
+
+    class Raises(Counts):
+        async def call(self, request: Any, channel: Any) -> Any:
+            self.calls += 1
+            await go.wait()
+            raise ToolError(f"failed {self.calls}")
+
+    tool = Raises()
+    tool.patience = 0.01
+    app = serving(tool)
+    client = await begin(app, capabilities=TASKS)
+    async with client.open(keyed(client)) as call:
+        await until(lambda: call.complete, pause=0.01)
+        go.set()
+        await call.over()
+
+    assert "failed 2" == said(await client.send(keyed(client)))
+    await app.mux.aclose()
+
+
+@pytest.mark.parametrize("version", [LEGACY, MODERN])
+async def test_call_that_waits_for_a_job_is_followed_from_another_process(
+    version: str, tmp_path: Path
+) -> None:
+    """Its job outlives the first server: whoever sends the call again gets the result."""
+    path = tmp_path / "studio.db"
+    first, second = [serving(works(), store=SQLiteStore(path)) for _ in range(2)]
+    client = await begin(first, version)
+    async with client.open(keyed(client)) as one:
+        await until(lambda: working.calls == 1, pause=0.01)
+        one.task.cancel()  # as a host does that goes away
+    await first.mux.aclose()
+
+    client = await begin(second, version)
+    async with client.open(keyed(client)) as two:
+        working.go.set()
+        await two.over()
+
+    assert "done worked of 0" == said(two)
+    await second.mux.aclose()
+
+
+async def test_call_that_only_follows_may_be_left() -> None:
+    """Another that waits for the same task, and is cancelled, does not cancel it."""
+    app = serving(works())
+    first, second = await begin(app), await begin(app)
+    async with first.open(keyed(first)) as one:
+        await until(lambda: working.calls == 1)
+        async with second.open(keyed(second)):
+            await held(app, 2)
+        await held(app, 1)
+        working.go.set()
+        await one.over()
+
+    assert "done worked of 1" == said(one)
+    await app.mux.aclose()
+
+
+async def test_call_that_follows_one_that_is_cancelled_runs() -> None:
+    """As if it had come later."""
+    app = serving(works())
+    first, second = await begin(app), await begin(app)
+    async with first.open(keyed(first)) as one:
+        await until(lambda: working.calls == 1)
+        async with second.open(keyed(second)) as two:
+            await held(app, 2)
+            one.disconnect()
+            await until(lambda: working.calls == 2)
+            working.go.set()
+            await two.over()
+
+    assert "done worked of 2" == said(two)
+    await app.mux.aclose()
+
+
+class AsksLater(Counts):
+    """Has a job done, and asks then."""
+
+    async def continue_(self, tag: str, outcome: Any, channel: Any) -> Any:
+        if tag == "done":
+            return Continue("named", elicit("Who?", NAME))
+        return await super().continue_(tag, outcome, channel)
+
+
+async def test_question_of_a_task_is_answered_with_the_same_key() -> None:
+    """To a client without tasks: its retry is one of the call that waits, and goes on with that."""
+    app = serving(AsksLater(lambda: Continue("done", work.job())))
+    client = await begin(app, capabilities=ASKS)
+    working.go.set()
+    asked = await client.send(keyed(client))
+    asked_again = await client.send(keyed(client))
+    again = keyed(client)
+    again["params"] |= {
+        "requestState": asked_again.json["result"]["requestState"],
+        "inputResponses": {"named": BOB},
+    }
+
+    assert asked.json["result"]["inputRequests"] == asked_again.json["result"]["inputRequests"]
+    assert "named Bob of 1" == said(await client.send(again))
+    assert "named Bob of 1" == await call(client)
+    assert 1 == working.calls
+    await app.mux.aclose()
+
+
+async def test_two_processes_run_a_call_once(tmp_path: Path) -> None:
+    """Whoever writes the key first runs it; the other one gives that answer."""
+    tools = [Counts(), Counts()]
+    apps = [serving(tool, store=SQLiteStore(tmp_path / "studio.db")) for tool in tools]
+    clients = [await begin(app) for app in apps]
+    for number in range(10):
+        calls = [call(client, f"k{number}") for client in clients]
+        assert 1 == len({*await asyncio.gather(*calls)})
+
+    assert 10 == sum(tool.calls for tool in tools)
+    for app in apps:
+        await app.mux.aclose()
+
+
+class View(MemoryStore):
+    """One process's view of a store: it may be cut off from what it renews, or wholly."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.__dict__ = store.__dict__
+        self.view: dict[str, int] = {}
+
+    renewed = 0
+    frozen = False
+    broken = False
+
+    async def touch(self, key: str, ttl: float) -> bool:
+        if key.startswith("idempotency:"):
+            View.renewed += 1
+            if self.frozen:
+                raise Unavailable("frozen")
+        return await super().touch(key, ttl)
+
+    async def apply(self, *ops: Op) -> None:
+        if self.broken and any(isinstance(op, Put) and op.expect for op in ops):
+            raise Unavailable("the disk is full")
+        await super().apply(*ops)
+
+
+async def test_process_that_gives_no_sign_of_life_frees_its_keys(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After a lease another runs the call; what the first one comes to later changes nothing."""
+    store = MemoryStore()
+
+    class Frozen(View):
+        frozen = True
+
+    go = asyncio.Event()
+    ghost = Counts(lambda: go)
+    first, second = serving(ghost, store=Frozen(store), lease=0.2), serving(Counts(), store=store)
+    one, two = await begin(first), await begin(second)
+    second.mux.long.idempotency._lease = 0.2
+    async with one.open(keyed(one)) as lost:
+        await held(first, 1)
+        ghost.calls = 7
+        assert "call 1" == await call(two)
+        go.set()
+        await lost.over()
+
+    assert "call 1" == said(lost)  # it has said so, and nobody else hears of it
+    assert "call 1" == await call(two)
+    assert "is not kept: frozen" in caplog.text
+
+
+async def test_call_that_runs_long_keeps_its_key() -> None:
+    """Its process renews it, so that it may take longer than a lease."""
+    go = asyncio.Event()
+    View.renewed = 0
+    app = serving(tool := Counts(lambda: go), store=View(MemoryStore()), lease=0.09)
+    first, second = await begin(app), await begin(app)
+    async with first.open(keyed(first)), second.open(keyed(second)) as two:
+        await held(app, 2)
+        await until(lambda: View.renewed > 6, pause=0.01)
+        go.set()
+        await two.over()
+
+    assert "call 1" == said(two)
+    assert 1 == tool.calls
+
+
+async def test_store_that_fails_costs_the_key_and_not_the_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The answer goes out; that it is not kept is in the log."""
+
+    class Broken(View):
+        broken = True
+
+    client = await begin(serving(Counts(), store=Broken(MemoryStore())))
+
+    assert "call 1" == await call(client)
+    assert "is not kept: the disk is full" in caplog.text

@@ -1,0 +1,28 @@
+"""A client of any revision that answers what it is asked about one request."""
+
+from typing import Any
+
+from tests.asgi import MODERN, Connection
+from tests.continuations.asking import Asked
+
+__all__ = ["ASKABLE", "request"]
+
+ASKABLE = ["2025-06-18", "2025-11-25", MODERN]
+"""The revisions in which a server may ask a client's user."""
+
+
+async def request(app: Any, version: str, method: str, *answers: Any, **params: Any) -> Connection:
+    """Send a request, answer its questions one after another, and return the last response."""
+    client = await Asked.begin(app, version)
+    assert isinstance(client, Asked)
+    message = client.request(method, params)
+    if version == MODERN:
+        connection = await client.send(message)
+        for answer in answers:
+            (key,) = connection.json["result"]["inputRequests"]
+            connection = await client.send(client.again(connection, **{key: answer}))
+        return connection
+    async with client.open(message) as connection:
+        for answer in answers:
+            await client.respond(await connection.message(), answer)
+        return await connection.over()

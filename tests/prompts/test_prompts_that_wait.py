@@ -1,0 +1,325 @@
+"""Prompts that wait for something, or ask their client, before they have their messages."""
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    ConfigurationError,
+    Continue,
+    Declined,
+    Done,
+    Endpoint,
+    Failed,
+    Mux,
+    Outcome,
+    Prompt,
+    PromptRepo,
+    Run,
+    Suite,
+    Unable,
+    elicit,
+    job,
+    prompt,
+)
+from genmcp.errors import PromptNotFound
+from genmcp.testing import connect
+from tests.asgi import MODERN, Connection
+from tests.prompts.answering import ASKABLE, request
+
+
+class City(msgspec.Struct):
+    """Where to go."""
+
+    name: str
+
+
+class Stay(msgspec.Struct):
+    """How long to stay."""
+
+    days: int = 1
+
+
+class Trip(Prompt[Stay]):
+    """Plans a trip to where the user wants to go."""
+
+    name = "trip"
+
+    async def get(self, request: Call[Stay], channel: Channel) -> Continue:
+        channel.assigns["asked"] = "kindly"
+        return Continue("city", elicit("Which city?", City))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        days = channel.request.arguments.days
+        match tag, outcome:
+            case "city", Done(Accepted(city)):
+                return Continue("sure", elicit(f"{city.name} for {days + 1} days?"))
+            case "sure", Done(Accepted()):
+                return f"Asked {channel.assigns['asked']}: {days!r} days."
+            case _, Done(Declined()):
+                return []
+            case _, Failed(error):
+                raise error
+
+
+def serving(*prompts: Any, **options: Any) -> Endpoint:
+    return Endpoint(Suite(name="test", version="1", prompts=prompts), **options)
+
+
+def texts(answered: Connection) -> list[str]:
+    """Return the texts of the messages that came."""
+    return [each["content"]["text"] for each in answered.messages[-1]["result"]["messages"]]
+
+
+OSLO = {"action": "accept", "content": {"name": "Oslo"}}
+YES = {"action": "accept", "content": {}}
+NO = {"action": "decline"}
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+async def test_prompt_asks_its_client_in_the_way_of_every_revision(version: str) -> None:
+    """One class, which names no revision, goes on with what its client answered, step by step."""
+    params = {"name": "trip", "arguments": {"days": "4"}}
+
+    answered = await request(serving(Trip), version, "prompts/get", OSLO, YES, **params)
+
+    assert ["Asked kindly: 4 days."] == texts(answered)
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+async def test_prompt_may_have_no_messages_in_the_end(version: str) -> None:
+    """What a prompt may return from `get` it may return later; `[]` is a result."""
+    answered = await request(serving(Trip), version, "prompts/get", NO, name="trip")
+
+    assert [] == texts(answered)
+
+
+async def test_prompt_that_cannot_ask_says_what_is_missing() -> None:
+    """Failed(Unable) that is raised on is -32021 with the capability (2026-07-28)."""
+    suite = Suite(name="test", version="1", prompts=[Trip])
+
+    async with connect(suite) as client:
+        with pytest.raises(Exception, match="elicitation") as caught:
+            await client.prompt("trip")
+
+    assert -32021 == caught.value.code  # type: ignore[attr-defined]
+    assert {"requiredCapabilities": {"elicitation": {}}} == caught.value.data  # type: ignore[attr-defined]
+
+
+class Late(Prompt):
+    """Waits for what it is made to wait for, and says what came."""
+
+    name = "late"
+
+    def __init__(self, on: Any) -> None:
+        self.on = on
+
+    def get(self, request: Call[dict[str, str]], channel: Channel) -> Any:
+        return Continue("waited", self.on())
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        return f"{tag}: {outcome} {channel.request.arguments}"
+
+
+async def later() -> str:
+    await asyncio.sleep(0)
+    return "here"
+
+
+@job
+async def work(run: Run, words: str) -> str:
+    return words.upper()
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+@pytest.mark.parametrize(
+    ("on", "value"), [(later, "here"), (lambda: work.job(words="done"), "DONE")]
+)
+async def test_prompt_waits_for_work(on: Any, value: str, version: str) -> None:
+    """An awaitable and a job bring a prompt its value; its hooks may be `def`."""
+    app = serving(Late(on))
+    try:
+        answered = await request(app, version, "prompts/get", name="late", arguments={"a": "b"})
+    finally:
+        await app.aclose()
+
+    assert [f"waited: Done(value={value!r}) {{'a': 'b'}}"] == texts(answered)
+
+
+class Library(PromptRepo):
+    """Letters to whoever the user names, but not to everybody."""
+
+    prefix = "letter/"
+
+    async def list(self, cursor: Any, channel: Channel) -> Any:
+        return []
+
+    async def get(
+        self, name: str, arguments: Mapping[str, str], channel: Channel
+    ) -> Continue | None:
+        return Continue("who", elicit("To whom?", City)) if name.startswith("letter/") else None
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        match outcome:
+            case Done(Accepted(City("Rome"))):
+                raise PromptNotFound("somewhere else")
+            case Done(Accepted(city)):
+                said = channel.request
+                return f"{said.params.name} to {city.name}, {said.arguments}"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+async def test_prompt_of_a_repository_asks_too(version: str) -> None:
+    """Its `continue_` finds the name in the request's params, and the texts in its arguments."""
+    params = {"name": "letter/long", "arguments": {"tone": "kind"}}
+
+    answered = await request(serving(Library), version, "prompts/get", OSLO, **params)
+
+    assert ["letter/long to Oslo, {'tone': 'kind'}"] == texts(answered)
+
+
+async def test_prompt_of_a_repository_may_turn_out_not_to_exist() -> None:
+    """PromptNotFound says so from `continue_`; None does not."""
+    rome = {"action": "accept", "content": {"name": "Rome"}}
+
+    gone = await request(serving(Library), MODERN, "prompts/get", rome, name="letter/x")
+    nothing = await request(serving(Library), MODERN, "prompts/get", NO, name="letter/x")
+
+    assert -32602 == gone.json["error"]["code"]
+    assert -32603 == nothing.json["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    ("given", "where"), [(Trip, r"Trip.continue_ (prompt 'trip')"), (Library, "(prompts letter/*)")]
+)
+async def test_prompt_that_says_nothing_in_the_end_is_told(
+    given: Any, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An unmatched `match` is a defect, told with tag and outcome, and no empty prompt."""
+    params = {"name": "trip" if given is Trip else "letter/x"}
+
+    answered = await request(serving(given), MODERN, "prompts/get", {"action": "cancel"}, **params)
+
+    assert -32603 == answered.json["error"]["code"]
+    assert "returned NoneType: nothing was said for tag " in caplog.text
+    assert f"{where} returned" in caplog.text
+    assert "and Done; an empty result is []" in caplog.text
+
+
+async def test_prompt_that_returns_no_messages_later_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What `continue_` must not return is told with its name."""
+
+    class Odd(Trip):
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+            return 5
+
+    answered = await request(serving(Odd), MODERN, "prompts/get", NO, name="trip")
+
+    assert -32603 == answered.json["error"]["code"]
+    assert "Odd.continue_ (prompt 'trip') returned int is no message" in caplog.text
+
+
+def hopeless() -> tuple[Any, list[Any]]:
+    """Return something that waits, though nobody goes on, of each kind; and what it made."""
+    made: list[Any] = []
+
+    def step() -> Any:
+        made.append(later())
+        return Continue("never", made[-1])
+
+    class Class(Prompt):
+        name = "x"
+
+        async def get(self, request: Call[dict[str, str]], channel: Channel) -> Any:
+            return step()
+
+    class Repo(PromptRepo):
+        prefix = "x"
+
+        def list(self, cursor: Any, channel: Channel) -> Any: ...
+
+        async def get(self, name: str, arguments: Any, channel: Channel) -> Any:
+            return step()
+
+    @prompt(name="x")
+    async def function() -> Any:
+        return step()
+
+    return (Class, Repo, function), made
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_prompt_that_nobody_goes_on_with_fails(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Continue without a `continue_` costs that one request; what it waits for never begins."""
+    kinds, made = hopeless()
+
+    answered = await request(serving(kinds[number]), MODERN, "prompts/get", name="x")
+
+    assert -32603 == answered.json["error"]["code"]
+    assert "returned Continue: there is no continue_ that would go on" in caplog.text
+    assert inspect.CORO_CLOSED == inspect.getcoroutinestate(made[0])
+
+
+async def test_prompt_that_waited_needs_its_continue_later_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A state that comes back to a server whose prompt does not wait any more is an error."""
+
+    class Plain(Prompt):
+        name = "trip"
+
+        async def get(self, request: Call[dict[str, str]], channel: Channel) -> str:
+            return "plain"
+
+    suite = Suite(name="test", version="1", prompts=[Trip])
+    replaced = Suite(name="test", version="1", prompts=[Plain])
+    now = [Endpoint(Mux(each, secret="s" * 32)) for each in (suite, replaced)]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await now.pop(0)(scope, receive, send)
+
+    answered = await request(app, MODERN, "prompts/get", OSLO, name="trip")
+
+    assert -32603 == answered.json["error"]["code"]
+    assert "Plain has no continue_ (prompt 'trip')" in caplog.text
+
+
+def test_prompt_annotated_to_wait_is_refused_without_a_continue_() -> None:
+    """It is told when the class, or the function, is made."""
+    with pytest.raises(ConfigurationError, match=r"Waits\.get is annotated to return Continue"):
+
+        class Waits(Prompt):
+            async def get(self, request: Call[dict[str, str]], channel: Channel) -> str | Continue:
+                raise NotImplementedError
+
+    with pytest.raises(ConfigurationError, match=r"Repo\.get is annotated to return Continue"):
+
+        class Repo(PromptRepo):
+            async def get(self, name: str, arguments: Any, channel: Channel) -> "Continue | None":
+                raise NotImplementedError
+
+    with pytest.raises(ConfigurationError, match=r"waiting is annotated to return Continue"):
+
+        @prompt
+        async def waiting() -> Continue:
+            raise NotImplementedError
+
+
+async def test_prompt_continue_has_no_default() -> None:
+    """What is not written is not there to be called."""
+    nothing: Any = None
+
+    for kind in (Prompt(), PromptRepo()):
+        with pytest.raises(NotImplementedError):
+            kind.continue_("x", Failed(Unable({})), nothing)

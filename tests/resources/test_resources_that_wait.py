@@ -1,0 +1,309 @@
+"""Resources that wait for something, or ask their client, before they are read."""
+
+import asyncio
+import inspect
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp import (
+    Accepted,
+    Channel,
+    ConfigurationError,
+    Continue,
+    Declined,
+    Done,
+    Endpoint,
+    Failed,
+    Mux,
+    Outcome,
+    Resource,
+    ResourceContents,
+    ResourceNotFound,
+    ResourceRepo,
+    Run,
+    Suite,
+    Unable,
+    elicit,
+    job,
+)
+from genmcp.protocol.resources import ReadResourceResult
+from tests.asgi import MODERN, Connection
+from tests.prompts.answering import ASKABLE, request
+
+
+class Word(msgspec.Struct):
+    """What one has to know."""
+
+    word: str
+
+
+SESAME = {"action": "accept", "content": {"word": "sesame"}}
+WRONG = {"action": "accept", "content": {"word": "please"}}
+NO = {"action": "decline"}
+
+
+class Vault(Resource):
+    """Is read by those who know the word."""
+
+    uri = "vault://gold"
+    cache_ttl = 60
+    cache_scope = "public"
+
+    async def read(self, uri: str, channel: Channel) -> Continue:
+        channel.assigns["tries"] = 1
+        return Continue("word", elicit("The word?", Word))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        match tag, outcome:
+            case "word", Done(Accepted(Word("sesame"))):
+                return f"gold at the try {channel.assigns['tries']}"
+            case "word", Done(Accepted()):
+                channel.assigns["tries"] += 1
+                return Continue("word", elicit("No. The word?", Word))
+            case _, Done(Declined()):
+                raise ResourceNotFound("vault://elsewhere")
+            case _, Failed(error):
+                raise error
+
+
+class Shelf(ResourceRepo):
+    """Boxes that are opened for those who agree."""
+
+    name = "box"
+    template = "shelf://{box}"
+
+    def __init__(self) -> None:
+        self.parsed: list[str] = []
+
+    def parse_uri(self, uri: str) -> Any:
+        self.parsed.append(uri)
+        return super().parse_uri(uri)
+
+    def read(self, key: Any, channel: Channel) -> Any:
+        return Continue("agreed", elicit("Open it?"))
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        if outcome == Done(Declined()):
+            return None
+        return f"{tag}, and in {channel.request.arguments['box']} is nothing"
+
+
+def serving(*resources: Any) -> Endpoint:
+    return Endpoint(Suite(name="test", version="1", resources=resources))
+
+
+async def read(app: Any, version: str, uri: str, *answers: Any) -> Connection:
+    """Read a resource, answering what is asked; return the last response."""
+    return await request(app, version, "resources/read", *answers, uri=uri)
+
+
+def text(answered: Connection) -> str:
+    """Return the text that was read."""
+    (contents,) = answered.messages[-1]["result"]["contents"]
+    found: str = contents["text"]
+    return found
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+async def test_resource_asks_its_client_in_the_way_of_every_revision(version: str) -> None:
+    """One class, which names no revision, goes on with what its client answered, step by step."""
+    answered = await read(serving(Vault()), version, "vault://gold", WRONG, SESAME)
+
+    assert "gold at the try 2" == text(answered)
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+async def test_resource_of_a_repository_goes_on_with_its_key(version: str) -> None:
+    """`continue_` finds what `read` got; it is parsed again only for another request."""
+    shelf = Shelf()
+
+    answered = await read(serving(shelf), version, "shelf://red", {"action": "accept"})
+
+    assert "agreed, and in red is nothing" == text(answered)
+    assert ["shelf://red"] * (2 if version == MODERN else 1) == shelf.parsed
+
+
+async def test_resource_read_with_answers_must_not_be_cached() -> None:
+    """What came of an answer is for nobody else (2026-07-28, caching, "Cache Key")."""
+
+    class Given(Vault):
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+            contents = [ResourceContents("vault://gold", text="silver")]
+            return ReadResourceResult(contents=contents, ttl_ms=5, cache_scope="public")
+
+    for vault in (Vault(), Given()):
+        result = (await read(serving(vault), MODERN, "vault://gold", SESAME)).json["result"]
+        assert (0, "private") == (result["ttlMs"], result["cacheScope"])
+
+
+async def test_resource_read_with_answers_to_its_work_must_not_be_cached() -> None:
+    """That holds as well where the question came up in the store, after a job."""
+
+    class Fetched(Vault):
+        async def read(self, uri: str, channel: Channel) -> Continue:
+            return Continue("fetched", fetch.job(words="gold"))
+
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+            if tag == "fetched":
+                return Continue("word", elicit("The word?", Word))
+            return "gold"
+
+    app = serving(Fetched())
+    try:
+        answered = await read(app, MODERN, "vault://gold", SESAME)
+    finally:
+        await app.aclose()
+
+    assert "gold" == text(answered)
+    result = answered.json["result"]
+    assert (0, "private") == (result["ttlMs"], result["cacheScope"])
+
+
+class Late(Resource):
+    """Waits for what it is made to wait for, and says what came."""
+
+    uri = "late://x"
+    cache_ttl = 60
+    cache_scope = "public"
+
+    def __init__(self, on: Any) -> None:
+        super().__init__()
+        self.on = on
+
+    async def read(self, uri: str, channel: Channel) -> Any:
+        return Continue("waited", self.on())
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        return f"{tag}: {outcome} {channel.request.arguments}"
+
+
+async def later() -> str:
+    await asyncio.sleep(0)
+    return "here"
+
+
+@job
+async def fetch(run: Run, words: str) -> str:
+    return words.upper()
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+@pytest.mark.parametrize(
+    ("on", "value"), [(later, "here"), (lambda: fetch.job(words="done"), "DONE")]
+)
+async def test_resource_waits_for_work(on: Any, value: str, version: str) -> None:
+    """An awaitable and a job bring a resource its value; nobody has answered, so it is cached."""
+    app = serving(Late(on))
+    try:
+        answered = await read(app, version, "late://x")
+    finally:
+        await app.aclose()
+
+    assert f"waited: Done(value={value!r}) late://x" == text(answered)
+    if version == MODERN:
+        result = answered.json["result"]
+        assert (60_000, "public") == (result["ttlMs"], result["cacheScope"])
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+async def test_resource_may_turn_out_not_to_exist(version: str) -> None:
+    """ResourceNotFound says so from `continue_`, and the client hears the URI it asked for."""
+    answered = await read(serving(Vault()), version, "vault://gold", NO)
+
+    error = answered.messages[-1]["error"]
+    assert (-32602 if version == MODERN else -32002) == error["code"]
+    assert {"uri": "vault://gold"} == error["data"]
+
+
+async def test_resource_that_says_nothing_in_the_end_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """None from `continue_` is a defect, and not a resource that does not exist."""
+    answered = await read(serving(Shelf()), MODERN, "shelf://red", NO)
+
+    assert -32603 == answered.json["error"]["code"]
+    assert (
+        "Shelf.continue_ (shelf://*) returned NoneType: nothing was said for tag 'agreed' and Done"
+    ) in caplog.text
+
+
+async def test_resource_that_is_not_there_any_more_is_not_gone_on_with() -> None:
+    """Where the request that brings the answer has no key, there is no such resource."""
+
+    class Empty(Shelf):
+        def parse_uri(self, uri: str) -> Any:
+            return None
+
+    suites = [Suite(name="test", version="1", resources=[each]) for each in (Shelf, Empty)]
+    now = [Endpoint(Mux(suite, secret="s" * 32)) for suite in suites]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await now.pop(0)(scope, receive, send)
+
+    answered = await read(app, MODERN, "shelf://red", {"action": "accept"})
+
+    assert -32602 == answered.json["error"]["code"]
+    assert {"uri": "shelf://red"} == answered.json["error"]["data"]
+
+
+async def test_resource_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """A Continue without a `continue_` costs that one read; what it waits for never begins."""
+    made: list[Any] = []
+
+    async def function() -> Any:
+        made.append(later())
+        return Continue("never", made[-1])
+
+    answered = await read(serving(Resource("x://y", function)), MODERN, "x://y")
+
+    assert -32603 == answered.json["error"]["code"]
+    assert "Resource.read (x://y) returned Continue: there is no continue_" in caplog.text
+    assert inspect.CORO_CLOSED == inspect.getcoroutinestate(made[0])
+
+
+def test_resource_annotated_to_wait_is_refused_without_a_continue_() -> None:
+    """A class is refused when it is made, a function when it is registered."""
+    with pytest.raises(ConfigurationError, match=r"Waits\.read is annotated to return Continue"):
+
+        class Waits(Resource):
+            async def read(self, uri: str, channel: Channel) -> str | Continue:
+                raise NotImplementedError
+
+    with pytest.raises(ConfigurationError, match=r"Repo\.read is annotated to return Continue"):
+
+        class Repo(ResourceRepo):
+            async def read(self, key: Any, channel: Channel) -> "Continue":
+                raise NotImplementedError
+
+    async def waiting() -> Continue:
+        raise NotImplementedError
+
+    with pytest.raises(ConfigurationError, match=r"x://y is annotated to return Continue"):
+        serving(Resource("x://y", waiting))
+
+
+async def test_resource_function_may_be_gone_on_from_in_a_class() -> None:
+    """A class that has a `continue_` may leave the reading to a function."""
+
+    async def waiting() -> Continue:
+        return Continue("waited", later())
+
+    class Function(Resource):
+        uri = "x://y"
+        content = staticmethod(waiting)
+
+        def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            return f"{outcome}"
+
+    assert "Done(value='here')" == text(await read(serving(Function), MODERN, "x://y"))
+
+
+async def test_resource_continue_has_no_default() -> None:
+    """What is not written is not there to be called."""
+    nothing: Any = None
+
+    for kind in (Resource("x://y", ""), ResourceRepo()):
+        with pytest.raises(NotImplementedError):
+            kind.continue_("x", Failed(Unable({})), nothing)

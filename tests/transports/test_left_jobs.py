@@ -1,0 +1,135 @@
+"""What a process that died has left in a store, and the endpoints that go on with it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import Continue, Done, Endpoint, JobOptions, Mux, Run, Storage, Suite, Tool, job
+from genmcp.errors import Unavailable
+from genmcp.stores.sqlite.store import SQLiteStore
+from tests.asgi import PATIENCE, Client, serving, until
+
+done: asyncio.Event
+
+
+@job(name="left.work")
+async def leave_behind(run: Run) -> str:
+    done.set()
+    return "done"
+
+
+class Works(Tool):
+    """Has a job done."""
+
+    name = "works"
+    task = "always"
+
+    def call(self, request: Any, channel: Any) -> Continue:
+        return Continue("done", leave_behind.job())
+
+    def continue_(self, tag: str, outcome: Any, channel: Any) -> str:
+        return str(outcome.value if isinstance(outcome, Done) else outcome.error)
+
+
+def studio(path: Path, queue: str = "default") -> Mux:
+    storage = Storage(store=f"sqlite:///{path}", jobs=JobOptions(queues=[queue]))
+    suite = Suite(name="studio", version="1", tools=[Works])
+    return Mux(suite, store=storage, secret="a secret of 16 bytes")
+
+
+@pytest.fixture
+async def left(tmp_path: Path) -> Path:
+    """A file with a job in it that nobody works on."""
+    global done
+    done = asyncio.Event()
+    path = tmp_path / "studio.db"
+    mux = studio(path, "another")
+    client = await Client.begin(Endpoint(mux), "2025-11-25")
+    async with client.open(client.call("works")) as call:
+        deliveries = mux.store.deliveries
+        assert deliveries is not None
+        due = None
+        async with asyncio.timeout(PATIENCE):
+            while due is None:
+                await asyncio.sleep(0.01)
+                due = await deliveries.next_due(["default"])
+        call.task.cancel()
+    await mux.aclose()
+    return path
+
+
+async def test_first_request_goes_on_with_what_is_left(left: Path) -> None:
+    """Whatever it asks for, and whoever sends it."""
+    mux = studio(left)
+    assert mux.long.dormant
+    client = Client(Endpoint(mux))
+    await client.send(client.request("server/discover"))
+    assert not mux.long.dormant
+    async with asyncio.timeout(PATIENCE):
+        await done.wait()
+    await mux.aclose()
+
+
+async def test_lifespan_goes_on_with_what_is_left(left: Path) -> None:
+    """Nobody needs to call: a server that was started again does what it had begun."""
+    endpoint = Endpoint(mux := studio(left))
+    told: list[str] = []
+
+    async def receive() -> dict[str, Any]:
+        if not told:
+            return {"type": "lifespan.startup"}
+        async with asyncio.timeout(PATIENCE):
+            await done.wait()
+        return {"type": "lifespan.shutdown"}
+
+    async def send(message: Any) -> None:
+        told.append(message["type"])
+
+    await endpoint({"type": "lifespan"}, receive, send)
+    assert ["lifespan.startup.complete", "lifespan.shutdown.complete"] == told
+    await mux.aclose()
+
+
+async def test_server_that_is_idle_starts_nothing_over_memory() -> None:
+    """A request leaves no asyncio.Task behind where there is nothing to go on with."""
+    endpoint = serving(Works)
+    before = asyncio.all_tasks()
+    client = Client(endpoint)
+    await client.send(client.request("tools/list"))
+
+    assert before == asyncio.all_tasks()
+
+
+async def test_store_that_cannot_be_reached_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request that finds it so is answered, the log tells, and the next one tries again."""
+    mux = studio(tmp_path / "studio.db")
+    client = Client(Endpoint(mux))
+
+    async def gone(self: object, key: str, ttl: float) -> bool:
+        raise Unavailable("the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLiteStore, "touch", gone)
+        answer = await client.send(client.request("tools/list"))
+        assert 200 == answer.status
+        await until(lambda: mux.long.dormant)
+    assert "not worked on yet: the disk is gone" in caplog.text
+
+    await client.send(client.request("tools/list"))
+    async with asyncio.timeout(PATIENCE):
+        await mux.long.jobs.start()
+    assert not mux.long.dormant
+    await mux.aclose()
+
+
+async def test_mux_that_was_closed_is_dormant_again(tmp_path: Path) -> None:
+    """A host may be started a second time."""
+    mux = studio(tmp_path / "studio.db")
+    mux.long.wake()
+    await mux.long.aclose()
+    assert mux.long.dormant
+    await mux.aclose()
