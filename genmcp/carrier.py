@@ -28,8 +28,8 @@ class Carrier(msgspec.Struct, eq=False):
     store, if there is one, and the turn in which it may be changed. promotion: what writes that
     record while the call runs on. promoted: whether its client has got something else than its
     result, so that what it comes to goes to the record. follows: the task whose end the call waits
-    for here; it may be that of another call. claim: its idempotency key. waits: whether another call has
-    that, and this one does nothing but wait for its answer.
+    for here; it may be that of another call. claim: its idempotency key. waits: whether another
+    call has that, and this one does nothing but wait for its answer.
     """
 
     continuation: Continuation | None = None

@@ -7,7 +7,7 @@ a job and all that a task waits for.
 import logging
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -29,12 +29,9 @@ from genmcp.protocol.result import Result
 from genmcp.server import Server
 from genmcp.stores.store import Put, Store
 
-__all__ = ["PARKED", "Continuations", "has_tasks"]
+__all__ = ["Continuations", "has_tasks"]
 
 logger = logging.getLogger("genmcp")
-
-PARKED: Final = Result()
-"""Stands for the result of a call that is a task, and is carried on by somebody else."""
 
 
 class Continuations:
@@ -50,7 +47,7 @@ class Continuations:
         self._kept = kept
         self._awaitables = Awaitables()
 
-    async def begin(self, request: Request, channel: Channel) -> Result:
+    async def begin(self, request: Request, channel: Channel) -> Result | Parked:
         """Answer a *request* that brings a state along, or has to be a task.
 
         Raises:
@@ -65,27 +62,31 @@ class Continuations:
             if policy.task == "always" and has_tasks(request):
                 await channel.promote()
             step: Any = await self._server.handle(request, channel)
-            return await self.carry_on(step, channel, None)
+            return await self.advance(step, channel)
         return await self._retried(request, channel)
-
-    async def carry_on(
-        self, step: Any, channel: Channel, continuation: Continuation | None = None
-    ) -> Result:
-        """Go on from *step*, what a hook has returned, to a result for the client, or PARKED."""
-        came_to = await self.advance(step, channel, continuation)
-        if isinstance(came_to, Parked):
-            await self._tasks.park(channel, came_to)
-            return PARKED
-        return came_to
 
     async def advance(
         self, step: Any, channel: Channel, continuation: Continuation | None = None
     ) -> Result | Parked:
-        """Go on from *step* to a result, or to where a task has to wait for something else."""
+        """Go on from *step*, what a hook has returned, to a result for the client.
+
+        Parked: the call is a task, which is to wait for that.
+        """
         while isinstance(step, Continue):
-            continuation, outcome = await self._waited(step, channel, continuation)
-            if isinstance(outcome, Result | Parked):
-                return outcome
+            try:
+                continuation = _next(step, channel, continuation)
+                outcome: Outcome | Result | Parked
+                if step.work is not None or step.questions:
+                    outcome = await self._elsewhere(step, continuation, channel)
+                    if isinstance(outcome, Result | Parked):
+                        return outcome
+                else:
+                    channel.carrier.continuation = continuation
+                    if channel.task is not None:
+                        await self._tasks.park(channel, self._tasks.awaiting(continuation))
+                    outcome = await self._awaitables.outcome(step.take())
+            finally:
+                step.close()
             step = await self._server.resume(continuation, outcome, channel)
         if not isinstance(step, Result):
             raise ContractError(
@@ -94,25 +95,16 @@ class Continuations:
             )
         return step
 
-    async def _waited(
-        self, step: Continue, channel: Channel, last: Continuation | None
-    ) -> tuple[Continuation, Outcome | Result | Parked]:
-        """Wait for what *step* says; return its record and how that ended, or who carries it on."""
-        try:
-            continuation = _next(step, channel, last)
-            if step.work is None and not step.questions:
-                channel.carrier.continuation = continuation
-                if channel.task is not None:
-                    await self._tasks.park(channel, self._tasks.awaiting(continuation))
-                return continuation, await self._awaitables.outcome(step.take())
-            await channel.carrier.settle()
-            if channel.task is not None:
-                return continuation, self._in_task(step, continuation, channel)
-            if step.work is not None:
-                return continuation, await self._work(step, continuation, channel)
-            return continuation, await self._asked(continuation, channel)
-        finally:
-            step.close()
+    async def _elsewhere(
+        self, step: Continue, continuation: Continuation, channel: Channel
+    ) -> Outcome | Result | Parked:
+        """Wait for what this process does not end itself; or return who carries the call on."""
+        await channel.carrier.settle()
+        if channel.task is not None:
+            return self._in_task(step, continuation, channel)
+        if step.work is not None:
+            return await self._work(step, continuation, channel)
+        return await self._asked(continuation, channel)
 
     def _in_task(
         self, step: Continue, continuation: Continuation, channel: Channel
@@ -147,7 +139,7 @@ class Continuations:
         state = self._states.seal(continuation, channel.request, channel.principal)
         return InputRequiredResult(input_requests=requests_of(continuation), request_state=state)
 
-    async def _retried(self, request: Request, channel: Channel) -> Result:
+    async def _retried(self, request: Request, channel: Channel) -> Result | Parked:
         """Go on with a call whose client has answered."""
         params: Any = request.params
         continuation = self._states.open(request, channel.principal)
@@ -163,7 +155,7 @@ class Continuations:
             return await self._followed(continuation.task, channel)
         outcome = failed or outcome_of(continuation)
         step = await self._server.resume(continuation, outcome, channel)
-        return await self.carry_on(step, channel, continuation)
+        return await self.advance(step, channel, continuation)
 
     async def _spend(
         self, request: Request, continuation: Continuation, *, once: bool = True

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.seal import digest
-from genmcp.core.task import Task
+from genmcp.core.task import Parked, Task
 from genmcp.errors import Conflict, Gap, InvalidParams, McpError, StoreError, TaskNotFound
 from genmcp.mux.continuations import Continuations, has_tasks
 from genmcp.mux.tasks import Tasks, handle_of
@@ -33,6 +33,8 @@ from genmcp.stores.store import Append, Delete, Put, Store
 __all__ = ["Idempotency"]
 
 logger = logging.getLogger("genmcp")
+
+_MOMENT: Final = 0.02
 
 
 class _Known(msgspec.Struct, frozen=True, array_like=True):
@@ -73,7 +75,12 @@ class Idempotency:
         self._kept = kept
         self._lease = lease
 
-    async def answer(self, request: Request, channel: Channel) -> Result:
+    @staticmethod
+    def has_key(request: Request) -> bool:
+        """Whether *request* is a call with a key: what else is asked for is not changed by it."""
+        return request.method == "tools/call" and request.known_meta.idempotency_key is not None
+
+    async def answer(self, request: Request, channel: Channel) -> Result | Parked:
         """Answer a call that has a key: run it, or give what the first one with the key came to.
 
         Raises:
@@ -93,22 +100,23 @@ class Idempotency:
                 if await claim.begin(arguments, expect=0 if entry is None else entry.version):
                     channel.carrier.claim, channel.carrier.waits = claim, False
                     return await self._run(request, channel, claim)
-                continue
-            if known.arguments != arguments:
+            elif known.arguments != arguments:
                 raise InvalidParams(
                     f"{IDEMPOTENCY_KEY} {request.known_meta.idempotency_key!r} was used for a "
                     f"call with other arguments"
                 )
-            if known.result is not None:
+            elif known.result is not None:
                 return _decode_result(known.result)
-            if task is None:
-                seen = await self._news(key, seen)
+            elif task is None:
+                # Nobody tells that a process has died, nor that the record of a task is written.
+                within = self._lease / 3 if known.task is None else _MOMENT
+                seen = await self._news(key, seen, within)
             elif (result := await self._join(task, request, channel)) is not None:
                 return result
 
     async def failed(self, channel: Channel) -> None:
         """Free the key of a task, the call of *channel*, that has failed where it was resumed."""
-        if channel.request.known_meta.idempotency_key is None or channel.principal is None:
+        if not self.has_key(channel.request):
             return
         key = self._key(channel)
         with _logged():
@@ -142,7 +150,7 @@ class Idempotency:
             return time.time() > known.at + self._lease
         return task.end in ("failed", "cancelled")
 
-    async def _run(self, request: Request, channel: Channel, claim: "Claim") -> Result:
+    async def _run(self, request: Request, channel: Channel, claim: "Claim") -> Result | Parked:
         try:
             result = await self._continuations.begin(request, channel)
         except (Exception, asyncio.CancelledError) as error:
@@ -159,7 +167,7 @@ class Idempotency:
             await claim.free()  # its client is asked, and comes back with the same key
         return result
 
-    async def _join(self, task: Task, request: Request, channel: Channel) -> Result | None:
+    async def _join(self, task: Task, request: Request, channel: Channel) -> Result | Parked | None:
         """Answer as the call that has become *task* was; None if that was cancelled meanwhile."""
         params: Any = request.params
         if request.route.policy.task != "never" and has_tasks(request):
@@ -176,11 +184,11 @@ class Idempotency:
                 return None
             raise
 
-    async def _news(self, key: str, seen: str | None) -> str | None:
+    async def _news(self, key: str, seen: str | None, within: float) -> str | None:
         """Wait until something may have become of the call; return the event *seen* last."""
         try:
             async with (
-                asyncio.timeout(self._lease / 3),  # nobody tells that a process has died
+                asyncio.timeout(within),
                 aclosing(self._store.follow(key, seen)) as news,
             ):
                 return (await anext(news)).id

@@ -32,8 +32,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     session: how long a legacy session lives.
     replay: how long events wait for a client that resumes, and changes for a process that is
         slow to read them. replay_events: how many of a stream.
-    idempotency: how long what a call came to is kept for the same call sent again, with the same
-        `io.genmcp/idempotencyKey`.
+    idempotency: how long what came of a call that has an `io.genmcp/idempotencyKey` is kept, for
+        when it is sent again.
     revoked: how many ended sessions are remembered one by one; past it, every session begun
         before the oldest of them has to begin anew.
     """

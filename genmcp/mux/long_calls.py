@@ -108,14 +108,14 @@ class LongCalls:
             logger.warning("what other processes have left is not worked on yet: %s", error)
             self.dormant = True
 
-    async def begin(self, request: Request, channel: Channel) -> Result:
+    async def begin(self, request: Request, channel: Channel) -> Result | Parked:
         """Answer a *request* that brings a state or a key along, or has to be a task.
 
         Raises:
             InvalidParams: one of the two is not good for it.
             Unable: it needs tasks, and its client has none.
         """
-        if request.method == "tools/call" and request.known_meta.idempotency_key is not None:
+        if self.idempotency.has_key(request):
             return await self.idempotency.answer(request, channel)
         return await self.continuations.begin(request, channel)
 

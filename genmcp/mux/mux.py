@@ -25,6 +25,7 @@ from genmcp.core.seal import Keyring, Seal
 from genmcp.core.server_dispatch import discovered
 from genmcp.core.session import Session
 from genmcp.core.subscription import honoured
+from genmcp.core.task import Parked
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
@@ -35,7 +36,6 @@ from genmcp.errors import (
 )
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.calls import Calls
-from genmcp.mux.continuations import PARKED
 from genmcp.mux.cursors import Cursors
 from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
@@ -200,13 +200,13 @@ class Mux:
                 or params.meta.idempotency_key is not None
             ):
                 result = await self.long.begin(request, channel)
-                if result is PARKED:
-                    return _PARKED
             else:
                 result = await self.server.handle(request, channel)
             if not isinstance(result, Result):
-                result = await self.long.continuations.carry_on(result, channel)
-                if result is PARKED:
+                if not isinstance(result, Parked):
+                    result = await self.long.continuations.advance(result, channel)
+                if isinstance(result, Parked):
+                    await self.long.tasks.park(channel, result)
                     return _PARKED
             message = (
                 self.encoder.response(request.revision, request.id, result)

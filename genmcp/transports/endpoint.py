@@ -236,6 +236,7 @@ async def _post(visit: Visit) -> None:
         raise
     if request is not None:
         visit.id = request.id
+        del table, body  # a call may wait for long, and there may be many
         await Responder(visit).serve(request)
     else:
         await _answered(visit, message)

@@ -202,6 +202,7 @@ class Held:
         """Count as open, watch for the client to leave, break silences: until `end`."""
         visit = self._visit
         visit.shutdown.add(self)
+        visit.table = {}  # there may be many of these, and nobody looks at its headers again
         if self._session is not None and self._stream is not None:
             visit.mux.replay.add(self._session, self._stream, self)
         self._watch = self._loop.create_task(self._watch_client())

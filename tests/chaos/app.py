@@ -1,7 +1,7 @@
 """What the processes serve and work on: a tool of three steps, in two tempers.
 
-The folder CHAOS holds the store, and a file that says who began which job; CHAOS_QUEUES says whose
-jobs a process works on. Each call has a number,
+Of the environment, CHAOS is a folder for notes of who began which job, CHAOS_STORE the file of the
+store, and CHAOS_QUEUES says whose jobs a process works on. Each call has a number,
 which goes the way of everything a call has: its arguments, its assigns, its jobs, its answer.
 """
 
@@ -52,27 +52,28 @@ class Number(Struct):
 @job
 def hold(run: Run, n: int) -> dict[str, Any]:
     """Blocks a thread until it may end, and says which attempt it was."""
-    begun(n, "held")
+    note(n, "held")
     while not (FOLDER / "go").exists():
         time.sleep(0.01)
+    note(n, "let go")
     return {"n": n, "attempt": run.attempt}
 
 
 @job
 async def work(run: Run, n: int, step: str, seconds: float) -> dict[str, Any]:
     """Works for a while, and gives what it was given."""
-    begun(n, step)
+    note(n, step)
     for turn in range(5):
         await run.progress(turn, 5, f"{step} of {n}")
         await asyncio.sleep(seconds / 5)
     return {"n": n, "step": step}
 
 
-def begun(n: int, step: str) -> None:
-    """Note who began a job, in one write, which outlives this process."""
-    file = os.open(FOLDER / "begun", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def note(n: int, what: str) -> None:
+    """Note what is done here of a call, in one write, which outlives this process."""
+    file = os.open(FOLDER / "noted", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        os.write(file, f"{n} {step} {os.getpid()}\n".encode())
+        os.write(file, f"{n}:{what}:{os.getpid()}\n".encode())
     finally:
         os.close(file)
 
@@ -140,7 +141,7 @@ mux = Mux(
     Suite(name="chaos", version="1", tools=[Rerun, Fail, RerunHeld, FailHeld]),
     secret="known to every process, and long enough",
     store=Storage(
-        store=SQLiteStore(FOLDER / "store.db"),
+        store=SQLiteStore(os.environ["CHAOS_STORE"]),
         jobs=JobOptions(queues=QUEUES, lease=LEASE, crashes=CRASHES),
     ),
 )

@@ -33,6 +33,10 @@ class Down(Exception):
     """There was no connection: the process was killed before."""
 
 
+class Refused(Exception):
+    """The answer was an error."""
+
+
 class Ended(msgspec.Struct):
     """A call with an end: what its tool gave; the id of its task, if its client knows that."""
 
@@ -53,24 +57,27 @@ class Caller:
 
     async def as_task(self, n: int, tool: str) -> Ended:
         """Call with the tasks extension: the call is polled, and its question answered."""
-        capabilities = {"elicitation": {}, **TASKS}
-        handle = await self._once(_called(n, tool, self._seconds(), capabilities))
+        handle = await self.begin(n, tool, self._seconds())
         seen = [handle]
         asked = False
         while (last := seen[-1])["status"] not in ENDS:
             if last["status"] == "input_required":
                 assert not asked, f"call {n} is asked again: {seen}"
-                update = {"taskId": handle["taskId"], "inputResponses": _answers(n, last)}
-                await self.anywhere(_modern("tasks/update", update, capabilities))
+                await self.answer(n, last)
                 asked = True
             await self._think()
             seen.append(await self.task(handle["taskId"]))
-        _check_order(seen)
+        check_order(seen)
         return Ended(n, tool, last.get("result", {}).get("structuredContent"), last["taskId"], last)
 
     async def begin(self, n: int, tool: str, seconds: float = 0) -> Message:
         """Call with the tasks extension, and return the handle."""
         return await self._once(_called(n, tool, seconds, {"elicitation": {}, **TASKS}))
+
+    async def answer(self, n: int, task: Message) -> None:
+        """Answer what the task of call *n* asks."""
+        update = {"taskId": task["taskId"], "inputResponses": _answers(n, task)}
+        await self.anywhere(_modern("tasks/update", update, TASKS))
 
     async def end(self, id: str) -> Message:
         """Return how a task stands when it is over."""
@@ -242,9 +249,9 @@ def _last(response: httpx.Response) -> Message:
 
 
 def _result(answer: Message) -> Message:
-    assert "result" in answer, answer
+    if "error" in answer or answer["result"].get("isError"):
+        raise Refused(answer)
     result: Message = answer["result"]
-    assert not result.get("isError"), result
     return result
 
 
@@ -284,7 +291,7 @@ def _answers(n: int, asking: Message) -> Message:
     return {name: {"action": "accept", "content": {"n": n}}}
 
 
-def _check_order(seen: list[Message]) -> None:
+def check_order(seen: list[Message]) -> None:
     """Check that a task never went back: it works, asks, works, and ends."""
     statuses = [each["status"] for each in seen]
     changes = [now for before, now in zip([None, *statuses], statuses, strict=False) if now != before]
@@ -292,3 +299,12 @@ def _check_order(seen: list[Message]) -> None:
     assert changes in (whole, whole[:2] + whole[3:], whole[:1] + whole[3:]), changes
     updates = [each["lastUpdatedAt"] for each in seen]
     assert updates == sorted(updates), f"an older state was told after a newer one: {updates}"
+
+
+def is_end(n: int, tool: str, value: dict[str, Any]) -> bool:
+    """Whether it may be the result of call *n*, and of nothing else."""
+    if "lost" in value:
+        return tool == "fail" and value == {"lost": value["lost"], "argument": n}
+    first, second = {"n": n, "step": "first"}, {"n": n, "step": "second"}
+    rest = {"assigned": n, "answered": n, "argument": n}
+    return value == {**rest, "first": first, "second": second}

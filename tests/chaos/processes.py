@@ -46,7 +46,7 @@ class Place:
         """Start it, and return when it is up."""
         with self._said.open("ab") as said:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, *self._command, cwd=ROOT, env=self._environment, stderr=said
+                *self._command, cwd=ROOT, env=self._environment, stderr=said
             )
         life = Life(process)
         self.lives.append(life)
@@ -77,15 +77,19 @@ class Place:
 class Server(Place):
     """uvicorn on a loopback port that stays its own while it is down."""
 
-    def __init__(self, name: str, environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, name: str, before: Sequence[str], environment: Mapping[str, str], folder: Path
+    ) -> None:
         # Bound, and never listening: nobody else is given the port, and uvicorn may have it.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._reserved.bind(("127.0.0.1", 0))
         self._port = self._reserved.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}/"
-        command = ["-m", "uvicorn", "tests.chaos.app:app", "--port", str(self._port)]
-        super().__init__(name, [*command, "--log-level", "warning"], environment, folder)
+        command = [sys.executable, "-m", "uvicorn", "tests.chaos.app:app", "--port", str(self._port)]
+        super().__init__(
+            name, [*before, *command, "--log-level", "warning"], environment, folder
+        )
 
     async def _up(self, life: Life) -> None:
         while True:
@@ -102,19 +106,28 @@ class Server(Place):
 
 
 class Fleet:
-    """Servers and workers over one store."""
+    """Servers and workers over one store, the file *store*; in *folder* is what they note and log.
+
+    queues: those whose jobs the servers work on. before: what the command of a server follows.
+    """
 
     def __init__(
-        self, folder: Path, *, servers: int, workers: int, queues: str = "default"
+        self,
+        folder: Path,
+        *,
+        servers: int,
+        workers: int,
+        store: Path | None = None,
+        queues: str = "default",
+        before: Sequence[str] = (),
     ) -> None:
+        self.store = store or folder / "store.db"
         self._folder = folder
-        environment = {"CHAOS": str(folder)}
-        serving = {**environment, "CHAOS_QUEUES": queues}
-        self.servers = [Server(f"server {n}", serving, folder) for n in range(servers)]
-        command = ["-m", "tests.chaos.worker"]
-        self.workers = [
-            Place(f"worker {n}", command, environment, folder) for n in range(workers)
-        ]
+        works = {"CHAOS": str(folder), "CHAOS_STORE": str(self.store)}
+        serves = {**works, "CHAOS_QUEUES": queues}
+        self.servers = [Server(f"server {n}", before, serves, folder) for n in range(servers)]
+        command = [sys.executable, "-m", "tests.chaos.worker"]
+        self.workers = [Place(f"worker {n}", command, works, folder) for n in range(workers)]
 
     @property
     def places(self) -> list[Place]:
@@ -126,14 +139,19 @@ class Fleet:
         """The servers that serve."""
         return [each for each in self.servers if each.life is not None]
 
-    async def begun(self, count: int) -> list[Place]:
-        """Wait until so many attempts at jobs have begun; return whose they are, in order."""
-        file = self._folder / "begun"
-        async with asyncio.timeout(START):
-            while not file.exists() or len(lines := file.read_text().splitlines()) < count:
-                await asyncio.sleep(0.02)
+    def notes(self) -> list[tuple[int, str, int]]:
+        """Return what was noted: of which call, what, by the process with which id."""
+        file = self._folder / "noted"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [(int(n), what, int(pid)) for n, what, pid in (line.split(":") for line in lines)]
+
+    async def noted(self, what: str, count: int = 1) -> list[Place]:
+        """Wait until *what* was noted so often; return where, in order."""
         places = {life.pid: place for place in self.places for life in place.lives}
-        return [places[int(line.split()[-1])] for line in lines]
+        async with asyncio.timeout(START):
+            while len(pids := [pid for _, each, pid in self.notes() if each == what]) < count:
+                await asyncio.sleep(0.02)
+        return [places[pid] for pid in pids]
 
     @property
     def killed(self) -> set[int]:
@@ -146,11 +164,8 @@ class Fleet:
 
 
 @asynccontextmanager
-async def running(
-    folder: Path, *, servers: int, workers: int, queues: str = "default"
-) -> AsyncIterator[Fleet]:
-    """Give a fleet that is up, and leave nothing of it; *queues* are those its servers work on."""
-    fleet = Fleet(folder, servers=servers, workers=workers, queues=queues)
+async def running(fleet: Fleet) -> AsyncIterator[Fleet]:
+    """Have all of *fleet* up, and leave nothing of it."""
     try:
         # The first makes the file.
         await fleet.places[0].start()

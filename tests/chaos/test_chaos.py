@@ -7,7 +7,6 @@ from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import httpx
 import msgspec
@@ -15,7 +14,7 @@ import pytest
 
 from genmcp.core.task import Task
 from genmcp.mux.kept_call import KeptCall
-from tests.chaos.callers import Caller, Ended, Torn
+from tests.chaos.callers import Caller, Ended, Torn, is_end
 from tests.chaos.processes import Fleet, Place, running
 
 CALLS = 200
@@ -47,7 +46,7 @@ async def test_calls_end_right_while_processes_are_killed(tmp_path: Path) -> Non
     """Every call ends as it should, whoever was killed while it went on."""
     seed = int(os.environ.get("CHAOS_SEED") or int.from_bytes(os.urandom(4)))
     random = Random(seed)
-    async with running(tmp_path, servers=3, workers=2) as fleet:
+    async with running(Fleet(tmp_path, servers=3, workers=2)) as fleet:
         try:
             # A connection that is kept for later breaks when its process does, and tells too late.
             limits = httpx.Limits(max_keepalive_connections=0)
@@ -56,8 +55,8 @@ async def test_calls_end_right_while_processes_are_killed(tmp_path: Path) -> Non
                 ended, torn = await raged(fleet, http, random)
                 for each in ended:
                     await check_end(fleet, caller, each)
-                check_jobs(fleet, tmp_path, ended)
-                await check_store(tmp_path, caller, torn)
+                check_jobs(fleet, ended)
+                await check_store(fleet.store, caller, torn)
         except BaseException as error:
             error.add_note(f"CHAOS_SEED={seed}\n{fleet.said()}")
             raise
@@ -115,21 +114,11 @@ async def check_end(fleet: Fleet, caller: Caller, ended: Ended) -> None:
         assert ended.last == await caller.at(server, str(ended.task))
 
 
-def is_end(n: int, tool: str, value: dict[str, Any]) -> bool:
-    """Whether it may be the result of call *n*, and of nothing else."""
-    if "lost" in value:
-        return tool == "fail" and value == {"lost": value["lost"], "argument": n}
-    first, second = {"n": n, "step": "first"}, {"n": n, "step": "second"}
-    rest = {"assigned": n, "answered": n, "argument": n}
-    return value == {**rest, "first": first, "second": second}
-
-
-def check_jobs(fleet: Fleet, folder: Path, ended: list[Ended]) -> None:
+def check_jobs(fleet: Fleet, ended: list[Ended]) -> None:
     """Check that only what a killed process had begun was lost, and no lost work ran again."""
     began: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for line in (folder / "begun").read_text().splitlines():
-        n, step, pid = line.split()
-        began[int(n), step].append(int(pid))
+    for n, step, pid in fleet.notes():
+        began[n, step].append(pid)
     for each in ended:
         if each.tool == "fail":
             for step in ("first", "second"):
@@ -139,18 +128,18 @@ def check_jobs(fleet: Fleet, folder: Path, ended: list[Ended]) -> None:
             assert not alive, f"{each} is lost, and {alive} live"
 
 
-async def check_store(folder: Path, caller: Caller, torn: int) -> None:
+async def check_store(store: Path, caller: Caller, torn: int) -> None:
     """Check that all that is kept ends, but for questions whose client has lost its connection.
 
     A process may die when it has written a task, and before an engine has heard of that. Its
     client was told of none, and whoever is told asks for it: then it goes on.
     """
-    waiting = await settled(folder)
+    waiting = await settled(store)
     assert len(waiting) <= torn, f"tasks are left without an end: {waiting}"
     for task in waiting:
         await caller.task(task.id)
-    assert not (left := await settled(folder)), f"tasks are left without an end: {left}"
-    tasks = kept(folder)
+    assert not (left := await settled(store)), f"tasks are left without an end: {left}"
+    tasks = kept(store)
     asking = [task for task, _ in tasks if not task.over]
     assert len(asking) <= torn, asking
     for task, n in tasks:
@@ -159,27 +148,27 @@ async def check_store(folder: Path, caller: Caller, torn: int) -> None:
             assert is_end(n, task.tool, msgspec.json.decode(task.result)["structuredContent"]), task
 
 
-async def settled(folder: Path) -> list[Task]:
+async def settled(store: Path) -> list[Task]:
     """Return the tasks that do not go on by themselves, when there are no others."""
     quiet = 0
     async with asyncio.timeout(SETTLE):
         while quiet < 5:  # one that is just written is submitted a moment later
-            working = [task for task, _ in kept(folder) if task.status == "working"]
-            carried = deliveries(folder)
+            working = [task for task, _ in kept(store) if task.status == "working"]
+            carried = deliveries(store)
             quiet = 0 if any(task.id in carried for task in working) else quiet + 1
             await asyncio.sleep(0.1)
     return working
 
 
-def deliveries(folder: Path) -> set[str]:
+def deliveries(store: Path) -> set[str]:
     """Return the tasks with a step on its way to a worker, or in its hands."""
-    with closing(opened(folder)) as connection:
+    with closing(opened(store)) as connection:
         return {id.partition(":")[0] for (id,) in connection.execute("SELECT id FROM deliveries")}
 
 
-def kept(folder: Path) -> list[tuple[Task, int]]:
+def kept(store: Path) -> list[tuple[Task, int]]:
     """Return the tasks in the store, each with the number in its request."""
-    with closing(opened(folder)) as connection:
+    with closing(opened(store)) as connection:
         rows = dict(connection.execute("SELECT key, value FROM records WHERE key LIKE 'task:%'"))
     return [
         (Task.unpack(value), number(rows[f"{key}:call"]))
@@ -188,8 +177,8 @@ def kept(folder: Path) -> list[tuple[Task, int]]:
     ]
 
 
-def opened(folder: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{folder / 'store.db'}?mode=ro", uri=True)
+def opened(store: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{store}?mode=ro", uri=True)
 
 
 def number(call: bytes) -> int:

@@ -14,8 +14,10 @@ from genmcp import (
     Endpoint,
     JobOptions,
     Limits,
+    McpError,
     MemoryStore,
     Mux,
+    Resource,
     Run,
     SQLiteStore,
     Storage,
@@ -28,8 +30,9 @@ from genmcp import (
     prompt,
     result,
 )
-from genmcp.errors import Unavailable
-from genmcp.stores.store import Op, Put
+from genmcp.errors import Conflict, Unavailable
+from genmcp.mux.idempotency import Claim
+from genmcp.stores.store import Append, Delete, Op, Put
 from tests.asgi import ALL, MODERN, PATIENCE, TASKS, Client, Connection, until
 
 KEY = "io.genmcp/idempotencyKey"
@@ -341,9 +344,6 @@ async def test_promoted_call_that_raises_frees_the_key() -> None:
     """Its client reads of it in the task, and may try again."""
     go = asyncio.Event()
 
-    def raises() -> None:
-        raise ToolError("no")
-
     class Raises(Counts):
         async def call(self, request: Any, channel: Any) -> Any:
             self.calls += 1
@@ -415,6 +415,27 @@ async def test_call_that_follows_one_that_is_cancelled_runs() -> None:
             await two.over()
 
     assert "done worked of 2" == said(two)
+    await app.mux.aclose()
+
+
+async def test_call_that_follows_one_that_fails_is_told() -> None:
+    """The error is that of both; whoever calls later tries again."""
+
+    class Fails(Counts):
+        async def continue_(self, tag: str, outcome: Any, channel: Any) -> Any:
+            raise McpError("no", code=-32000 - self.calls)
+
+    app = serving(Fails(lambda: Continue("done", work.job())))
+    first, second = await begin(app), await begin(app)
+    async with first.open(keyed(first)) as one:
+        await until(lambda: working.calls == 1)
+        async with second.open(keyed(second)) as two:
+            await held(app, 2)
+            working.go.set()
+            await asyncio.gather(one.over(), two.over())
+    later = await first.send(keyed(first))
+
+    assert [-32001, -32001, -32002] == [x.json["error"]["code"] for x in (one, two, later)]
     await app.mux.aclose()
 
 
@@ -539,3 +560,115 @@ async def test_store_that_fails_costs_the_key_and_not_the_call(
 
     assert "call 1" == await call(client)
     assert "is not kept: the disk is full" in caplog.text
+
+
+async def claimed(store: Store) -> Claim:
+    claim = Claim(store, "k", ttl=60.0, lease=30.0)
+    assert await claim.begin(b"", expect=0)
+    return claim
+
+
+async def test_call_that_is_over_does_not_become_a_task() -> None:
+    """What is about to be written then is forgotten again: the answer counts."""
+    claim = await claimed(store := MemoryStore())
+    await claim.keep(result("done"))
+    kept = await store.get("k")
+    await claim.becomes("t")
+    await claim.rest()
+
+    assert kept == await store.get("k")
+
+
+@pytest.mark.parametrize("how", ["gone", "replaced"])
+async def test_call_whose_key_was_taken_becomes_no_task(how: str) -> None:
+    """Another one runs by now: a second job would be one too many."""
+    claim = await claimed(store := MemoryStore())
+    await store.apply(Delete("k") if how == "gone" else Put("k", b"another"))
+
+    with pytest.raises(Conflict):
+        await claim.becomes("t")
+    await claim.free()
+    await claim.keep(result("done"))
+
+    entry = await store.get("k")
+    assert (None if how == "gone" else b"another") == (entry and entry.value)
+
+
+async def test_key_that_is_taken_while_it_is_written_is_let_be() -> None:
+    """Between a look and the write that goes with it, too."""
+
+    class Taken(MemoryStore):
+        async def apply(self, *ops: Op) -> None:
+            if len(ops) > 1:
+                raise Conflict
+            await super().apply(*ops)
+
+    claim = await claimed(store := Taken())
+    mine = await store.get("k")
+    await claim.keep(result("done"))
+    await claim.rest()
+
+    assert mine == await store.get("k")
+
+
+async def test_key_that_is_gone_is_renewed_no_more() -> None:
+    """A process that was frozen does not take it back."""
+
+    class Gone(MemoryStore):
+        async def touch(self, key: str, ttl: float) -> bool:
+            return False
+
+    claim = Claim(Gone(), "k", ttl=60.0, lease=0.03)
+    assert await claim.begin(b"", expect=0)
+    await until(lambda: claim._renewing is not None and claim._renewing.done(), pause=0.01)
+
+
+async def test_news_that_were_dropped_are_no_reason_to_wait() -> None:
+    """Whoever is too slow for the log looks at the record again."""
+    app = serving(Counts())
+    idempotency, store = app.mux.long.idempotency, app.mux.store
+    await store.apply(Append("k", b"", ttl=60.0, keep=1))
+    seen = await idempotency._news("k", None, PATIENCE)
+    for _ in range(2):
+        await store.apply(Append("k", b"", ttl=60.0, keep=1))
+
+    assert None is await idempotency._news("k", seen, PATIENCE)
+
+
+async def test_resource_with_a_key_that_fails_later_is_no_matter() -> None:
+    """Where a read goes on after its job there is nothing to free."""
+
+    class Reads(Resource):
+        name = "reads"
+        uri = "note://today"
+
+        async def read(self, key: Any, channel: Any) -> Any:
+            return Continue("done", work.job())
+
+        async def continue_(self, tag: str, outcome: Any, channel: Any) -> Any:
+            raise McpError("no", code=-32001)
+
+    working.go.set()
+    mux = Mux(Suite(name="test", version="1", resources=[Reads]))
+    client = Client(Endpoint(mux))
+    read = client.request("resources/read", {"uri": "note://today"}, **{KEY: "k"})
+    answer = await client.send(read)
+
+    assert -32001 == answer.json["error"]["code"]
+    await mux.aclose()
+
+
+async def test_key_that_is_taken_meanwhile_is_looked_at_again() -> None:
+    """Of two that find it free, one writes it; the other one gives that answer."""
+
+    class Late(MemoryStore):
+        async def apply(self, *ops: Op) -> None:
+            if (op := ops[0]) and isinstance(op, Put) and op.expect == 0:
+                await asyncio.sleep(0)  # the other one looks meanwhile
+            await super().apply(*ops)
+
+    app = serving(tool := Counts(), store=Late())
+    clients = [await begin(app) for _ in range(2)]
+
+    assert ["call 1", "call 1"] == await asyncio.gather(*map(call, clients))
+    assert 1 == tool.calls
