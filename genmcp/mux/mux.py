@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
@@ -22,18 +22,17 @@ from genmcp.continuation import Continue
 from genmcp.core.failures import is_expected, outcome_of, status_of
 from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Seal
-from genmcp.core.server_dispatch import discovered
 from genmcp.core.session import Session
 from genmcp.core.subscription import honoured
-from genmcp.core.task import Parked
+from genmcp.core.task import Parked, Ref
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
     McpError,
     Overloaded,
-    ResourceNotFound,
     ToolError,
 )
+from genmcp.jobs.foreign import Snapshot
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.calls import Calls
 from genmcp.mux.cursors import Cursors
@@ -41,6 +40,7 @@ from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
 from genmcp.mux.long_calls import LongCalls
 from genmcp.mux.occupancy import Occupancy
+from genmcp.mux.own_methods import LISTEN, SUBSCRIBING, OwnMethods
 from genmcp.mux.peers import Peers
 from genmcp.mux.replay import Replay
 from genmcp.mux.sessions import Sessions
@@ -49,9 +49,7 @@ from genmcp.mux.subscriptions import Subscriptions
 from genmcp.mux.task_methods import TaskMethods
 from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads
-from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.result import PaginatedResult, Result
-from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
 from genmcp.protocol.subscriptions import SubscriptionFilter
 from genmcp.server import Server
 from genmcp.stores.store import Store
@@ -64,18 +62,12 @@ logger = logging.getLogger("genmcp")
 
 SECRET_VARIABLE: Final = "GENMCP_SECRET"
 
-LISTEN: Final = "subscriptions/listen"
-"""The method whose answer is a stream: a transport serves it, for as long as both sides want."""
-_SUBSCRIBING: Final = ("resources/subscribe", "resources/unsubscribe")
-
 _LISTS: Final = frozenset(
     {"tools/list", "resources/list", "resources/templates/list", "prompts/list"}
 )
-AT_ONCE: Final = _LISTS | {"server/discover", "ping", "logging/setLevel", *_SUBSCRIBING}
+AT_ONCE: Final = _LISTS | {"server/discover", "ping", "logging/setLevel", *SUBSCRIBING}
 """Methods that are answered when all places of calls are taken: as a rule they wait for nothing."""
 
-
-_TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -158,25 +150,14 @@ class Mux:
         self.threads = Threads(bounds.threads, bounds.waiting)
         self.long = LongCalls(self, engine, storage, seal, audience)
         self.task_methods = TaskMethods(self.long, self.encoder, most=bounds.subscriptions)
+        self._own = OwnMethods(server, self.sessions, self.listeners, self.task_methods)
+        self.offers = self._own.offers
         self.observers = Observers(telemetry)
         if self.observers:  # decided here, once: who gives none pays nothing
             self.answer = self._observed  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"
-
-    def offers(self, method: str) -> bool:
-        """Return whether *method* is answered, by the mux itself or by its server."""
-        if method == "logging/setLevel":
-            return self.server.capabilities.logging is not None
-        if method == LISTEN:
-            return self.server.announcer is not None
-        if method in _TASKS:
-            return TASKS in (self.server.capabilities.extensions or ())
-        if method in _SUBSCRIBING:
-            resources = self.server.capabilities.resources
-            return resources is not None and bool(resources.subscribe)
-        return method in _OWN or method in self.server.methods
 
     async def end_session(self, session: Session) -> None:
         """End *session*: its calls are cancelled, its streams end, its id is worth nothing."""
@@ -246,10 +227,8 @@ class Mux:
 
     async def _unrouted(self, request: Request, channel: Channel) -> Result | Continue:
         method = request.method
-        if method in _OWN:
-            return await _OWN[method](self, request, channel)
-        if method in _TASKS:
-            return await self.task_methods.answer(request, channel)
+        if method in self._own:
+            return await self._own.answer(request, channel)
         if method in _LISTS:
             cursor = request.params.cursor  # type: ignore[attr-defined]  # a list's params
             if cursor is not None:
@@ -280,11 +259,7 @@ class Mux:
                 f"A stream is subscribed to at most {most} resources (limit: subscriptions)",
                 status=429,
             )
-        return honoured(wanted, self.server.capabilities, partial(self._has, principal))
-
-    def _has(self, principal: str | None, uri: str) -> bool:
-        route = self.find("resources/read", uri)
-        return route is not None and route.is_visible(principal)
+        return honoured(wanted, self.server.capabilities, partial(self._own.has, principal))
 
     def outcome(self, request: Request, error: BaseException) -> Result | McpError:
         """Return what a call that has ended with *error* comes to."""
@@ -311,26 +286,15 @@ class Mux:
             told = InternalError(f"Internal error (reference {reference})", reference=reference)
             return self.refusal(request, told, fault)
 
-    async def _discover(self, request: Request, channel: Channel) -> Result:
-        return discovered(self.server.capabilities, self.server.instructions)
+    async def settle(self, ref: Ref, snapshot: Snapshot) -> None:
+        """Tell that somebody else's job is over: from a hook of its queue, or a webhook.
 
-    async def _ping(self, request: Request, channel: Channel) -> Result:
-        return Result()
+        Whichever comes first counts, this or what `Foreign.watch` gives.
 
-    async def _set_level(self, request: Request, channel: Channel) -> Result:
-        assert isinstance(request.params, SetLevelRequestParams)
-        if request.session is not None:
-            await self.sessions.set_level(request.session, request.params.level)
-        return Result()
-
-    async def _subscribe(self, request: Request, channel: Channel) -> Result:
-        uri: str = request.params.uri  # type: ignore[attr-defined]  # that of either method
-        wanted = request.method == "resources/subscribe"
-        if wanted and not self._has(channel.principal, uri):
-            raise ResourceNotFound(uri)
-        if request.session is not None:
-            await self.listeners.subscribe(request.session, uri, wanted=wanted)
-        return Result()
+        Raises:
+            ValueError: *snapshot* says that it is not over.
+        """
+        await self.long.jobs.settle(ref, snapshot)
 
     async def aclose(self) -> None:
         """Let go of threads and store, once the endpoints have let go of their calls.
@@ -343,15 +307,6 @@ class Mux:
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()
-
-
-_OWN: Final[Mapping[str, Callable[[Mux, Request, Channel], Coroutine[Any, Any, Result]]]] = {
-    "server/discover": Mux._discover,
-    "ping": Mux._ping,
-    "logging/setLevel": Mux._set_level,
-    "resources/subscribe": Mux._subscribe,
-    "resources/unsubscribe": Mux._subscribe,
-}
 
 
 def _secret(
