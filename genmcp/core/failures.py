@@ -12,6 +12,7 @@ from genmcp.errors import (
     McpError,
     MissingCapability,
     Overloaded,
+    StoreError,
     ToolError,
     Unable,
 )
@@ -56,6 +57,9 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
         return MissingCapability(error.capabilities)
     if isinstance(error, ToolError | Unable):
         return _failed(str(error)) if call else InternalError(str(error))
+    if isinstance(error, StoreError):
+        # It is no fault of the tool: the store is full, say, and will not be for ever.
+        return Overloaded(f"The server cannot keep what this needs now (reference {reference})")
     if call and not isinstance(error, ContractError):
         return _failed(f"The tool failed unexpectedly (reference {reference}).")
     return InternalError(f"Internal error (reference {reference})", reference=reference)

@@ -1,14 +1,25 @@
-"""How work ended, packed for a record; what went wrong unexpectedly goes to the log."""
+"""How work ended; what went wrong unexpectedly goes to the log."""
 
+import asyncio
 import logging
+from concurrent import futures
 from secrets import token_hex
 from typing import Any
 
 from genmcp.core.failures import is_expected
 from genmcp.core.outcome import Done, Failed, pack
-from genmcp.errors import ContractError, McpError, Raised, ToolError
+from genmcp.errors import (
+    Cancelled,
+    ContractError,
+    Failure,
+    InternalError,
+    McpError,
+    Raised,
+    TimedOut,
+    ToolError,
+)
 
-__all__ = ["done", "raised"]
+__all__ = ["done", "failure_of", "raised"]
 
 logger = logging.getLogger("genmcp")
 
@@ -25,15 +36,31 @@ def done(work: str, value: Any) -> bytes:
         raise ContractError(f"{work} gave what is not JSON: {error}") from error
 
 
-def raised(work: str, error: BaseException) -> bytes:
-    """Return the outcome of *work* that raised *error*.
+def failure_of(work: str, error: BaseException) -> Failure:
+    """Return why *work* brought nothing that has raised *error*.
 
-    Its text is shown only if it was raised to be shown; for any other the log has it.
+    Its text is shown only if it was raised to be shown; for any other the log has it, under the
+    reference that the failure has.
     """
-    reference = token_hex(6)
-    if is_expected(error):
-        logger.info("%s failed [%s]: %s", work, reference, error)
+    if isinstance(error, Failure):
+        return error
+    failure: Failure
+    if isinstance(error, asyncio.CancelledError | futures.CancelledError):
+        failure = Cancelled()
+    elif isinstance(error, TimeoutError):
+        failure = TimedOut()
     else:
-        logger.error("%s failed [%s]", work, reference, exc_info=error)
-    shown = str(error) if isinstance(error, ToolError | McpError) else None
-    return pack(Failed(Raised(reference, type(error).__name__, shown)))
+        reference = token_hex(6)
+        if isinstance(error, Exception) and is_expected(error):
+            logger.info("%s failed [%s]: %s", work, reference, error)
+        else:
+            logger.error("%s failed [%s]", work, reference, exc_info=error)
+        shown = isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
+        failure = Raised(reference, type(error).__name__, str(error) if shown else None)
+    failure.__cause__ = error
+    return failure
+
+
+def raised(work: str, error: BaseException) -> bytes:
+    """Return the outcome of *work* that raised *error*, packed."""
+    return pack(Failed(failure_of(work, error)))

@@ -1,29 +1,18 @@
 """Awaitables that calls wait for in this process, and how each wait ends."""
 
 import asyncio
-import logging
-import secrets
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any, TypeAlias
 from weakref import ref
 
 from genmcp.core.outcome import Done, Failed, Outcome
-from genmcp.errors import (
-    Cancelled,
-    ContractError,
-    Failure,
-    InternalError,
-    Lost,
-    McpError,
-    Raised,
-    TimedOut,
-    ToolError,
-)
+from genmcp.errors import ContractError, Lost
+from genmcp.jobs.outcomes import failure_of
 
-__all__ = ["Awaitables", "failed", "is_cancelled"]
+__all__ = ["Awaitables", "is_cancelled"]
 
-logger = logging.getLogger("genmcp")
+_WORK = "what a call waited for"
 
 AnyFuture: TypeAlias = asyncio.Future[Any] | futures.Future[Any]
 
@@ -61,7 +50,7 @@ class Awaitables:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            return failed(error)
+            return Failed(failure_of(_WORK, error))
 
     def _wait_for(self, on: AnyFuture) -> "_Wait":
         known = self._pending.get(id(on))
@@ -113,27 +102,6 @@ class _Wait:
             self.over.set_result(outcome(of))
 
 
-def failed(error: BaseException) -> Failed:
-    """Return the outcome of work that has raised *error*.
-
-    What was not raised to be shown is in the log, under the reference that the outcome has.
-    """
-    if isinstance(error, Failure):
-        return Failed(error)
-    failure: Failure
-    if isinstance(error, asyncio.CancelledError | futures.CancelledError):
-        failure = Cancelled()
-    elif isinstance(error, TimeoutError):
-        failure = TimedOut()
-    else:
-        shown = isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
-        failure = Raised(secrets.token_hex(6), type(error).__name__, str(error) if shown else None)
-        if not shown:
-            logger.error("what a call waited for failed [%s]", failure.reference, exc_info=error)
-    failure.__cause__ = error
-    return Failed(failure)
-
-
 def is_cancelled() -> bool:
     """Whether somebody asked for the CancelledError that was just caught.
 
@@ -148,4 +116,4 @@ def _outcome_of(future: Any) -> Outcome:
     try:
         return Done(future.result())
     except BaseException as error:  # it was not raised here
-        return failed(error)
+        return Failed(failure_of(_WORK, error))

@@ -263,7 +263,8 @@ def shown(task: Task) -> dict[str, Any]:
         "last_updated_at": _at(task.updated),
         "ttl_ms": None if kept is None else ceil(kept * 1000),
         "poll_interval_ms": ceil(task.poll * 1000),
-        "status_message": task.message,
+        # What the work said last is neither what is asked nor what came of it.
+        "status_message": task.message if task.status == "working" else None,
     }
 
 
