@@ -176,8 +176,8 @@ class Held:
 
     async def hand_out(self, request: Request, answer: Answer) -> None:
         """Send what answers *request* while its hook runs on; its client may leave then."""
-        self.hooks.hand_out(request)
         self.take(request, answer)
+        self.hooks.hand_out(request)
         if self._exchange.closed:
             if self._watch is not None:
                 self._watch.cancel()
@@ -185,7 +185,7 @@ class Held:
 
     def take(self, request: Request, answer: Answer) -> None:
         """Take in what answers *request*."""
-        if self.closed:
+        if self.closed or request in self.hooks.handed_out:
             return
         self._newest.finish(request)
         if answer.headers and not self._exchange.batch:

@@ -20,15 +20,19 @@ def tool_of(request: Request) -> str | None:
 
 
 class Hooks:
-    """The hooks of *response*, by their requests."""
+    """The hooks of *response*, by their requests.
 
-    __slots__ = ("_hooks", "_promotions", "_response", "_visit")
+    handed_out: the requests whose clients have a handle, and get no other answer.
+    """
+
+    __slots__ = ("_hooks", "_promotions", "_response", "_visit", "handed_out")
 
     def __init__(self, visit: Visit, response: Response) -> None:
         self._visit = visit
         self._response = response
         self._hooks: dict[Request, Hook] = {}
         self._promotions: Sequence[asyncio.Task[None]] = ()
+        self.handed_out: Sequence[Request] = ()
 
     def __contains__(self, request: Request) -> bool:
         return request in self._hooks
@@ -62,6 +66,7 @@ class Hooks:
 
     def hand_out(self, request: Request) -> None:
         """Take in that the client has a handle: its request is over for it."""
+        self.handed_out = [*self.handed_out, request]
         self._forget(request, self._hooks[request])
 
     def _forget(self, request: Request, hook: Hook) -> None:

@@ -340,6 +340,35 @@ def test_worker_says_what_is_wrong(
     assert why in " ".join(capsys.readouterr().err.split())
 
 
+ENDS_ITSELF = f"""
+import os, signal, threading
+from genmcp import *
+free = threading.Event()
+mux = Mux(Suite(name="shop", version="1"), store="sqlite:///shop.db", secret={SECRET!r})
+async def app(scope, receive, send):
+    await receive()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await send({{"type": "lifespan.startup.complete"}})
+    await receive()
+    threading.Thread(target=free.wait).start()
+    await send({{"type": "lifespan.shutdown.complete"}})
+"""
+
+
+def test_worker_that_was_told_to_stop_returns(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal that comes while the application starts counts; a thread that goes on is left."""
+    (folder / "itself.py").write_text(ENDS_ITSELF)
+    left: list[int] = []
+    monkeypatch.setattr("genmcp.cli.command.os._exit", left.append)
+
+    main(["worker", "itself:mux", "--lifespan", "itself:app", "--concurrency", "2"])
+    load("itself:free").set()
+
+    assert [0] == left
+
+
 def test_worker_shows_where_a_module_fails(folder: Path) -> None:
     """What its own imports lack is told as it is, and not as if the module were not there."""
     (folder / "lacking.py").write_text("import no_such_module_anywhere")

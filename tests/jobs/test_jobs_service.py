@@ -2,23 +2,25 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from genmcp.core.outcome import Done, Failed
-from genmcp.core.task import Awaiting, Ended, Following, Ref, Running, Task, Working
+from genmcp.core.outcome import Done, Failed, Outcome
+from genmcp.core.task import Awaiting, Ended, Following, Parked, Ref, Running, Task, Working
 from genmcp.errors import Conflict, StoreError, TaskNotFound, Unavailable
 from genmcp.jobs.foreign import Foreign, Snapshot
 from genmcp.jobs.job import job
 from genmcp.jobs.local import LocalEngine
 from genmcp.jobs.progress import Progress, Reporter
+from genmcp.jobs.records import Records
 from genmcp.jobs.run import Run
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, Op, Put
-from tests.jobs.bench import BOUND, Bench, ended, made, opened, until
+from tests.jobs.bench import BOUND, Bench, as_result, ended, made, opened, until
 
 
 @pytest.fixture
@@ -358,17 +360,50 @@ async def test_progress_needs_no_writer_in_a_silence(monkeypatch: pytest.MonkeyP
     assert Progress() == await reporter.close()
 
 
-async def test_outcome_that_cannot_be_written_for_long_comes_of_another_attempt(
+async def test_outcome_that_cannot_be_written_for_long_is_written_at_last(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step is given up, and delivered again when its lease has run out."""
+    """What the job gave is kept meanwhile: it is neither lost, nor worked for again."""
     monkeypatch.setattr("genmcp.jobs.steps._PAUSES", (0, 0))
     store = Flaky()
-    store.fails["settle"] = 3
-    jobs = bench.jobs(store=store, lease=0.2)
-    await jobs.create(made(Working(reports.job())), b"")
+    store.fails["settle"] = 5
+    jobs = bench.jobs(store=store)
+    await jobs.create(made(Working(reports.job()), on_lost="fail"), b"")
 
-    assert b"2" == (await ended(jobs)).result
+    assert b"1" == (await ended(jobs)).result
+    assert 0 == store.fails["settle"]
+
+
+async def test_next_job_is_worked_on_though_the_store_fails_when_it_was_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is written, and not what comes after it: a second attempt finds it there."""
+    monkeypatch.setattr("genmcp.jobs.steps._PAUSES", (0,))
+    store = Flaky()
+
+    async def resume(task: Task, call: bytes, outcome: Outcome) -> Parked | Ended:
+        if task.step:
+            return as_result(outcome)
+        store.fails["touch"] = 1
+        return Parked(1, b"asked", Working(reports.job()))
+
+    jobs = bench.jobs(store=store, resume=resume)
+    await jobs.create(made(Working(reports.job()), ttl=60.0), b"")
+
+    task = await ended(jobs)
+    assert (b"1", 1, 0) == (task.result, task.step, store.fails["touch"])
+
+
+async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> None:
+    """What a process that died has left undone waits for the store to take it."""
+    store = Flaky()
+    records = Records(store, keep=10, clock=time.time)
+    await records.create(made(Working(reports.job())), b"")
+    store.fails["touch"] = 1
+    jobs = bench.jobs(store=store)
+
+    assert not (await jobs.get("t1", None)).over
+    assert b"1" == (await ended(jobs)).result
 
 
 async def test_process_that_stops_to_serve_by_a_defect_begins_again(

@@ -1,0 +1,318 @@
+"""`Tool.hold`: how long clients without tasks wait, and how they get the result later."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Channel,
+    ConfigurationError,
+    Continue,
+    Done,
+    Endpoint,
+    McpError,
+    Mux,
+    Run,
+    Suite,
+    Tool,
+    elicit,
+    job,
+    tool,
+)
+from genmcp.errors import Unavailable
+from tests.asgi import MODERN, PATIENCE, TASKS, Client, Connection, until
+
+VERSIONS = ["2025-11-25", MODERN]
+NAME = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+class Holds(Tool):
+    """Runs until it is told to end; its client waits for a moment."""
+
+    name = "holds"
+    hold = 0.02
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.error: Exception | None = None
+        self.saw: list[str] = []
+        self.channels: list[Channel] = []
+
+    async def call(self, request: Any, channel: Channel) -> Any:
+        self.channels.append(channel)
+        return await self.works()
+
+    async def works(self) -> Any:
+        await self.go.wait()
+        self.saw.append("ended")
+        if self.error is not None:
+            raise self.error
+        return {"said": "done"}
+
+    def on_cancel(self, channel: Channel) -> None:
+        self.saw.append("cancelled")
+
+
+@job(name="held.work")
+async def work(run: Run) -> dict[str, str]:
+    await run.progress(3, 10, "cutting")
+    found: dict[str, str] = await holding.works()
+    return found
+
+
+class HoldsForJob(Holds):
+    """Has a job done."""
+
+    async def call(self, request: Any, channel: Channel) -> Any:
+        self.channels.append(channel)
+        return Continue("done", work.job())
+
+    async def continue_(self, tag: str, outcome: Any, channel: Channel) -> Any:
+        if isinstance(outcome, Done):
+            return outcome.value
+        raise outcome.error
+
+
+holding: Holds
+
+
+def serving(tool: Holds, *more: Any, result_tool: bool = True) -> Endpoint:
+    global holding
+    holding = tool
+    suite = Suite(name="test", version="1", tools=[tool, *more], result_tool=result_tool)
+    return Endpoint(Mux(suite), principal=lambda scope: scope.get("who"))
+
+
+async def said(client: Client, name: str, **arguments: Any) -> tuple[bool, str]:
+    """Call a tool; return whether it says that it failed, and its text."""
+    return read(await client.send(client.call(name, arguments)))
+
+
+async def result_of(client: Client, id: str) -> str:
+    """Ask for the result of a call until it is there."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            failed, text = await said(client, "get_call_result", id=id)
+            if not failed:
+                return text
+            assert "has no result yet" in text
+            await asyncio.sleep(0.01)
+
+
+def read(answer: Connection) -> tuple[bool, str]:
+    result = answer.messages[-1]["result"]
+    return result.get("isError", False), result["content"][0]["text"]
+
+
+def id_in(text: str) -> str:
+    found = re.search(r"as call ([\w-]+)", text)
+    assert found is not None, text
+    return found[1]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", [Holds, HoldsForJob])
+async def test_call_that_was_held_over_is_asked_for_later(kind: type[Holds], version: str) -> None:
+    """A call that runs and one that waits for a job, on a revision of each era."""
+    app = serving(tool := kind())
+    client = await Client.begin(app, version)
+    async with client.open(client.call("holds")) as call:
+        await until(lambda: call.complete, pause=0.01)
+        failed, text = read(call)
+        assert failed
+        assert "It goes on, as call" in text
+        assert text.endswith("the tool get_call_result gets its result.")
+        failed, later = await said(client, "get_call_result", id=id_in(text))
+        assert failed
+        assert "has no result yet" in later
+        tool.go.set()
+
+    assert '{"said":"done"}' == await result_of(client, id_in(text))
+    assert ["ended"] == tool.saw
+    assert 0 == len(app.mux.held)
+    await app.mux.aclose()
+
+
+async def test_call_that_still_runs_tells_how_far_it_is() -> None:
+    """The progress of its work is in the answer."""
+    app = serving(HoldsForJob())
+    client = Client(app)
+    _, text = await said(client, "holds")
+    wanted = f"Call {id_in(text)} has no result yet: 3 of 10 done (cutting)."
+    found = ""
+    while found != wanted:
+        failed, found = await said(client, "get_call_result", id=id_in(text))
+        assert failed
+        await asyncio.sleep(0.01)
+    holding.go.set()
+    await app.mux.aclose()
+
+
+async def test_store_that_fails_keeps_its_client_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be said of a call then; its own answer comes when it is there."""
+    app = serving(tool := HoldsForJob())
+    asked: list[str] = []
+    real = app.mux.long.jobs.get
+
+    async def get(id: str, owner: str | None) -> Any:
+        asked.append(id)
+        if len(asked) > 1:  # the first to ask begins to follow it
+            raise Unavailable("the disk is gone")
+        return await real(id, owner)
+
+    monkeypatch.setattr(app.mux.long.jobs, "get", get)
+    client = Client(app)
+    async with client.open(client.call("holds")) as call:
+        await until(lambda: len(asked) > 1, pause=0.01)
+        tool.go.set()
+        await call.over()
+
+    assert (False, '{"said":"done"}') == read(call)
+    await app.mux.aclose()
+
+
+async def test_client_is_told_of_no_tool_that_is_not_there() -> None:
+    """The text says that the call goes on, and under which id."""
+    app = serving(tool := Holds(), result_tool=False)
+    client = Client(app)
+    async with client.open(client.call("holds")) as call:
+        await until(lambda: call.complete, pause=0.01)
+        assert re.search(r"as call [\w-]+\.$", read(call)[1])
+        tool.go.set()
+
+    listed = await client.send(client.request("tools/list"))
+    assert ["holds"] == [each["name"] for each in listed.json["result"]["tools"]]
+    await app.mux.aclose()
+
+
+async def test_client_with_tasks_is_not_held_over() -> None:
+    """It gets the handle, after its own time."""
+    tool = Holds()
+    tool.patience = 0.03
+    app = serving(tool)
+    client = Client(app, capabilities=TASKS)
+    async with client.open(client.call("holds")) as call:
+        await until(lambda: call.complete, pause=0.01)
+        assert "task" == call.json["result"]["resultType"]
+        tool.go.set()
+    await app.mux.aclose()
+
+
+async def test_result_is_given_to_whose_call_it_was() -> None:
+    """To everybody else there is no such call, as if the id were made up."""
+    app = serving(tool := Holds())
+    ann, bob = Client(app, who="ann"), Client(app, who="bob")
+    async with ann.open(ann.call("holds")) as call:
+        await until(lambda: call.complete, pause=0.01)
+        id = id_in(read(call)[1])
+        tool.go.set()
+
+    failed, text = await said(bob, "get_call_result", id=id)
+    assert (True, f"There is no call {id}, or its result is not kept any more.") == (failed, text)
+    assert (True, text.replace(id, "x")) == await said(bob, "get_call_result", id="x")
+    assert not (await said(ann, "get_call_result", id=id))[0]
+    await app.mux.aclose()
+
+
+async def test_call_that_came_to_nothing_says_why() -> None:
+    """An error and a cancellation are told in words that a model can read."""
+    app = serving(tool := Holds())
+    tool.error = McpError("no more wood")
+    client = Client(app)
+    ids = []
+    for cancels in (False, True):
+        tool.go.clear()
+        async with client.open(client.call("holds")) as call:
+            await until(lambda call=call: call.complete, pause=0.01)  # type: ignore[misc]
+            ids.append(id_in(read(call)[1]))
+            if cancels:
+                await app.mux.long.cancel(ids[-1], None)
+            else:
+                tool.go.set()
+
+    assert [
+        (True, f"There is no result of call {ids[0]}: no more wood"),
+        (True, f"There is no result of call {ids[1]}: The call was cancelled"),
+    ] == [await said(client, "get_call_result", id=id) for id in ids]
+    await app.mux.aclose()
+
+
+async def test_call_that_asks_when_nobody_waits_says_so() -> None:
+    """A question whose client has gone is one more reason that there is no result."""
+
+    class Asks(HoldsForJob):
+        async def continue_(self, tag: str, outcome: Any, channel: Channel) -> Any:
+            return Continue("named", elicit("Who?", NAME))
+
+    app = serving(tool := Asks())
+    client = Client(app, capabilities={"elicitation": {"form": {}}})
+    _, text = await said(client, "holds")
+    tool.go.set()
+    wanted = f"Call {id_in(text)} has no result yet: it waits for answers."
+    found = ""
+    while found != wanted:
+        await asyncio.sleep(0.01)
+        _, found = await said(client, "get_call_result", id=id_in(text))
+    await app.mux.aclose()
+
+
+async def test_result_tool_may_be_asked_from_within_a_task() -> None:
+    """Wherever the words of a hook go, it can ask for what another call came to."""
+
+    @tool
+    async def asks(id: str, channel: Channel) -> Any:
+        await channel.promote()
+        return await channel.outcome_of(id)
+
+    app = serving(Holds(), asks)
+    client = Client(app, capabilities=TASKS)
+    answer = await client.send(client.call("asks", {"id": "x"}))
+    get = client.request("tasks/get", {"taskId": answer.json["result"]["taskId"]})
+    task = (await client.send(get)).json["result"]
+
+    assert "There is no call x" in task["result"]["content"][0]["text"]
+    await app.mux.aclose()
+
+
+@pytest.mark.parametrize("kind", [Holds, HoldsForJob])
+async def test_call_of_a_batch_is_held_over_once(kind: type[Holds]) -> None:
+    """It is answered with what was said then; when it ends, the others are still waited for."""
+    go = asyncio.Event()
+
+    @tool
+    async def slow() -> str:
+        await go.wait()
+        return "slow"
+
+    app = serving(holds := kind(), slow)
+
+    def one_left() -> bool:
+        return len(app.mux.held) == 1 and bool(holds.channels)
+
+    client = await Client.begin(app, "2025-03-26")
+    batch = [client.call("holds", id=1), client.call("slow", id=2)]
+    async with client.open(batch) as call:
+        await until(lambda: any(each.promoted for each in holds.channels) or one_left(), pause=0.01)
+        holds.go.set()
+        await until(one_left, pause=0.01)
+        assert not call.complete
+        go.set()
+        await call.over()
+
+    assert {1: True, 2: False} == {
+        each["id"]: each["result"].get("isError", False) for each in call.messages
+    }
+    await app.mux.aclose()
+
+
+def test_result_tool_has_a_name_of_its_own() -> None:
+    """A tool that is called so cannot be there as well."""
+
+    @tool(name="get_call_result")
+    async def mine() -> str:
+        return "mine"
+
+    with pytest.raises(ConfigurationError, match="two tools are called 'get_call_result'"):
+        Suite(name="test", version="1", tools=[mine], result_tool=True)
