@@ -106,13 +106,19 @@ class Jobs:
     async def get(self, id: str, owner: str | None) -> Task:
         """Return a task of *owner*; what a process that died left undone is done.
 
+        If the store takes that: to be read, it need not.
+
         Raises:
             TaskNotFound: there is none, or not any more, or it is somebody else's.
         """
         task = await self._owned(id, owner)
-        if not task.over:
-            await self.start()
-        return await self._agenda.nudge(task)
+        try:
+            if not task.over:
+                await self.start()
+            return await self._agenda.nudge(task)
+        except StoreError as error:
+            logger.warning("task %s is not seen to: %s", id, error)
+            return task
 
     async def follow(
         self, id: str, owner: str | None, after: str | None = None

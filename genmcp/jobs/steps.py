@@ -107,6 +107,10 @@ class Steps:
                     await self._go_on(task)
         except OutOfTurn as refused:
             logger.debug("%s", refused)
+            # Perhaps it was kept before, and only not submitted, when the store failed.
+            now = await self._records.find(task.id)
+            if now is not None and now.delivered:
+                await self._agenda.submit(now)
         except asyncio.CancelledError:
             await self._hand_back(task)
             raise
@@ -213,14 +217,17 @@ class Steps:
         )
 
     async def _insist(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Write what took long to come by: a store that is not there for a moment costs no more."""
-        for pause in _PAUSES:
+        """Write what took long to come by, however long the store takes nothing.
+
+        It is full, say. To give up would make it look as if this process had died.
+        """
+        pauses = iter(_PAUSES)
+        while True:
             try:
                 return await write()
             except Unavailable as error:
                 logger.warning("what a task came to is written again: %s", error)
-                await asyncio.sleep(pause)
-        return await write()
+                await asyncio.sleep(next(pauses, _PAUSES[-1]))
 
     @asynccontextmanager
     async def _kept(self, task: Task) -> AsyncIterator[None]:

@@ -110,6 +110,9 @@ class Continuations:
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Parked | Failed:
         """Return what a task is to wait for; or why it cannot."""
+        if step.questions and channel.promoted and not has_tasks(channel.request):
+            # Its client got an answer that says it goes on, and knows no way to give another.
+            return Failed(Unable({"extensions": {TASKS: {}}}))
         return unable(continuation, channel) or self._tasks.parked(step.work, continuation)
 
     async def _work(self, step: Continue, continuation: Continuation, channel: Channel) -> Result:

@@ -16,6 +16,7 @@ from genmcp.core.task import Ended, Parked, Task
 from genmcp.errors import McpError, TaskNotFound
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.jobs import Jobs
+from genmcp.jobs.scoped import ScopedEngine
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.inbox import Inbox
@@ -31,6 +32,7 @@ from genmcp.protocol.result import Result
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
+from genmcp.stores.scoped import ScopedStore
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
 from genmcp.wire.encoder import Encoder
@@ -71,9 +73,10 @@ class LongCalls:
         limits, store, server = host.limits, host.store, host.server
         self.inbox = Inbox(store, audience, ttl=limits.replay, keep=limits.replay_events)
         self.asked = ServerRequests(seal, self.inbox, host.encoder, timeout=limits.question)
+        # Another mux over the same store has other tools, and other clients.
         self.jobs = Jobs(
-            store,
-            engine,
+            ScopedStore(store, audience),
+            ScopedEngine(engine, audience),
             node=self.inbox.node,
             resume=self._resume,
             foreign=storage.foreign,

@@ -199,6 +199,8 @@ class _Call:
             visit.shutdown.discard(self)
             mux.calls.discard(self.session, self._hook)
             mux.held.leave(principal=visit.principal, tool=tool)
+        if reason in (Reason.ASKED, Reason.LEFT):
+            await mux.long.abandon(channel)
         if reason is Reason.STOPPING and answer.message is None:
             answer = mux.refusal(request, Overloaded("The server is shutting down"))
         return None if reason is Reason.ASKED else answer.message

@@ -53,7 +53,7 @@ class Slow(MemoryStore):
 
     async def apply(self, *ops: Op) -> None:
         for op in ops:
-            if isinstance(op, Put) and op.key.startswith("task:"):
+            if isinstance(op, Put) and op.key.startswith("test/task:"):
                 self.writes.set()
                 await self.go.wait()
                 self.tasks.add(op.key)
@@ -115,7 +115,7 @@ async def test_promotion_writes_the_record_before_the_handle_goes_out() -> None:
 
         store.go.set()
         await until(lambda: connection.complete)
-        assert {f"task:{connection.json['result']['taskId']}"} <= store.tasks
+        assert {f"test/task:{connection.json['result']['taskId']}"} <= store.tasks
         long.go.set()
         await connection.over()
 

@@ -156,12 +156,7 @@ class Database:
             now = self._settings.clock()
             needed = [r for r in requests if r.needed is None or r.needed(connection, now)]
             if needed:
-                try:
-                    self._transact(connection, needed)
-                except sqlite3.Error as error:
-                    if not _is_full(error) or not _made_room(connection):
-                        raise
-                    self._transact(connection, needed)
+                self._transact(connection, needed)
         except Exception as error:
             if len(requests) == 1 or _is_busy(error):
                 for request in requests:
@@ -209,28 +204,7 @@ class Database:
         return error
 
 
-def _made_room(connection: Connection) -> bool:
-    """Have what was written ahead moved to its place, and be overwritten from now on.
-
-    SQLite does so after a commit ("Write-Ahead Logging", 3.2), of which there are none any more
-    where the write-ahead log itself has filled the disk.
-    """
-    try:
-        busy, ahead, _ = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-    except sqlite3.Error:
-        return False
-    return not busy and ahead > 0
-
-
-def _is_full(error: sqlite3.Error) -> bool:
-    return _code(error) == sqlite3.SQLITE_FULL
-
-
 def _is_busy(error: Exception) -> bool:
     """Whether it was another process that did not finish in time: trying again only adds to it."""
-    return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-
-
-def _code(error: Exception) -> int | None:
     code: Any = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF
+    return code is not None and code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

@@ -1,0 +1,93 @@
+"""Two muxes over one store: what one keeps is nothing to the other, unless they are one audience."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from genmcp import Channel, Continue, Done, Endpoint, Mux, Run, SQLiteStore, Suite, Tool, job
+from genmcp.core.outcome import Outcome
+from tests.asgi import PATIENCE, TASKS, Client
+
+
+@job
+async def shout(run: Run, word: str) -> str:
+    return word.upper()
+
+
+class Shout(Tool):
+    """Says a word louder, in a job."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def call(self, request: Any, channel: Channel) -> Continue:
+        return Continue("shouted", shout.job(word=self.name))
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        assert isinstance(outcome, Done)
+        return f"{outcome.value}!"
+
+
+@asynccontextmanager
+async def two(folder: Path, audience: str | None = None) -> AsyncIterator[tuple[Client, Client]]:
+    """Give a client of each of two muxes, `a` and `b`, which share a file and a secret."""
+    path = folder / "store.db"
+    muxes = [
+        Mux(
+            Suite(name=name, version="1", tools=[Shout("shout" if audience else name)]),
+            store=SQLiteStore(path),
+            secret="a secret of both of them",
+            audience=audience,
+        )
+        for name in "ab"
+    ]
+    try:
+        first, second = (Client(Endpoint(mux), capabilities=TASKS) for mux in muxes)
+        yield first, second
+    finally:
+        for mux in muxes:
+            await mux.aclose()
+
+
+async def over(client: Client, id: str) -> dict[str, Any]:
+    """Return how a task ends."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = await client.send(client.request("tasks/get", {"taskId": id}))
+            task: dict[str, Any] = answer.json["result"]
+            if task["status"] not in ("working", "input_required"):
+                return task
+            await asyncio.sleep(0.001)
+
+
+async def test_two_muxes_work_on_their_own_jobs_only(tmp_path: Path) -> None:
+    """The tools of the other are not here, so its calls could not go on here."""
+    async with two(tmp_path) as clients:
+        for round in range(5):
+            for client, name in zip(clients, "ab", strict=True):
+                begun = await client.send(client.call(name, id=round))
+                task = await over(client, begun.json["result"]["taskId"])
+                assert f"{name.upper()}!" == task["result"]["content"][0]["text"]
+
+
+async def test_two_muxes_do_not_know_each_others_tasks(tmp_path: Path) -> None:
+    """With the same secret, principal and store: another audience is somebody else."""
+    async with two(tmp_path) as (first, second):
+        begun = await first.send(first.call("a"))
+        id = begun.json["result"]["taskId"]
+        found = await second.send(second.request("tasks/get", {"taskId": id}))
+        assert (-32602, f"Unknown task: {id}") == (
+            found.json["error"]["code"],
+            found.json["error"]["message"],
+        )
+        await over(first, id)
+
+
+async def test_two_muxes_of_one_audience_are_one(tmp_path: Path) -> None:
+    """Processes of one service: either knows the task, and either may work on it."""
+    async with two(tmp_path, "service") as (first, second):
+        begun = await first.send(first.call("shout"))
+        task = await over(second, begun.json["result"]["taskId"])
+        assert "SHOUT!" == task["result"]["content"][0]["text"]
