@@ -343,7 +343,9 @@ def _request(
         if headers is not None and (
             headers.get(NAME_HEADER) != key.encode() or key.startswith("=?") or not key.isascii()
         ):
-            check_name(headers, key)  # encoded in a way that headers can carry, or wrong
+            # SEP-2663 has clients send it for a task, and lets no server ask for it; some do not.
+            if method.routed or NAME_HEADER in headers:
+                check_name(headers, key)  # encoded in a way that headers can carry, or wrong
     if method.routed:
         route = catalog.find(method.name, key)
         if route is None:

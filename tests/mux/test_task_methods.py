@@ -1,0 +1,75 @@
+"""The methods of the tasks extension, asked by hand: SEP-2663."""
+
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, Endpoint, Mux, Suite, Tool
+from tests.asgi import TASKS, Client
+
+
+class Quick(Tool):
+    """Is a task although it takes no time."""
+
+    name = "quick"
+    task = "always"
+
+    def call(self, request: Any, channel: Channel) -> str:
+        return "done"
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "tasks/get": {},
+    "tasks/update": {"inputResponses": {}},
+    "tasks/cancel": {},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_task_methods_take_a_name_header_or_none(method: str) -> None:
+    """Clients MUST send `Mcp-Name`, but some do not; another task's is a mismatch."""
+    mux = Mux(Suite(name="test", version="1", tools=[Quick]))
+    client = Client(Endpoint(mux), capabilities=TASKS)
+    try:
+        id = (await client.send(client.call("quick"))).json["result"]["taskId"]
+        asked = client.request(method, {"taskId": id, **METHODS[method]}, id=2)
+
+        without = await client.send(asked, headers={"mcp-name": None})
+        other = await client.send(asked, headers={"mcp-name": "another"})
+    finally:
+        await mux.aclose()
+
+    assert "complete" == without.json["result"]["resultType"]
+    assert (400, -32020) == (other.status, other.json["error"]["code"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_task_methods_want_the_capability_and_a_task(method: str) -> None:
+    """-32021 without the extension, -32602 for an unknown id; both say what is wanted."""
+    mux = Mux(Suite(name="test", version="1", tools=[Quick]))
+    endpoint = Endpoint(mux)
+    without, client = Client(endpoint), Client(endpoint, capabilities=TASKS)
+    params = {"taskId": "nobody's", **METHODS[method]}
+
+    refused = await without.send(without.request(method, params))
+    unknown = await client.send(client.request(method, params))
+    await mux.aclose()
+
+    assert (400, -32021) == (refused.status, refused.json["error"]["code"])
+    assert TASKS == refused.json["error"]["data"]["requiredCapabilities"]
+    assert (-32602, {"taskId": "nobody's"}) == (
+        unknown.json["error"]["code"],
+        unknown.json["error"]["data"],
+    )
+
+
+async def test_task_methods_are_not_there_before_2026() -> None:
+    """A session of 2025-11-25 that declares the extension has none (SEP-2663, compatibility)."""
+    mux = Mux(Suite(name="test", version="1", tools=[Quick]))
+    client = await Client.begin(Endpoint(mux), "2025-11-25", capabilities=TASKS)
+    answer = await client.send(client.call("quick"))
+    refused = await client.send(client.request("tasks/get", {"taskId": "x"}, id=2))
+    await mux.aclose()
+
+    assert "done" == answer.messages[-1]["result"]["content"][0]["text"]
+    assert -32601 == refused.json["error"]["code"]
