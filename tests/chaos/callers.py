@@ -7,22 +7,24 @@ of another; a call that was held is torn.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from itertools import groupby
 from random import Random
 from typing import Any, TypeAlias
 
 import httpx
 import msgspec
 
-from tests.chaos.processes import Fleet, Life, Server
+from tests.chaos.processes import PAUSE, Fleet, Life, Server, until
+
+Message: TypeAlias = dict[str, Any]
 
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
-TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+TASKS: Message = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+BOUND = 20.0  # seconds for a step of a task
 ENDS = ("completed", "failed", "cancelled")
 _ACCEPT = {"accept": "application/json, text/event-stream"}
 _CLIENT = {"name": "chaos", "version": "1"}
-
-Message: TypeAlias = dict[str, Any]
 
 
 class Torn(Exception):
@@ -79,12 +81,21 @@ class Caller:
         update = {"taskId": task["taskId"], "inputResponses": _answers(n, task)}
         await self.anywhere(_modern("tasks/update", update, TASKS))
 
-    async def end(self, id: str) -> Message:
-        """Return how a task stands when it is over."""
-        async with asyncio.timeout(20):
-            while (last := await self.task(id))["status"] not in ENDS:
-                await asyncio.sleep(0.05)
-        return last
+    async def go_on(self, n: int, task: Message) -> Message:
+        """Answer what a task asks, if it does; return how it stands when it is over."""
+        task = await self.until(task["taskId"], "input_required", *ENDS)
+        if task["status"] not in ENDS:
+            await self.answer(n, task)
+            task = await self.until(task["taskId"], *ENDS)
+        return task
+
+    async def until(self, id: str, *statuses: str) -> Message:
+        """Return how a task stands when that is one of *statuses*."""
+        async with asyncio.timeout(BOUND):
+            while True:
+                if (task := await self.task(id))["status"] in statuses:
+                    return task
+                await asyncio.sleep(PAUSE)
 
     async def by_state(self, n: int, tool: str) -> Ended:
         """Call without it: the question is a result, and the answer a request of its own."""
@@ -100,7 +111,7 @@ class Caller:
         return Ended(n, tool, result["structuredContent"])
 
     async def in_session(self, n: int, tool: str) -> Ended:
-        """Call as of 2025: the question comes on the stream, and another process gets the answer."""
+        """Call as of 2025: the question comes on the stream, another process gets the answer."""
         params = {
             "protocolVersion": LEGACY,
             "capabilities": {"elicitation": {}},
@@ -158,7 +169,7 @@ class Caller:
             try:
                 return await self._post(await self._server(but), message, headers)
             except (Down, Torn):
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(PAUSE)
 
     async def _answer(
         self, n: int, asker: Server, question: Message, headers: Mapping[str, str]
@@ -174,7 +185,8 @@ class Caller:
         self, server: Server, message: Message, headers: Mapping[str, str]
     ) -> httpx.Response:
         return await _told(
-            server, lambda: self._http.post(server.url, json=message, headers=_ACCEPT | headers)
+            server,
+            lambda: self._http.post(server.url, json=message, headers={**_ACCEPT, **headers}),
         )
 
     @asynccontextmanager
@@ -182,7 +194,7 @@ class Caller:
         self, server: Server, message: Message, headers: Mapping[str, str]
     ) -> AsyncIterator[AsyncIterator[Message]]:
         request = self._http.build_request(
-            "POST", server.url, json=message, headers=_ACCEPT | headers
+            "POST", server.url, json=message, headers={**_ACCEPT, **headers}
         )
         life = server.life
         response = await _told(server, lambda: self._http.send(request, stream=True))
@@ -193,8 +205,7 @@ class Caller:
 
     async def _server(self, but: Server | None = None) -> Server:
         """Return a server that is up, another than *but*."""
-        while not (up := [each for each in self._fleet.up if each is not but]):
-            await asyncio.sleep(0.02)
+        up = await until(lambda: [each for each in self._fleet.up if each is not but])
         return self._random.choice(up)
 
     async def _think(self) -> None:
@@ -204,10 +215,9 @@ class Caller:
         return self._random.uniform(0.05, 1.0)
 
 
-T = Any
-
-
-async def _told(server: Server, exchange: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+async def _told(
+    server: Server, exchange: Callable[[], Awaitable[httpx.Response]]
+) -> httpx.Response:
     """Return the response, or why there is none: only a process that was killed gives none.
 
     Raises:
@@ -293,8 +303,7 @@ def _answers(n: int, asking: Message) -> Message:
 
 def check_order(seen: list[Message]) -> None:
     """Check that a task never went back: it works, asks, works, and ends."""
-    statuses = [each["status"] for each in seen]
-    changes = [now for before, now in zip([None, *statuses], statuses, strict=False) if now != before]
+    changes = [status for status, _ in groupby(each["status"] for each in seen)]
     whole = ["working", "input_required", "working", changes[-1]]
     assert changes in (whole, whole[:2] + whole[3:], whole[:1] + whole[3:]), changes
     updates = [each["lastUpdatedAt"] for each in seen]

@@ -6,12 +6,24 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).parents[2]
 START = 20.0  # seconds for a process to come up on a busy machine
+PAUSE = 0.02  # seconds between two looks at what other processes do
+
+T = TypeVar("T")
+
+
+async def until(look: Callable[[], T]) -> T:
+    """Return what *look* gives as soon as that is something."""
+    while True:
+        if found := look():
+            return found
+        await asyncio.sleep(PAUSE)
 
 
 class Life:
@@ -71,7 +83,7 @@ class Place:
 
     def said(self) -> str:
         """Return what it has written to its log."""
-        return self._said.read_text()
+        return self._said.read_text() if self._said.exists() else ""
 
 
 class Server(Place):
@@ -86,10 +98,9 @@ class Server(Place):
         self._reserved.bind(("127.0.0.1", 0))
         self._port = self._reserved.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}/"
-        command = [sys.executable, "-m", "uvicorn", "tests.chaos.app:app", "--port", str(self._port)]
-        super().__init__(
-            name, [*before, *command, "--log-level", "warning"], environment, folder
-        )
+        options = ["--port", str(self._port), "--log-level", "warning"]
+        command = [*before, sys.executable, "-m", "uvicorn", "tests.chaos.app:app", *options]
+        super().__init__(name, command, environment, folder)
 
     async def _up(self, life: Life) -> None:
         while True:
@@ -98,7 +109,7 @@ class Server(Place):
                 _, writer = await asyncio.open_connection("127.0.0.1", self._port)
                 writer.close()
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(PAUSE)
 
     def close(self) -> None:
         """Let others have the port."""
@@ -126,7 +137,7 @@ class Fleet:
         works = {"CHAOS": str(folder), "CHAOS_STORE": str(self.store)}
         serves = {**works, "CHAOS_QUEUES": queues}
         self.servers = [Server(f"server {n}", before, serves, folder) for n in range(servers)]
-        command = [sys.executable, "-m", "tests.chaos.worker"]
+        command = [sys.executable, "-m", "genmcp", "worker", "tests.chaos.app:mux"]
         self.workers = [Place(f"worker {n}", command, works, folder) for n in range(workers)]
 
     @property
@@ -148,10 +159,13 @@ class Fleet:
     async def noted(self, what: str, count: int = 1) -> list[Place]:
         """Wait until *what* was noted so often; return where, in order."""
         places = {life.pid: place for place in self.places for life in place.lives}
+
+        def found() -> list[Place]:
+            noted = [places[pid] for _, each, pid in self.notes() if each == what]
+            return noted if len(noted) >= count else []
+
         async with asyncio.timeout(START):
-            while len(pids := [pid for _, each, pid in self.notes() if each == what]) < count:
-                await asyncio.sleep(0.02)
-        return [places[pid] for pid in pids]
+            return await until(found)
 
     @property
     def killed(self) -> set[int]:
@@ -165,12 +179,17 @@ class Fleet:
 
 @asynccontextmanager
 async def running(fleet: Fleet) -> AsyncIterator[Fleet]:
-    """Have all of *fleet* up, and leave nothing of it."""
+    """Have all of *fleet* up, and leave nothing of it. What fails tells what its logs say."""
     try:
         # The first makes the file.
         await fleet.places[0].start()
         await asyncio.gather(*(each.start() for each in fleet.places[1:]))
         yield fleet
+        ended = [each for each in fleet.places if each.lives[-1].process.returncode is not None]
+        assert not ended, f"ended by themselves: {ended}"
+    except BaseException as error:
+        error.add_note(fleet.said())
+        raise
     finally:
         for place in fleet.places:
             if place.lives:

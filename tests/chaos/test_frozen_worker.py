@@ -8,8 +8,8 @@ from random import Random
 import httpx
 import pytest
 
-from tests.chaos.callers import Caller
-from tests.chaos.processes import Fleet, running
+from tests.chaos.callers import BOUND, ENDS, Caller
+from tests.chaos.processes import Fleet, running, until
 
 LOOKS = 20
 
@@ -33,13 +33,13 @@ async def test_frozen_worker_overwrites_no_newer_outcome(
             _, second = await fleet.noted("held", 2)
             assert first is not second
         else:
-            await caller.end(task)
+            await caller.until(task, *ENDS)
         (tmp_path / "go").touch()
-        ended = await caller.end(task)
+        ended = await caller.until(task, *ENDS)
 
         first.send(signal.SIGCONT)
-        while first not in await fleet.noted("let go"):
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(BOUND):
+            await until(lambda: (1, "let go", first.lives[0].pid) in fleet.notes())
         # What it then does with that shows nowhere, nor should it.
         for _ in range(LOOKS):
             assert ended == await caller.task(task)

@@ -4,25 +4,24 @@ import asyncio
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
 
 import httpx
 import pytest
 
-from tests.chaos.callers import ENDS, Caller, Message, Refused, is_end
+from tests.chaos.callers import Caller, Message, Refused, is_end
 from tests.chaos.processes import Fleet, running
 
 FULL = 4.0  # seconds: two leases
-BOUND = 20.0  # seconds for a task
 TOOLS = ("rerun", "fail")
 TMPFS = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-MOUNT = 'mkdir -p "$0" && mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"'
+MOUNT = 'mkdir -p "$0" && mount -t tmpfs -o size=8m tmpfs "$0" && exec "$@"'
 
 
 class Filled:
-    """A small file system, which nobody else sees, filled up by a file."""
+    """A small file system that only one process sees; its write-ahead log has room in it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "disk"
@@ -43,7 +42,7 @@ class Filled:
 
 
 class Limited:
-    """A process that may not write to any file."""
+    """The disk of a process that may write to no file: where nothing may be mounted."""
 
     def __init__(self, folder: Path) -> None:
         self.store = folder / "store.db"
@@ -59,6 +58,7 @@ class Limited:
 
 
 def may_mount(folder: Path) -> bool:
+    """Whether this process may mount a file system for another."""
     if shutil.which(TMPFS[0]) is None:
         return False
     tried = subprocess.run([*TMPFS, MOUNT, str(folder / "tried"), "true"], capture_output=True)
@@ -73,73 +73,52 @@ async def test_full_disk_loses_no_task(tmp_path: Path, kind: type[Filled | Limit
     disk = kind(tmp_path)
     fleet = Fleet(tmp_path, servers=1, workers=0, store=disk.store, before=disk.before)
     async with running(fleet), httpx.AsyncClient(timeout=20) as http:
-        try:
-            await filled_and_freed(disk, fleet, Caller(http, fleet, Random(0)))
-        except BaseException as error:
-            error.add_note(fleet.said())
-            raise
+        await filled_and_freed(disk, fleet, Caller(http, fleet, Random(0)))
 
 
 async def filled_and_freed(disk: Filled | Limited, fleet: Fleet, caller: Caller) -> None:
-    (server,) = fleet.servers
-    pid = server.lives[0].pid
-    tasks: dict[int, Message] = {}
-    for n in range(8):  # these ask, soon
-        tasks[n] = await caller.begin(n, TOOLS[n % 2])
-    for n in range(4):
-        await asks(caller, tasks[n])
-    for n in range(8, 16):  # and these are at work
-        tasks[n] = await caller.begin(n, TOOLS[n % 2], seconds=0.5)
+    pid = fleet.servers[0].lives[0].pid
+    tasks = [await caller.begin(n, TOOLS[n % 2]) for n in range(16)]
+    for task in tasks[:4]:  # these ask; the others ask soon, work, or wait
+        await caller.until(task["taskId"], "input_required")
+    tasks += [await caller.begin(n, TOOLS[n % 2], seconds=0.5) for n in range(16, 24)]
 
     disk.fill(pid)
     await full(caller, tasks)
     disk.free(pid)
 
-    for n, task in tasks.items():
-        last = await ended(caller, n, task)
-        assert is_end(n, TOOLS[n % 2], last["result"]["structuredContent"]), last
-        assert "lost" not in last["result"]["structuredContent"], last
+    async with asyncio.TaskGroup() as group:
+        ending = [group.create_task(caller.go_on(n, task)) for n, task in enumerate(tasks)]
+    for n, last in enumerate(ending):
+        value = last.result()["result"]["structuredContent"]
+        assert "lost" not in value, value
+        assert is_end(n, TOOLS[n % 2], value), value
 
 
-async def full(caller: Caller, tasks: dict[int, Message]) -> None:
-    """Do what clients do while there is no room: some of it may find room."""
-    until = asyncio.get_running_loop().time() + FULL
+async def full(caller: Caller, tasks: list[Message]) -> None:
+    """Do what clients do while there is no room: what is not refused counts."""
+
+    async def begin(n: int) -> None:
+        tasks.append(await caller.begin(n, TOOLS[n % 2]))
+
     refused = 0
-    while asyncio.get_running_loop().time() < until:
-        for n, task in [*tasks.items()]:
+    end = asyncio.get_running_loop().time() + FULL
+    while asyncio.get_running_loop().time() < end:
+        for n, task in enumerate(tasks):
             now = await caller.task(task["taskId"])  # none is gone
             if now["status"] == "input_required":
-                try:
-                    await caller.answer(n, now)
-                except Refused as error:
-                    check_error(error)
-                    refused += 1
-        n = len(tasks)
-        try:
-            tasks[n] = await caller.begin(n, TOOLS[n % 2])
-        except Refused as error:
-            check_error(error)
-            refused += 1
+                refused += await is_refused(caller.answer(n, now))
+        refused += await is_refused(begin(len(tasks)))
         await asyncio.sleep(0.1)
     assert refused
 
 
-def check_error(refused: Refused) -> None:
-    print(refused)
-
-
-async def asks(caller: Caller, task: Message) -> Message:
-    async with asyncio.timeout(BOUND):
-        while (now := await caller.task(task["taskId"]))["status"] != "input_required":
-            await asyncio.sleep(0.02)
-    return now
-
-
-async def ended(caller: Caller, n: int, task: Message) -> Message:
-    """Go on with a task to its end."""
-    async with asyncio.timeout(BOUND):
-        while (now := await caller.task(task["taskId"]))["status"] not in ENDS:
-            if now["status"] == "input_required":
-                await caller.answer(n, now)
-            await asyncio.sleep(0.02)
-    return now
+async def is_refused(asked: Awaitable[None]) -> bool:
+    """Whether what is asked is refused, with the word that it may be asked again."""
+    try:
+        await asked
+    except Refused as refused:
+        (answer,) = refused.args
+        assert (-32603, 1) == (answer["error"]["code"], answer["error"]["data"]["retryAfter"])
+        return True
+    return False

@@ -16,6 +16,7 @@ from genmcp.errors import (
     ResourceNotFound,
     ToolError,
     Unable,
+    Unavailable,
 )
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.params import RequestParams
@@ -117,6 +118,16 @@ def test_failure_to_ask_a_client_was_said_in_words_before(version: str) -> None:
     assert (str(error), -32603) == (elsewhere.message, elsewhere.code)
 
 
+@pytest.mark.parametrize("method", ["tools/call", "tasks/get"])
+def test_failure_of_the_store_may_be_asked_again(method: str) -> None:
+    """It is no fault of the tool: a full disk has room again some time. Its text stays here."""
+    outcome = outcome_of(Unavailable("/var/db: disk full"), request(method), "ref17")
+
+    assert isinstance(outcome, Overloaded)
+    assert (-32603, 503) == (outcome.code, outcome.status)
+    assert "The server cannot keep what this needs now (reference ref17)" == outcome.message
+
+
 def test_failure_nobody_expected_shows_its_reference_only() -> None:
     """The text of any other exception stays here."""
     outcome = outcome_of(ValueError("the password is x"), request(), "ref17")
@@ -152,6 +163,7 @@ def test_failure_of_the_server_is_an_internal_error(error: Exception, method: st
         (Unable({"sampling": {}}), True),
         (InternalError(), False),
         (ContractError("no"), False),
+        (Unavailable("no"), False),
         (ValueError("no"), False),
         (KeyboardInterrupt(), False),
     ],

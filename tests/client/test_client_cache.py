@@ -1,0 +1,138 @@
+"""What a client keeps, and when it forgets it."""
+
+from typing import Any
+
+import pytest
+
+from genmcp.client.cache import Cache
+from genmcp.protocol.params import NotificationParams
+from genmcp.protocol.resources import ReadResourceResult, ResourceUpdatedNotificationParams
+from genmcp.protocol.result import CacheScope
+from genmcp.protocol.tools import ListToolsResult
+
+NOTHING = NotificationParams()
+
+
+class Clock:
+    """A time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def tools(ttl_ms: int = 1000, scope: CacheScope = "private") -> ListToolsResult:
+    return ListToolsResult(tools=[], ttl_ms=ttl_ms, cache_scope=scope)
+
+
+def filled(*what: tuple[str, str], entries: int = 10) -> Cache:
+    cache = Cache(entries, Clock())
+    for method, key in what:
+        cache.keep(method, key, tools(), cache.changes)
+    return cache
+
+
+@pytest.mark.parametrize("scope", ["public", "private"])
+def test_cache_gives_a_result_until_its_time_is_over(scope: CacheScope) -> None:
+    """A result is fresh while now < received + ttlMs, whatever its scope."""
+    clock = Clock()
+    cache = Cache(10, clock)
+    result = tools(scope=scope)
+    cache.keep("tools/list", "", result, cache.changes)
+    clock.time += 0.999
+    assert cache.get("tools/list") is result
+    clock.time += 0.001
+    assert cache.get("tools/list") is None
+    clock.time -= 1
+    assert cache.get("tools/list") is None
+
+
+@pytest.mark.parametrize("ttl", [0, -5])
+def test_cache_does_not_keep_what_is_stale_at_once(ttl: int) -> None:
+    """A ttlMs of 0 is stale immediately, and a negative one counts as 0."""
+    cache = Cache(10, Clock())
+    cache.keep("tools/list", "", tools(ttl), cache.changes)
+    assert cache.get("tools/list") is None
+
+
+def test_cache_of_no_entries_keeps_nothing() -> None:
+    """With 0 entries there is no cache."""
+    cache = filled(("tools/list", ""), entries=0)
+    assert cache.get("tools/list") is None
+
+
+def test_cache_forgets_what_was_used_longest_ago() -> None:
+    """Past its bound the entry used last longest ago goes."""
+    cache = filled(("tools/list", "a"), ("tools/list", "b"), entries=2)
+    cache.get("tools/list", "a")
+    cache.keep("tools/list", "c", tools(), cache.changes)
+    assert cache.get("tools/list", "a")
+    assert not cache.get("tools/list", "b")
+    assert cache.get("tools/list", "c")
+
+
+@pytest.mark.parametrize(
+    ("method", "gone"),
+    [
+        ("notifications/tools/list_changed", {"tools/list"}),
+        ("notifications/prompts/list_changed", {"prompts/list"}),
+        (
+            "notifications/resources/list_changed",
+            {"resources/list", "resources/templates/list"},
+        ),
+        ("notifications/message", set[str]()),
+    ],
+)
+def test_cache_is_emptied_of_the_lists_a_notification_names(method: str, gone: set[str]) -> None:
+    """A change of a list makes every page of it stale, and no other."""
+    lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
+    cache = filled(*((each, page) for each in lists for page in ("", "2")))
+    cache.heard(method, NOTHING)
+    for each in lists:
+        assert (cache.get(each) is None) is (each in gone)
+        assert (cache.get(each, "2") is None) is (each in gone)
+
+
+def test_cache_forgets_an_updated_resource_and_what_it_is_part_of() -> None:
+    """The update of a resource concerns those it is below, and no others."""
+    cache = filled(*(("resources/read", uri) for uri in ("file:///a", "file:///a/b", "file:///c")))
+    params = ResourceUpdatedNotificationParams(uri="file:///a/b")
+    cache.heard("notifications/resources/updated", params)
+    kept = [uri for uri in ("file:///a", "file:///a/b", "file:///c") if has(cache, uri)]
+    assert kept == ["file:///c"]
+
+
+def has(cache: Cache, uri: str) -> bool:
+    return cache.get("resources/read", uri) is not None
+
+
+def test_cache_does_not_keep_a_result_that_was_asked_for_before_a_change() -> None:
+    """A change that is told of while a request runs may concern its result."""
+    cache = Cache(10, Clock())
+    asked = cache.changes
+    cache.heard("notifications/tools/list_changed", NOTHING)
+    cache.keep("tools/list", "", tools(), asked)
+    assert cache.get("tools/list") is None
+
+
+def test_cache_forgets_what_it_is_told_to() -> None:
+    """One result, all of a method, or everything can be forgotten."""
+    cache = filled(("tools/list", ""), ("tools/list", "2"), ("prompts/list", ""))
+    cache.forget("tools/list", "2")
+    assert cache.get("tools/list")
+    cache.forget("tools/list")
+    assert cache.get("tools/list") is None
+    assert cache.get("prompts/list")
+    cache.clear()
+    assert cache.get("prompts/list") is None
+
+
+def test_cache_keeps_results_of_different_requests_apart() -> None:
+    """A result is never given for another method or other params."""
+    cache = Cache(10, Clock())
+    contents: Any = ReadResourceResult([], ttl_ms=1000, cache_scope="public")
+    cache.keep("resources/read", "a:", contents, cache.changes)
+    assert cache.get("resources/read", "b:") is None
+    assert cache.get("resources/list", "a:") is None

@@ -1,0 +1,155 @@
+"""`notifications/tasks` by `subscriptions/listen`: SEP-2663, "Task Status Notifications"."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Accepted,
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    Limits,
+    Mux,
+    Run,
+    Suite,
+    Tool,
+    elicit,
+    job,
+)
+from genmcp.core.outcome import Outcome
+from tests.asgi import TASKS, Client
+
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+ABLE = {**TASKS, "elicitation": {}}
+GO = asyncio.Event()
+
+
+@job
+async def listened(run: Run) -> str:
+    await run.progress(1, 2, "half of it")
+    await GO.wait()
+    return "worked"
+
+
+class Listened(Tool):
+    """Works, asks, and is done."""
+
+    name = "listened"
+
+    def call(self, request: Any, channel: Channel) -> Continue:
+        return Continue("worked", listened.job())
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        match tag, outcome:
+            case "worked", Done(text):
+                channel.assigns["text"] = text
+                return Continue("asked", elicit("Is that enough?"))
+            case "asked", Done(Accepted()):
+                return channel.assigns["text"]
+
+
+@pytest.fixture
+async def endpoint(_tasks_end: None) -> AsyncIterator[Endpoint]:
+    GO.clear()
+    limits = Limits(subscriptions=2)
+    mux = Mux(Suite(name="test", version="1", tools=[Listened]), limits=limits)
+    yield Endpoint(mux, principal=lambda scope: scope.get("who"))
+    await mux.aclose()
+
+
+def listening(client: Client, *ids: str, id: Any = "s") -> Any:
+    asked = {"notifications": {"taskIds": list(ids)}}
+    return client.open(client.request("subscriptions/listen", asked, id=id))
+
+
+async def begun(client: Client, id: int = 1) -> str:
+    answer = await client.send(client.call("listened", id=id))
+    task: str = answer.json["result"]["taskId"]
+    return task
+
+
+async def test_listener_hears_of_a_task_to_its_end(endpoint: Endpoint) -> None:
+    """Each notification is what `tasks/get` would say; the last one has the result."""
+    client = Client(endpoint, capabilities=ABLE)
+    id = await begun(client)
+    async with listening(client, id) as stream:
+        acknowledged = await stream.message()
+        assert {"taskIds": [id]} == acknowledged["params"]["notifications"]
+
+        while (said := await stream.message())["params"].get("statusMessage") != "half of it":
+            pass
+        assert ("notifications/tasks", id) == (said["method"], said["params"]["taskId"])
+        assert "s" == said["params"]["_meta"][SUBSCRIPTION]
+        numbers = {"progress": 1, "total": 2}
+        assert numbers == said["params"]["_meta"]["io.genmcp/progress"]
+
+        GO.set()
+        while (said := await stream.message())["params"]["status"] == "working":
+            pass
+        (key,) = said["params"]["inputRequests"]
+        assert "statusMessage" not in said["params"]
+        answers = {"taskId": id, "inputResponses": {key: {"action": "accept", "content": {}}}}
+        await client.send(client.request("tasks/update", answers, id=2))
+
+        while (said := await stream.message())["params"]["status"] != "completed":
+            pass
+        assert "worked" == said["params"]["result"]["content"][0]["text"]
+
+
+async def test_listener_of_a_task_that_is_over_hears_of_it_at_once(endpoint: Endpoint) -> None:
+    """What happened before it listened is not lost; that is all it hears."""
+    client = Client(endpoint, capabilities=ABLE)
+    id = await begun(client)
+    await client.send(client.request("tasks/cancel", {"taskId": id}, id=2))
+    async with listening(client, id) as stream:
+        await stream.message()
+        assert "cancelled" == (await stream.message())["params"]["status"]
+
+
+async def test_listener_hears_of_its_own_tasks_only(endpoint: Endpoint) -> None:
+    """Another principal's task, and one that is not there, are left out of what is acknowledged."""
+    anna = Client(endpoint, who="anna", capabilities=ABLE)
+    bob = Client(endpoint, who="bob", capabilities=ABLE)
+    hers = await begun(anna)
+    async with listening(bob, hers, "nobody's") as stream:
+        acknowledged = await stream.message()
+        assert {} == acknowledged["params"]["notifications"]
+        async with listening(anna, hers) as her_own:
+            GO.set()
+            while (await her_own.message())["params"].get("status") != "input_required":
+                pass
+        assert [acknowledged] == stream.messages
+
+
+async def test_listener_without_the_extension_is_refused(endpoint: Endpoint) -> None:
+    """-32021, with the capability that is missing; past the bound 429."""
+    without, client = Client(endpoint), Client(endpoint, capabilities=ABLE)
+    async with listening(without, "some") as refused, listening(client, "1", "2", "3") as many:
+        await refused.over()
+        await many.over()
+
+    assert (400, -32021) == (refused.status, refused.json["error"]["code"])
+    assert TASKS == refused.json["error"]["data"]["requiredCapabilities"]
+    assert (429, -32603) == (many.status, many.json["error"]["code"])
+    assert "subscriptions" in many.json["error"]["message"]
+
+
+async def test_listener_hears_of_tasks_and_changes_on_one_stream(endpoint: Endpoint) -> None:
+    """Whichever comes first is told first."""
+    client = Client(endpoint, capabilities=ABLE)
+    id = await begun(client)
+    wanted = {"notifications": {"taskIds": [id], "toolsListChanged": True}}
+    async with client.open(client.request("subscriptions/listen", wanted, id="s")) as stream:
+        await stream.message()
+        while (said := await stream.message())["params"].get("statusMessage") != "half of it":
+            pass
+        endpoint.mux.announcer.tools_list_changed()
+        while (said := await stream.message())["method"] == "notifications/tasks":
+            pass
+        assert "notifications/tools/list_changed" == said["method"]
+        GO.set()
+        assert "notifications/tasks" == (await stream.message())["method"]
