@@ -25,13 +25,18 @@ from tests.asgi import TASKS, Client
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 ABLE = {**TASKS, "elicitation": {}}
-GO = asyncio.Event()
+
+
+class Work:
+    """What the job of each test waits for."""
+
+    go: asyncio.Event
 
 
 @job
 async def listened(run: Run) -> str:
     await run.progress(1, 2, "half of it")
-    await GO.wait()
+    await Work.go.wait()
     return "worked"
 
 
@@ -54,7 +59,7 @@ class Listened(Tool):
 
 @pytest.fixture
 async def endpoint(_tasks_end: None) -> AsyncIterator[Endpoint]:
-    GO.clear()
+    Work.go = asyncio.Event()
     limits = Limits(subscriptions=2)
     mux = Mux(Suite(name="test", version="1", tools=[Listened]), limits=limits)
     yield Endpoint(mux, principal=lambda scope: scope.get("who"))
@@ -87,7 +92,7 @@ async def test_listener_hears_of_a_task_to_its_end(endpoint: Endpoint) -> None:
         numbers = {"progress": 1, "total": 2}
         assert numbers == said["params"]["_meta"]["io.genmcp/progress"]
 
-        GO.set()
+        Work.go.set()
         while (said := await stream.message())["params"]["status"] == "working":
             pass
         (key,) = said["params"]["inputRequests"]
@@ -119,7 +124,7 @@ async def test_listener_hears_of_its_own_tasks_only(endpoint: Endpoint) -> None:
         acknowledged = await stream.message()
         assert {} == acknowledged["params"]["notifications"]
         async with listening(anna, hers) as her_own:
-            GO.set()
+            Work.go.set()
             while (await her_own.message())["params"].get("status") != "input_required":
                 pass
         assert [acknowledged] == stream.messages
@@ -151,5 +156,5 @@ async def test_listener_hears_of_tasks_and_changes_on_one_stream(endpoint: Endpo
         while (said := await stream.message())["method"] == "notifications/tasks":
             pass
         assert "notifications/tools/list_changed" == said["method"]
-        GO.set()
+        Work.go.set()
         assert "notifications/tasks" == (await stream.message())["method"]
