@@ -20,6 +20,9 @@ class Claim(Protocol):
     async def becomes(self, task: str) -> None:
         """Know that the call is *task*, whose record is written next."""
 
+    async def stays(self) -> None:
+        """Know that it has become no task after all, and runs on."""
+
 
 class Carrier(msgspec.Struct, eq=False):
     """The carrier of one call.
@@ -28,8 +31,9 @@ class Carrier(msgspec.Struct, eq=False):
     store, if there is one, and the turn in which it may be changed. promotion: what writes that
     record while the call runs on. promoted: whether its client has got something else than its
     result, so that what it comes to goes to the record. follows: the task whose end the call waits
-    for here; it may be that of another call. claim: its idempotency key. waits: whether another
-    call has that, and this one does nothing but wait for its answer.
+    for here; it may be that of another call. claim: its idempotency key. waits: whether it
+    cannot become a task now: another call has its key, or its job is being written. stopped:
+    whether nothing that it says counts any more.
     """
 
     continuation: Continuation | None = None
@@ -40,6 +44,7 @@ class Carrier(msgspec.Struct, eq=False):
     follows: str | None = None
     claim: Claim | None = None
     waits: bool = False
+    stopped: bool = False
 
     async def settle(self) -> None:
         """Wait until it is decided whether the call becomes a task, if that is being decided."""

@@ -70,13 +70,9 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
 
         Its arguments are looked at again where the request is not the one the first hook has seen.
         """
-        request = channel.request
         if self.continues is None:
             raise ContractError(f"{self.owner} has no continue_ ({self.place})")
-        if request.arguments is None:
-            seen = self.seen(request, channel)
-            seen = await seen if inspect.isawaitable(seen) else seen
-            force_setattr(request, "arguments", seen)
+        await self.look_at(channel)
         value = await self.continues(channel, continuation.tag, outcome, channel)
         if type(value) is Continue:
             return value
@@ -87,7 +83,15 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
                 f"nothing was said for tag {continuation.tag!r} and {type(outcome).__name__}; "
                 f"an empty result is []",
             )
-        return self.result_of("continue_", value, request)
+        return self.result_of("continue_", value, channel.request)
+
+    async def look_at(self, channel: Channel) -> None:
+        """Let the request of *channel* have what the first hook sees of it, unless it has that."""
+        request = channel.request
+        if request.arguments is None:
+            seen = self.seen(request, channel)
+            seen = await seen if inspect.isawaitable(seen) else seen
+            force_setattr(request, "arguments", seen)
 
     def hook_name(self, hook: str) -> str:
         """Return what errors call a *hook* of it."""

@@ -187,7 +187,10 @@ class Tool(Generic[A]):
         raise NotImplementedError
 
     def on_cancel(self, channel: Channel) -> Any:
-        """Take in that the call was cancelled; nothing of it runs any more."""
+        """Take in that the call was cancelled by its client, whatever it waited for.
+
+        Its result counts no more. A job of it is being stopped, and may still be about to end.
+        """
 
     def visible(self, principal: str | None) -> bool:
         """Whether there is such a tool for *principal*; None is whoever is not authenticated.
@@ -288,6 +291,7 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
     async def cancelled(self, channel: Channel) -> None:
         """Let the tool know that the call of *channel* was cancelled."""
         if self.cancels is not None:
+            await self.look_at(channel)
             await self.cancels(channel, channel)
 
     def _call(self, request: Request) -> Call[Any]:

@@ -99,11 +99,16 @@ class Continuations:
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Outcome | Result | Parked:
         """Wait for what this process does not end itself; or return who carries the call on."""
-        await channel.carrier.settle()
-        if channel.task is not None:
-            return self._in_task(step, continuation, channel)
-        if step.work is not None:
-            return await self._work(step, continuation, channel)
+        carrier = channel.carrier
+        carrier.waits = step.work is not None  # until it is known what the client is to be told
+        await carrier.settle()
+        try:
+            if channel.task is not None:
+                return self._in_task(step, continuation, channel)
+            if step.work is not None:
+                return await self._work(step, continuation, channel)
+        finally:
+            carrier.waits = False
         return await self._asked(continuation, channel)
 
     def _in_task(
@@ -121,6 +126,7 @@ class Continuations:
         task = await self._tasks.begin(channel, continuation, step.work)
         if channel.request.route.policy.task != "never" and has_tasks(channel.request):
             return handle_of(task)
+        channel.carrier.waits = False
         return await self._followed(task.id, channel)
 
     async def _asked(

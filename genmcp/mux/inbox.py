@@ -39,14 +39,18 @@ class Inbox:
 
     node: the name of this one. Messages are structs; `take` says who is told of which.
     ttl, keep: for how many seconds, and how many of them, a slow process may read them.
+    alone: whether nobody else has the store; then nothing is written to it, and nothing runs.
     """
 
-    def __init__(self, store: Store, audience: str, *, ttl: float, keep: int) -> None:
+    def __init__(
+        self, store: Store, audience: str, *, ttl: float, keep: int, alone: bool = False
+    ) -> None:
         self.node = secrets.token_urlsafe(9)
         self._store = store
         self._log = f"inbox:{audience}"
         self._ttl = ttl
         self._keep = keep
+        self._alone = alone
         self._takers: dict[str, tuple[msgspec.msgpack.Decoder[Any], Callable[[Any], None]]] = {}
         self._follower: asyncio.Task[None] | None = None
 
@@ -56,7 +60,7 @@ class Inbox:
 
     def open(self) -> None:
         """Begin to hear what others say, if there may be others, on the running loop."""
-        if self._store.shared and not _runs(self._follower):
+        if not self._alone and not _runs(self._follower):
             self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     async def send(self, node: str, message: msgspec.Struct) -> None:
@@ -68,7 +72,7 @@ class Inbox:
         kind = type(message).__name__
         if node in (self.node, EVERYBODY):
             self._takers[kind][1](message)
-        if node == self.node or not self._store.shared:
+        if node == self.node or self._alone:
             return
         letter = msgspec.msgpack.encode(_Letter(node, kind, msgspec.msgpack.encode(message)))
         await self._store.apply(Append(self._log, letter, ttl=self._ttl, keep=self._keep))

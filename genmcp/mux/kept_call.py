@@ -1,14 +1,13 @@
 """A request as a store keeps it beside its task, so that any process can go on with it."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from genmcp.channel import Channel, Sink
-from genmcp.core.json_value import check_json
 from genmcp.core.request import Client, Request
-from genmcp.errors import AssignGone, ContractError
+from genmcp.errors import ContractError
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.meta import RequestId
@@ -39,11 +38,7 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, channel: Channel, keep: Collection[str]) -> "KeptCall":
-        """Return the request of *channel*; *keep* names the copied assigns that go along.
-
-        Raises:
-            ContractError: one of them is not JSON.
-        """
+        """Return the request of *channel*; *keep* names the copied assigns that go along."""
         request = channel.request
         raw = request.raw
         return cls(
@@ -55,7 +50,7 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
             capabilities=request.client.capabilities,
             session=request.session,
             principal=channel.principal,
-            kept=_kept(channel.copied, keep),
+            kept={key: value for key, value in channel.copied.items() if key in keep},
             gone=[key for key in channel.copied if key not in keep],
         )
 
@@ -100,32 +95,8 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
             route=route,
         )
         channel = Channel(request, sink, self.principal, static, self.kept)
-        channel.restore(own, _Gone(self.gone))
+        channel.restore(own, self.gone)
         return channel
-
-
-def _kept(copied: Mapping[str, Any], keep: Collection[str]) -> dict[str, Any]:
-    kept = {key: value for key, value in copied.items() if key in keep}
-    check_json("keep_assigns", kept)
-    return kept
-
-
-class _Gone(dict[str, Any]):
-    """Assigns that were there for the request, and are not where nobody requests anything."""
-
-    def __init__(self, keys: Collection[str]) -> None:
-        super().__init__(dict.fromkeys(keys))
-
-    def __getitem__(self, key: str) -> Any:
-        if key in self:
-            raise AssignGone(key)
-        raise KeyError(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
 
 
 _encoder = msgspec.msgpack.Encoder()

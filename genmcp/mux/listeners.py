@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, suppress
+from enum import Enum
 from typing import Final
 
 import msgspec
@@ -20,11 +21,11 @@ from genmcp.errors import Conflict, Gap, Overloaded, StoreError
 from genmcp.mux.limits import Limits
 from genmcp.mux.subscriptions import Subscription, Subscriptions
 from genmcp.server import Server
-from genmcp.stores.store import Append, Delete, Put, Store
+from genmcp.stores.store import Append, Delete, Event, Put, Store
 from genmcp.wire import sse
 from genmcp.wire.encoder import Encoder
 
-__all__ = ["LISTENER", "Listeners"]
+__all__ = ["LISTENER", "Listeners", "Mark"]
 
 logger = logging.getLogger("genmcp")
 
@@ -39,6 +40,15 @@ _MISSED: Final = b": events were missed that are not kept any more\n\n"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[str]).decode
+
+
+class Mark(Enum):
+    """What a listener has to know besides the messages."""
+
+    BEGUN = "begun"
+    """Nothing that is said from now on can be missed."""
+    MISSED = "missed"
+    """Something is not kept any more."""
 
 
 class Listeners:
@@ -94,12 +104,25 @@ class Listeners:
         not all kept, a comment says so, and then come those that are. *opening* is sent as soon as
         nothing that is said from then on can be missed.
         """
+        async with aclosing(self.heard(session, after)) as heard:
+            async for event in heard:
+                if isinstance(event, Event):
+                    yield sse.event(event.data, f"{LISTENER}/{event.id}".encode())
+                elif event is Mark.MISSED:
+                    yield _MISSED
+                elif opening:
+                    yield opening
+
+    async def heard(
+        self, session: Session, after: str | None = None
+    ) -> AsyncGenerator["Event | Mark", None]:
+        """Yield the messages for *session*, each in the data of an event, as `listen` does."""
         mine = _TAKEN + secrets.token_bytes(12)
         await self._append(session.key, mine)
         speaks = after is not None
         if after is not None and not await self._has(session.key, after):
             after = None
-            yield _MISSED
+            yield Mark.MISSED
         begun = False
         unsent: set[bytes] = set()
         async with self._subscriptions.listening(await self._wanted(session)) as subscription:
@@ -109,8 +132,7 @@ class Listeners:
                     async for event in events:
                         if event.data == mine:
                             begun = speaks = True
-                            if opening:
-                                yield opening
+                            yield Mark.BEGUN
                         elif event.data == _SUBSCRIBED:
                             self._subscriptions.change(subscription, await self._wanted(session))
                         elif event.data == _ENDED or event.data.startswith(_TAKEN):
@@ -118,11 +140,11 @@ class Listeners:
                                 return
                         elif speaks:
                             unsent.discard(event.data)
-                            yield sse.event(event.data, f"{LISTENER}/{event.id}".encode())
+                            yield event
             except Gap:
                 # So slow a reader that its place was dropped, and perhaps word of another listener
                 # with it. The client comes back, and gets what is kept.
-                yield _MISSED
+                yield Mark.MISSED
             finally:
                 relay.cancel()
 

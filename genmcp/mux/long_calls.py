@@ -150,11 +150,14 @@ class LongCalls:
         """
         task = channel.task
         assert task is not None
-        self.tasks.stopped(task)
-        if stopped:
-            await self.tasks.leave(channel)
-        elif outcome is not None:
-            await self.tasks.end(channel, outcome)
+        channel.carrier.stopped = True
+        try:
+            if stopped:
+                await self.tasks.leave(channel)
+            elif outcome is not None:
+                await self.tasks.end(channel, outcome)
+        finally:
+            self.tasks.stopped(task)
 
     async def cancel(self, id: str, owner: str | None) -> None:
         """Cancel a task, wherever it is; one that is over stays as it is.

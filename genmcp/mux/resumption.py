@@ -14,6 +14,7 @@ from genmcp.core.request import Request
 from genmcp.core.task import Ended, Parked, Task
 from genmcp.errors import McpError, OutOfTurn, StoreError
 from genmcp.mux.answers import outcome_of
+from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.kept_call import KeptCall
 from genmcp.mux.task_sink import TaskSink, Writer
@@ -57,14 +58,12 @@ class Resumption:
         try:
             step = await self._server.resume(continuation, outcome, channel)
             came_to = await self._continuations.advance(step, channel, continuation)
-        except asyncio.CancelledError:
-            # Whoever cancels a task that lives in a process leaves it to that one to tell its tool.
-            if channel.carrier.continuation is not None and await self._is_cancelled(task):
-                await self._server.cancelled(channel)
+        except (StoreError, OutOfTurn, KeyboardInterrupt, GeneratorExit):
             raise
-        except (StoreError, OutOfTurn):
-            raise
-        except Exception as error:
+        except BaseException as error:  # a hook may raise anything: it costs one call
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                await self._stopped(task, channel)
+                raise
             await self._writer.failed(channel)
             return ended(self._failing(channel.request, error))
         return came_to if isinstance(came_to, Parked) else ended(came_to)
@@ -74,8 +73,16 @@ class Resumption:
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
         await self._server.cancelled(self._channel(task, call, assigns))
 
-    async def _is_cancelled(self, task: Task) -> bool:
-        return (await self._writer.jobs.get(task.id, task.owner)).status == "cancelled"
+    async def _stopped(self, task: Task, channel: Channel) -> None:
+        """Tell the tool of a task that was cancelled while it waited in this process.
+
+        Whoever cancels it leaves that to the process it lives in.
+        """
+        channel.carrier.stopped = True
+        if channel.carrier.continuation is not None:
+            now = await self._writer.jobs.get(task.id, task.owner)
+            if now.status == "cancelled":
+                await self._server.cancelled(channel)
 
     def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
         carrier = Carrier(task=task.id, turn=task.turn)

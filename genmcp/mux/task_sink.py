@@ -53,12 +53,16 @@ class Writer(Protocol):
 class TaskSink:
     """The sink of the channel of a task, whose *carrier* knows it; nobody may be listening."""
 
-    closed: Final = False
     keep: Final = ()
 
     def __init__(self, writer: Writer, carrier: Carrier) -> None:
         self._writer = writer
         self._carrier = carrier
+
+    @property
+    def closed(self) -> bool:
+        """Whether the task was cancelled, or is over."""
+        return self._carrier.stopped
 
     @property
     def announcer(self) -> Announcer:

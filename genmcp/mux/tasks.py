@@ -72,13 +72,17 @@ class Tasks:
         An answer that comes again has the same continuation, so that its work begins once.
         """
         id = self._seal.mark(Purpose.TASK, continuation.id, str(continuation.step))
+        channel.carrier.task = id  # whoever stops the call from now on has to stop that, too
         return await self._create(id, channel, self.parked(work, continuation))
 
-    async def promote(self, channel: Channel) -> Task:
-        """Keep a call that runs here, or waits here for something."""
+    def new_id(self) -> str:
+        """Return an id that nobody can guess: 160 random bits."""
+        return secrets.token_urlsafe(20)
+
+    async def promote(self, channel: Channel, id: str) -> Task:
+        """Keep a call that runs here, or waits here for something, as the task *id*."""
         self._inbox.open()
         continuation = channel.carrier.continuation
-        id = secrets.token_urlsafe(20)
         if continuation is None:
             return await self._create(id, channel, Parked(0, b"", Running(self._node)))
         return await self._create(id, channel, self.awaiting(continuation))

@@ -1,7 +1,7 @@
 """The pool of threads that blocking hooks run in."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from genmcp.continuation import Continue
 from genmcp.errors import Overloaded
 
 __all__ = ["Threads"]
@@ -56,7 +57,11 @@ class Threads:
             self._waiting -= 1
         work = self._pool.submit(copy_context().run, _run, function, *arguments)
         work.add_done_callback(partial(_give_back, loop, turns))
-        return await asyncio.wrap_future(work)
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(_drop)
+            raise
 
     def close(self) -> None:
         """Let go of the threads that are there; who needs one later gets a new one."""
@@ -72,6 +77,14 @@ def _give_back(
 ) -> None:
     with suppress(RuntimeError):  # the loop was closed, and whoever waited went with it
         loop.call_soon_threadsafe(turns.release)
+
+
+def _drop(work: "Future[Any]") -> None:
+    """Let go of what *work* has come to, which nobody takes: a coroutine would never begin."""
+    if not work.cancelled() and work.exception() is None:
+        result = work.result()
+        if isinstance(result, Continue | Coroutine):
+            result.close()
 
 
 def _run(function: Callable[..., Any], *arguments: Any) -> Any:

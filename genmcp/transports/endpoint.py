@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from genmcp.core.json_value import check_json
 from genmcp.core.server_dispatch import Era, check_legacy, era_of, request_at_once
 from genmcp.errors import (
     ConfigurationError,
@@ -198,6 +199,8 @@ class Endpoint:
             state = scope.get("state", {})
             visit.copied = {key: state[key] for key in self._copied if key in state}
             visit.keep = self._kept
+            for key in self._kept:
+                check_json(f"keep_assigns: {key}", visit.copied.get(key))
 
     def _warn_of(self, peer: str) -> None:
         """Say once that strangers reach an endpoint that nobody told whom to serve."""

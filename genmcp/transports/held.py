@@ -239,7 +239,8 @@ class Held:
             tasks.append(self._watch)
             self._uncount()
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if tasks:  # a host may cancel this, but not what is written or deleted meanwhile
+                await asyncio.wait(tasks)
         finally:
             if self._resumable and self._session is not None:
                 with suppress(StoreError):

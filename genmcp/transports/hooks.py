@@ -1,16 +1,32 @@
 """The hooks of one response that wait: counted, found again, cancelled, perhaps made tasks."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import Final, Protocol
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
+from genmcp.errors import Overloaded
 from genmcp.mux.calls import Hook, Reason
+from genmcp.mux.mux import Answer, Mux
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.transports.patience import Patience, Response
-from genmcp.transports.visit import Visit
 
-__all__ = ["Hooks", "tool_of"]
+__all__ = ["Caller", "Hooks", "tool_of"]
+
+_NO_ANSWER: Final = Answer(None)
+
+
+class Caller(Protocol):
+    """Whoever sends requests to a mux, in what the transport calls an exchange with it."""
+
+    @property
+    def mux(self) -> Mux:
+        """The mux."""
+
+    @property
+    def principal(self) -> str | None:
+        """Who it was authenticated as."""
 
 
 def tool_of(request: Request) -> str | None:
@@ -25,10 +41,10 @@ class Hooks:
     handed_out: the requests whose clients have a handle, and get no other answer.
     """
 
-    __slots__ = ("_hooks", "_promotions", "_response", "_visit", "handed_out")
+    __slots__ = ("_caller", "_hooks", "_promotions", "_response", "handed_out")
 
-    def __init__(self, visit: Visit, response: Response) -> None:
-        self._visit = visit
+    def __init__(self, caller: Caller, response: Response) -> None:
+        self._caller = caller
         self._response = response
         self._hooks: dict[Request, Hook] = {}
         self._promotions: Sequence[asyncio.Task[None]] = ()
@@ -39,13 +55,41 @@ class Hooks:
 
     def hold(self, channel: Channel) -> None:
         """Take in that the hook of *channel* waits for something, in the running asyncio.Task."""
-        request, mux = channel.request, self._visit.mux
+        request, mux = channel.request, self._caller.mux
         self._hooks[request] = hook = Hook(request)
         if Patience.ends(request):
             hook.patience = Patience(mux, self._response, channel, hook.cancel)
-        mux.held.take(principal=self._visit.principal, tool=tool_of(request))
+        mux.held.take(principal=self._caller.principal, tool=tool_of(request))
         if request.session is not None:
             mux.calls.add(request.session, hook)
+
+    async def outcome(self, channel: Channel, work: Awaitable[Answer]) -> Answer:
+        """Go on with *work*, which answers *channel*'s request; return what is said in the end.
+
+        That is no message if the request was cancelled.
+
+        Raises:
+            asyncio.CancelledError: somebody else has cancelled the asyncio.Task it runs in.
+        """
+        request, mux = channel.request, self._caller.mux
+        answer = _NO_ANSWER
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            answer = await work
+        except asyncio.CancelledError as error:
+            cancelled = error
+        try:
+            reason = self.let_go(request, cancelled)
+        finally:
+            if channel.promoted:
+                await mux.long.ended(channel, answer.outcome, stopped=answer is _NO_ANSWER)
+        if reason in (Reason.ASKED, Reason.LEFT):
+            await mux.long.abandon(channel)
+        if reason is Reason.ASKED:
+            return _NO_ANSWER
+        if reason is Reason.STOPPING and answer is _NO_ANSWER:
+            return mux.refusal(request, Overloaded("The server is shutting down"))
+        return answer
 
     def let_go(
         self, request: Request, cancelled: asyncio.CancelledError | None = None
@@ -58,7 +102,7 @@ class Hooks:
         hook = self._hooks.pop(request, None)
         if hook is None:
             return None
-        self._visit.mux.held.leave(principal=self._visit.principal, tool=tool_of(request))
+        self._caller.mux.held.leave(principal=self._caller.principal, tool=tool_of(request))
         self._forget(request, hook)
         if hook.patience is not None:
             self._promotions = [*self._promotions, *hook.patience.end()]
@@ -71,18 +115,22 @@ class Hooks:
 
     def _forget(self, request: Request, hook: Hook) -> None:
         if request.session is not None:
-            self._visit.mux.calls.discard(request.session, hook)
+            self._caller.mux.calls.discard(request.session, hook)
 
     async def promote(self, request: Request) -> None:
         """Make the call of *request* a task now."""
         patience = self._hooks[request].patience
         if patience is not None:
-            await patience.promote()
+            await asyncio.shield(patience.promotion())
 
     def cancel(self, reason: Reason) -> None:
-        """Cancel what has not ended, from its own loop."""
-        for hook in self._hooks.values():
-            hook.cancel_now(reason)
+        """Cancel what has not ended, from its own loop.
+
+        A client that has a handle may leave: its call goes on.
+        """
+        for request, hook in self._hooks.items():
+            if reason is not Reason.LEFT or request not in self.handed_out:
+                hook.cancel_now(reason)
 
     def end(self) -> Sequence["asyncio.Task[None]"]:
         """Let go of what is left, and return what is still to be waited for."""

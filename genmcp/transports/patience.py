@@ -3,8 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
@@ -21,6 +20,9 @@ from genmcp.protocol.result import Result
 __all__ = ["Patience"]
 
 logger = logging.getLogger("genmcp")
+
+_AGAIN: Final = 0.1
+"""After how many seconds a call that could not become a task is looked at again."""
 
 
 class Response(Protocol):
@@ -77,37 +79,60 @@ class Patience:
         return asyncio.get_running_loop().call_later(seconds or 0, self._begin)
 
     def _begin(self) -> None:
-        carrier = self._channel.carrier
-        if carrier.waits:
-            self._timer = self._armed()
+        if self._channel.carrier.waits:
+            self._timer = asyncio.get_running_loop().call_later(_AGAIN, self._begin)
         else:
-            carrier.promotion = asyncio.get_running_loop().create_task(self.promote())
+            self.promotion()
 
-    async def promote(self) -> None:
-        """Make the call a task now."""
+    def promotion(self) -> "asyncio.Task[None]":
+        """Begin to make the call a task, unless that has begun, and return what does it.
+
+        It goes on whatever becomes of the call: a record that was written is either told of or
+        deleted.
+        """
+        self._timer.cancel()
+        carrier = self._channel.carrier
+        if carrier.promotion is None:
+            carrier.promotion = asyncio.get_running_loop().create_task(self._promote())
+        return carrier.promotion
+
+    async def _promote(self) -> None:
+        carrier = self._channel.carrier
+        try:
+            if carrier.follows is not None:
+                await self._leave(carrier.follows)
+            else:
+                await self._keep()
+        except Exception as error:
+            logger.error("a call cannot become a task, and is held on: %s", error, exc_info=error)
+
+    async def _keep(self) -> None:
+        """Write the record, and hand it out if the call still runs and its client is there."""
         channel, request, tasks = self._channel, self._channel.request, self._mux.long.tasks
         carrier = channel.carrier
-        if carrier.follows is not None:
-            await self._leave(carrier.follows)
-            return
         written = carrier.continuation
+        id = tasks.new_id()
         try:
-            task = await tasks.promote(channel)
-            if not self._response.holds(request):
-                await tasks.jobs.discard(task.id)
-                return
-        except StoreError as error:
-            logger.warning("a call cannot become a task, and is held on: %s", error)
+            task = await tasks.promote(channel, id)
+            if self._response.holds(request):
+                carrier.task, carrier.turn, carrier.promoted = id, task.turn, True
+        finally:
+            if not carrier.promoted:
+                await tasks.jobs.discard(id)
+        if not carrier.promoted:
             return
-        carrier.task, carrier.turn, carrier.promoted = task.id, task.turn, True
         channel.hand_over(TaskSink(self._mux.long, carrier))
-        tasks.stops(task.id, partial(self._stop, Reason.ASKED))
+        tasks.stops(task.id, self._stopped)
         await self._response.hand_out(request, self._mux.said(request, self._told(task)))
         if carrier.continuation is not None and carrier.continuation is not written:
             try:  # it went on while the record was written
                 await tasks.park(channel, tasks.awaiting(carrier.continuation))
             except OutOfTurn:
                 logger.debug("task %s has gone on by itself", task.id)
+
+    def _stopped(self) -> None:
+        self._channel.carrier.stopped = True
+        self._stop(Reason.ASKED)
 
     async def _leave(self, id: str) -> None:
         """Let go of a call whose task, *id*, is in the store already, and is only followed here."""

@@ -12,7 +12,6 @@ from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
 from genmcp.errors import Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
-from genmcp.mux.calls import Reason
 from genmcp.mux.mux import AT_ONCE, LISTEN, Answer
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult
@@ -30,7 +29,6 @@ __all__ = ["Responder"]
 Begun = Answer | Coroutine[Any, Any, Answer]
 """A hook that has run: what it answers, or what is left of it."""
 
-_NO_ANSWER: Final = Answer(None)
 _making: Final = Lock()
 
 
@@ -144,31 +142,7 @@ class Responder(msgspec.Struct, eq=False):
             return answer
         held = self._holding()
         held.hold(channel)
-        return self._waited(channel, held, resume(work, waited))
-
-    async def _waited(
-        self, channel: Channel, held: Held, work: Coroutine[Any, Any, Answer]
-    ) -> Answer:
-        """Go on with *work*, which waits; return what is said of it in the end."""
-        request, long = channel.request, self.visit.mux.long
-        answer = _NO_ANSWER
-        cancelled: asyncio.CancelledError | None = None
-        try:
-            answer = await work
-        except asyncio.CancelledError as error:
-            cancelled = error
-        try:
-            reason = held.hooks.let_go(request, cancelled)
-        finally:
-            if channel.promoted:
-                await long.ended(channel, answer.outcome, stopped=answer is _NO_ANSWER)
-        if reason in (Reason.ASKED, Reason.LEFT):
-            await long.abandon(channel)
-        if reason is Reason.ASKED:
-            return _NO_ANSWER
-        if reason is Reason.STOPPING and answer is _NO_ANSWER:
-            return self.visit.mux.refusal(request, Overloaded("The server is shutting down"))
-        return answer
+        return held.hooks.outcome(channel, resume(work, waited))
 
     def _holding(self) -> Held:
         with _making:  # a thread of the hook may speak before the hook itself waits

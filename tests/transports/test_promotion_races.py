@@ -1,0 +1,274 @@
+"""What happens to a call at the moment when it is handed to the store."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, Continue, Done, Endpoint, MemoryStore, Mux, Run, Suite, Tool, job
+from genmcp.core.outcome import Outcome
+from genmcp.stores.store import Op, Put
+from tests.asgi import PATIENCE, TASKS, Client, until
+
+OPEN: list[Mux] = []
+
+
+class Gate(MemoryStore):
+    """A store in which a new task is not written until that is let happen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+        self.created: list[str] = []
+
+    async def apply(self, *ops: Op) -> None:
+        for op in ops:
+            if isinstance(op, Put) and "/task:" in op.key and op.expect == 0:
+                self.asked.set()
+                await self.go.wait()
+                self.created.append(op.key)
+                break
+        await super().apply(*ops)
+
+    async def left(self) -> list[str]:
+        """Return the tasks that are there."""
+        return [key for key in self.created if await self.get(key) is not None]
+
+
+class Stage:
+    """What the jobs of a test wait for, and what they did."""
+
+    go: asyncio.Event
+    did: list[str]
+
+
+@job
+async def staged(run: Run) -> str:
+    Stage.did.append("began")
+    try:
+        await Stage.go.wait()
+    finally:
+        Stage.did.append("ended")
+    return "worked"
+
+
+class Works(Tool):
+    """Lets a job do its work."""
+
+    name = "works"
+
+    def __init__(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def call(self, request: Any, channel: Channel) -> Continue:
+        return Continue("worked", staged.job())
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        assert isinstance(outcome, Done)
+        return f"{outcome.value} well"
+
+    def on_cancel(self, channel: Channel) -> None:
+        Stage.did.append(f"cancelled {channel.request.arguments}")
+
+
+@pytest.fixture(autouse=True)
+async def _staged(_tasks_end: None) -> AsyncIterator[None]:
+    Stage.go, Stage.did = asyncio.Event(), []
+    yield
+    while OPEN:
+        await OPEN.pop().aclose()
+
+
+def serving(tool: Tool, store: MemoryStore) -> Endpoint:
+    OPEN.append(Mux(Suite(name="test", version="1", tools=[tool]), store=store))
+    return Endpoint(OPEN[-1])
+
+
+async def over(client: Client, id: str) -> dict[str, Any]:
+    """Return how a task ends."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = await client.send(client.request("tasks/get", {"taskId": id}))
+            task: dict[str, Any] = answer.json["result"]
+            if task["status"] not in ("working", "input_required"):
+                return task
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("patience", [0.001, 0.05])
+async def test_patience_that_runs_out_while_a_job_is_written_makes_no_second_task(
+    patience: float,
+) -> None:
+    """The client gets the one handle, and what comes of the job is there."""
+    gate = Gate()
+    client = Client(serving(Works(patience=patience), gate), capabilities=TASKS)
+    async with client.open(client.call("works")) as connection:
+        await gate.asked.wait()
+        await asyncio.sleep(2 * patience)  # by then the patience has run out
+        gate.go.set()
+        await connection.over()
+    Stage.go.set()
+
+    task = await over(client, connection.json["result"]["taskId"])
+    assert "worked well" == task["result"]["content"][0]["text"]
+    assert 1 == len(gate.created)
+
+
+async def test_client_that_leaves_while_its_job_is_written_has_it_cancelled() -> None:
+    """The job, if it began at all, is stopped; `on_cancel` runs, and knows the arguments."""
+    gate = Gate()
+    client = Client(serving(Works(), gate), capabilities=TASKS)
+    async with client.open(client.call("works", {"n": 1})) as connection:
+        await gate.asked.wait()
+        connection.disconnect()
+        gate.go.set()
+        await connection.over()
+        await until(lambda: "cancelled {'n': 1}" in Stage.did, pause=0.001)
+    await until(lambda: Stage.did.count("began") == Stage.did.count("ended"), pause=0.001)
+    for key in await gate.left():
+        assert "cancelled" == (await over(client, key.partition("task:")[2]))["status"]
+
+
+class Always(Tool):
+    """Is a task before it runs."""
+
+    name = "always"
+    task = "always"
+    patience = 0.005
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.channel: Channel
+
+    async def call(self, request: Any, channel: Channel) -> str:
+        self.runs += 1
+        self.channel = channel
+        await Stage.go.wait()
+        return "done"
+
+
+async def test_always_a_task_is_not_made_one_twice() -> None:
+    """Its patience has nothing more to do."""
+    gate, always = Gate(), Always()
+    gate.go.set()
+    client = Client(serving(always, gate), capabilities=TASKS)
+    async with client.open(client.call("always")) as connection:
+        await until(lambda: connection.complete)
+        await asyncio.sleep(5 * always.patience)  # what should not happen has time to
+        Stage.go.set()
+        await connection.over()
+    assert "completed" == (await over(client, connection.json["result"]["taskId"]))["status"]
+    assert (1, 1) == (always.runs, len(gate.created))
+
+
+async def test_always_a_task_whose_client_leaves_first_leaves_no_record() -> None:
+    """The call has not run, and nothing stays behind that would be `working` for ever."""
+    gate, always = Gate(), Always()
+    client = Client(serving(always, gate), capabilities=TASKS)
+    async with client.open(client.call("always")) as connection:
+        await gate.asked.wait()
+        connection.disconnect()
+        gate.go.set()
+        await connection.over()
+    assert (0, []) == (always.runs, await gate.left())
+
+
+async def test_host_that_cancels_during_a_promotion_leaves_no_record() -> None:
+    """However often: the record is deleted by what has written it."""
+    gate = Gate()
+
+    class Plain(Always):
+        name = "plain"
+        task = "auto"
+
+    client = Client(serving(Plain(), gate), capabilities=TASKS)
+    async with client.open(client.call("plain")) as connection:
+        await gate.asked.wait()
+        while not connection.task.done():
+            connection.task.cancel()
+            await asyncio.sleep(0)
+        gate.go.set()
+        await until(lambda: gate.created)
+    async with asyncio.timeout(PATIENCE):
+        while await gate.left():
+            await asyncio.sleep(0.001)
+
+
+async def test_channel_of_a_cancelled_task_is_closed() -> None:
+    """A `def` hook that looks at it can stop."""
+    gate, always = Gate(), Always()
+    gate.go.set()
+    client = Client(serving(always, gate), capabilities=TASKS)
+    async with client.open(client.call("always")) as connection:
+        await until(lambda: connection.complete and always.runs)
+        assert not always.channel.closed
+        id = connection.json["result"]["taskId"]
+        await client.send(client.request("tasks/cancel", {"taskId": id}, id=2))
+        await connection.over()
+    assert always.channel.closed
+
+
+async def test_continue_that_is_cancelled_by_itself_fails_like_any_other() -> None:
+    """A CancelledError nobody asked for is a failure of the hook, and runs once."""
+
+    class Cancels(Works):
+        name = "cancels"
+
+        async def continue_(  # type: ignore[override]
+            self, tag: str, outcome: Outcome, channel: Channel
+        ) -> str:
+            Stage.did.append("continued")
+            future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            future.cancel()
+            return await future
+
+    client = Client(serving(Cancels(), MemoryStore()), capabilities=TASKS)
+    Stage.go.set()
+    begun = await client.send(client.call("cancels"))
+    task = await over(client, begun.json["result"]["taskId"])
+
+    assert ("completed", True) == (task["status"], task["result"]["isError"])
+    assert ["began", "ended", "continued"] == Stage.did
+
+
+async def test_batch_that_loses_its_client_does_not_cancel_what_was_handed_out() -> None:
+    """2025-03-26: a call that was held over goes on, the others are cancelled as they want."""
+
+    class Slow(Always):
+        task = "auto"
+        on_disconnect = "cancel"
+
+        def __init__(self, name: str, hold: float | None) -> None:
+            super().__init__()
+            self.name = name
+            self.hold = hold
+
+        async def call(self, request: Any, channel: Channel) -> str:
+            channel.start_stream()
+            try:
+                return await super().call(request, channel)
+            except asyncio.CancelledError:
+                Stage.did.append(f"{self.name} cancelled")
+                raise
+            finally:
+                Stage.did.append(f"{self.name} ended")
+
+    store = MemoryStore()
+    mux = Mux(
+        Suite(name="test", version="1", tools=[Slow("held", 0.001), Slow("other", None)]),
+        store=store,
+    )
+    OPEN.append(mux)
+    client = await Client.begin(Endpoint(mux), "2025-03-26")
+    batch = [client.call("held", id=1), client.call("other", id=2)]
+    async with client.open(batch) as connection:
+        assert "It goes on" in str(await connection.message())
+        connection.disconnect()
+        await until(lambda: "other cancelled" in Stage.did)
+        assert "held ended" not in Stage.did
+        Stage.go.set()
+        await connection.over()
+    assert "held cancelled" not in Stage.did
