@@ -54,7 +54,7 @@ async def left(tmp_path: Path) -> Path:
         async with asyncio.timeout(PATIENCE):
             while due is None:
                 await asyncio.sleep(0.01)
-                due = await deliveries.next_due(["default"])
+                due = await deliveries.next_due(["studio/default"])
         call.task.cancel()
     await mux.aclose()
     return path

@@ -1,0 +1,432 @@
+"""What a server asks reaches a hook, and what the hook says reaches the server."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp.client.answering import Answering
+from genmcp.client.handler import ClientHandler, DefaultHandler, Denied, Sampled
+from genmcp.errors import (
+    ConfigurationError,
+    InternalError,
+    InvalidParams,
+    McpError,
+    MethodNotFound,
+)
+from genmcp.protocol.capabilities import (
+    ClientCapabilities,
+    ElicitationCapability,
+    SamplingCapability,
+)
+from genmcp.protocol.content import TextContent
+from genmcp.protocol.elicitation import ElicitRequest, ElicitRequestParams, ElicitResult
+from genmcp.protocol.input_required import InputRequest
+from genmcp.protocol.roots import ListRootsRequest, ListRootsResult, Root
+from genmcp.protocol.sampling import (
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    SamplingMessage,
+    ToolChoice,
+)
+from genmcp.question.answers import Accepted, Declined, Dismissed
+
+FORM = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "default": "Ada"},
+        "age": {"type": "integer", "minimum": 18},
+    },
+    "required": ["name"],
+}
+ASKED = ElicitRequestParams("Who?", FORM)
+SENT = ElicitRequestParams("Go there?", url="https://example.test/pay", mode="url")
+SAMPLE = CreateMessageRequestParams(
+    messages=[SamplingMessage("user", TextContent("Say hello."))], max_tokens=10
+)
+HELLO = {"role": "assistant", "content": {"type": "text", "text": "Hello."}, "model": "m"}
+
+
+class Form(ClientHandler[None]):
+    """Says to every form what it was made with."""
+
+    def __init__(self, said: Any) -> None:
+        self.said = said
+        self.asked: list[Any] = []
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Any:
+        self.asked.append((message, schema))
+        return self.said
+
+
+async def answer(handler: ClientHandler[Any] | None, method: str, params: Any = None) -> Any:
+    """Put one question to a handler of its own connection."""
+    answering = Answering(handler)
+    await answering.open()
+    try:
+        return await answering.answer(method, params)
+    finally:
+        await answering.close()
+
+
+async def test_handler_without_hooks_declares_nothing_and_answers_a_ping() -> None:
+    """A client that has no handler is asked nothing, but it is alive."""
+    assert Answering().capabilities == ClientCapabilities()
+    assert await answer(None, "ping") == {}
+    for method in ("roots/list", "sampling/createMessage", "elicitation/create", "what/ever"):
+        with pytest.raises(MethodNotFound, match=method):
+            await answer(None, method, SAMPLE)
+
+
+async def test_handler_ping_may_have_a_hook_of_its_own() -> None:
+    """What it returns is the result."""
+
+    class Handler(ClientHandler[None]):
+        async def handle_ping(self, state: None) -> Any:
+            return {"_meta": {"up": True}}
+
+    assert await answer(Handler(), "ping") == {"_meta": {"up": True}}
+
+
+async def test_handler_capabilities_follow_from_its_hooks() -> None:
+    """What is overridden is declared, in the way its class says."""
+
+    class All(Form):
+        sampling_tools = True
+        sampling_context = True
+
+        def handle_list_roots(self, state: None) -> Any:
+            return []
+
+        def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+            return HELLO
+
+        def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+            return Accepted()
+
+    class Url(ClientHandler[None]):
+        def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+            return Accepted()
+
+        def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+            return HELLO
+
+    assert Answering(All(None)).capabilities == ClientCapabilities(
+        roots={},
+        sampling=SamplingCapability(context={}, tools={}),
+        elicitation=ElicitationCapability(form={}, url={}),
+    )
+    assert Answering(Url()).capabilities == ClientCapabilities(
+        sampling=SamplingCapability(), elicitation=ElicitationCapability(url={})
+    )
+
+
+async def test_handler_may_say_what_it_declares() -> None:
+    """Declared without a hook it is declined, empty or refused; an empty object means forms."""
+
+    class Handler(ClientHandler[None]):
+        capabilities = ClientCapabilities(
+            roots={}, sampling=SamplingCapability(), elicitation=ElicitationCapability()
+        )
+
+    assert Answering(Handler()).capabilities is Handler.capabilities
+    assert await answer(Handler(), "roots/list") == ListRootsResult([])
+    assert await answer(Handler(), "elicitation/create", ASKED) == ElicitResult("decline")
+    with pytest.raises(InvalidParams, match=r"elicitation\.url"):
+        await answer(Handler(), "elicitation/create", SENT)
+    with pytest.raises(McpError, match="no model") as refused:
+        await answer(Handler(), "sampling/createMessage", SAMPLE)
+    assert refused.value.code == -32603
+
+
+async def test_handler_is_overruled_by_what_the_client_declares() -> None:
+    """Options of a client may declare what its handler says nothing of."""
+    declared = ClientCapabilities(elicitation=ElicitationCapability())
+    answering = Answering(capabilities=declared)
+
+    assert answering.capabilities is declared
+    assert await answering.answer("elicitation/create", ASKED) == ElicitResult("decline")
+
+
+async def test_handler_lists_roots_of_every_kind() -> None:
+    """A root is a value, a mapping or a path."""
+
+    class Handler(ClientHandler[None]):
+        def handle_list_roots(self, state: None) -> Any:
+            return [Root("file:///a"), {"uri": "file:///b", "name": "B"}, Path("/c/d")]
+
+    assert await answer(Handler(), "roots/list") == ListRootsResult(
+        [Root("file:///a"), Root("file:///b", "B"), Root("file:///c/d", "d")]
+    )
+
+
+@pytest.mark.parametrize(
+    "returned", [[{"uri": "https://a"}], [{"name": "no uri"}], (Root("file:///a"),), [Path("a")]]
+)
+async def test_handler_with_roots_that_are_none_fails_the_request(returned: Any) -> None:
+    """What is no list of file URIs is a defect of the hook, and the server is told no more."""
+
+    class Handler(ClientHandler[None]):
+        def handle_list_roots(self, state: None) -> Any:
+            return returned
+
+    with pytest.raises(InternalError, match="reference"):
+        await answer(Handler(), "roots/list")
+
+
+@pytest.mark.parametrize(
+    ("said", "result"),
+    [
+        (Accepted({"name": "Bob", "age": 30}), ElicitResult("accept", {"name": "Bob", "age": 30})),
+        ({"action": "accept", "content": {}}, ElicitResult("accept", {"name": "Ada"})),
+        (Accepted(), ElicitResult("accept", {"name": "Ada"})),
+        (Declined(), ElicitResult("decline")),
+        (Dismissed(), ElicitResult("cancel")),
+        ({"action": "decline", "content": {"name": "Bob"}}, ElicitResult("decline")),
+        (ElicitResult("cancel"), ElicitResult("cancel")),
+    ],
+)
+async def test_handler_form_is_answered(said: Any, result: ElicitResult) -> None:
+    """Defaults are filled in, and only what is accepted has content."""
+    form = Form(said)
+
+    assert await answer(form, "elicitation/create", ASKED) == result
+    assert form.asked == [("Who?", FORM)]
+
+
+@pytest.mark.parametrize("said", ["yes", {"action": "maybe"}, Accepted({"age": 3}), None, object()])
+async def test_handler_form_with_a_wrong_answer_fails_the_request(
+    said: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What does not fit the form, or is no answer at all, is not sent; the log tells why."""
+    with pytest.raises(InternalError, match="reference") as failed:
+        await answer(Form(said), "elicitation/create", ASKED)
+
+    assert failed.value.reference is not None
+    assert failed.value.reference in caplog.text
+    assert "handle_elicitation_create" in caplog.text
+
+
+async def test_handler_form_of_a_broken_schema_is_the_servers_fault() -> None:
+    """A schema that cannot be used, or leads elsewhere, is refused before the hook is asked."""
+    form = Form(Accepted({}))
+
+    with pytest.raises(InvalidParams, match="requestedSchema"):
+        await answer(form, "elicitation/create", ElicitRequestParams("?", {"type": 3}))
+    with pytest.raises(InvalidParams, match="nothing is ever fetched"):
+        schema = {"$ref": "https://example.test/x.json"}
+        await answer(form, "elicitation/create", ElicitRequestParams("?", schema))
+    assert form.asked == []
+
+
+async def test_handler_is_asked_only_in_modes_that_are_declared() -> None:
+    """2025-11-25, client/elicitation, "Error Handling"."""
+
+    class Url(ClientHandler[None]):
+        async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+            return {"action": "accept", "content": {"not": "sent"}}
+
+    with pytest.raises(InvalidParams, match=r"elicitation\.form"):
+        await answer(Url(), "elicitation/create", ASKED)
+    with pytest.raises(InvalidParams, match=r"elicitation\.url"):
+        await answer(Form(Declined()), "elicitation/create", SENT)
+    assert await answer(Url(), "elicitation/create", SENT) == ElicitResult("accept")
+
+
+async def test_handler_without_url_hook_is_asked_about_urls_as_about_forms(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where it declares URLs all the same; it is warned of once."""
+
+    class Handler(Form):
+        capabilities = ClientCapabilities(elicitation=ElicitationCapability(url={}))
+
+    form = Handler(Accepted())
+    answering = Answering(form)
+    for _ in range(2):
+        assert await answering.answer("elicitation/create", SENT) == ElicitResult("accept")
+
+    assert form.asked == [("Go there?", {"mode": "url", "url": SENT.url})] * 2
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+
+
+async def test_handler_samples_a_model() -> None:
+    """Its result may be a mapping; what the server asks for is what the hook gets."""
+
+    class Handler(ClientHandler[None]):
+        async def handle_create_message(
+            self, params: CreateMessageRequestParams, state: None
+        ) -> Any:
+            return HELLO if params is SAMPLE else None
+
+    assert await answer(Handler(), "sampling/createMessage", SAMPLE) == CreateMessageResult(
+        role="assistant", content=TextContent("Hello."), model="m"
+    )
+
+
+async def test_handler_samples_with_tools_only_where_it_declares_that() -> None:
+    """2025-11-25, client/sampling, "Tools in Sampling"."""
+
+    class Handler(ClientHandler[None]):
+        def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+            content = [{"type": "tool_use", "id": "1", "name": "add", "input": {}}]
+            return {**HELLO, "content": content, "stopReason": "toolUse"}
+
+    class WithTools(Handler):
+        sampling_tools = True
+
+    params = CreateMessageRequestParams(
+        messages=[], max_tokens=1, tools=[], tool_choice=ToolChoice("required")
+    )
+    with pytest.raises(InvalidParams, match=r"sampling\.tools"):
+        await answer(Handler(), "sampling/createMessage", params)
+    result = await answer(WithTools(), "sampling/createMessage", params)
+    assert result.stop_reason == "toolUse"
+    assert result.content[0].name == "add"
+
+
+async def test_handler_may_refuse_with_an_error_of_its_own() -> None:
+    """Its code, message and data are the server's to read."""
+
+    class Handler(ClientHandler[None]):
+        async def handle_create_message(
+            self, params: CreateMessageRequestParams, state: None
+        ) -> Any:
+            raise McpError("No budget", {"left": 0}, code=-7)
+
+    with pytest.raises(McpError, match="No budget") as refused:
+        await answer(Handler(), "sampling/createMessage", SAMPLE)
+    assert (refused.value.code, refused.value.data) == (-7, {"left": 0})
+
+
+async def test_handler_answers_other_requests_if_it_wants_to() -> None:
+    """What the protocol does not know may have a hook, too."""
+
+    class Handler(ClientHandler[None]):
+        async def handle_request(self, method: str, params: Any, state: None) -> Any:
+            return {"method": method, **params}
+
+    assert await answer(Handler(), "x/y", {"a": 1}) == {"method": "x/y", "a": 1}
+
+
+async def test_handler_answers_all_input_requests() -> None:
+    """The questions of a 2026-07-28 server go to the same hooks, and fail as one."""
+
+    class Handler(Form):
+        def handle_list_roots(self, state: None) -> Any:
+            return [Root("file:///a")]
+
+    answering = Answering(Handler(Declined()))
+    requests: dict[str, InputRequest] = {"r": ListRootsRequest(), "e": ElicitRequest(ASKED)}
+
+    assert await answering.answer_all(requests) == {
+        "r": ListRootsResult([Root("file:///a")]),
+        "e": ElicitResult("decline"),
+    }
+    with pytest.raises(InvalidParams, match="url"):
+        await answering.answer_all({**requests, "u": ElicitRequest(SENT)})
+
+
+async def test_default_handler_declares_what_it_is_given() -> None:
+    """Forms always, which it declines; roots and a model only where there are any."""
+    plain, full = (
+        DefaultHandler(),
+        DefaultHandler(
+            roots=[Path("/a")], model=lambda _: HELLO, approve=lambda _: True, tools=True
+        ),
+    )
+
+    assert Answering(plain).capabilities == ClientCapabilities(
+        elicitation=ElicitationCapability(form={})
+    )
+    assert await answer(plain, "elicitation/create", ASKED) == ElicitResult("decline")
+    assert Answering(full).capabilities == ClientCapabilities(
+        roots={},
+        sampling=SamplingCapability(tools={}),
+        elicitation=ElicitationCapability(form={}),
+    )
+    assert await answer(full, "roots/list") == ListRootsResult([Root("file:///a", "a")])
+
+
+async def test_default_handler_accepts_defaults_if_asked_to() -> None:
+    """As long as they make a whole answer."""
+    handler = DefaultHandler(accept_defaults=True)
+    lacking = {**FORM, "required": ["name", "age"]}
+
+    assert await answer(handler, "elicitation/create", ASKED) == ElicitResult(
+        "accept", {"name": "Ada"}
+    )
+    assert await answer(
+        handler, "elicitation/create", ElicitRequestParams("?", lacking)
+    ) == ElicitResult("decline")
+
+
+async def test_default_handler_asks_for_approval_before_and_after() -> None:
+    """And goes on with what the user has made of the request, and of the answer."""
+    seen: list[Sampled] = []
+
+    async def model(params: CreateMessageRequestParams) -> Any:
+        return {**HELLO, "model": params.system_prompt}
+
+    def approve(subject: Sampled) -> Any:
+        seen.append(subject)
+        if isinstance(subject, CreateMessageRequestParams):
+            return {"messages": [], "maxTokens": 5, "systemPrompt": "Be kind."}
+        return CreateMessageResult("assistant", TextContent("Bye."), model=subject.model)
+
+    result = await answer(
+        DefaultHandler(model=model, approve=approve), "sampling/createMessage", SAMPLE
+    )
+
+    assert [type(each) for each in seen] == [CreateMessageRequestParams, CreateMessageResult]
+    assert result == CreateMessageResult("assistant", TextContent("Bye."), model="Be kind.")
+
+
+@pytest.mark.parametrize("denied", [CreateMessageRequestParams, CreateMessageResult])
+async def test_default_handler_denies_what_the_user_denies(denied: type) -> None:
+    """With the specification's error, whether it is the request or the answer."""
+    asked = []
+
+    def model(params: CreateMessageRequestParams) -> Any:
+        asked.append(params)
+        return HELLO
+
+    handler = DefaultHandler(model=model, approve=lambda each: not isinstance(each, denied))
+    with pytest.raises(Denied, match="User rejected sampling request") as error:
+        await answer(handler, "sampling/createMessage", SAMPLE)
+
+    assert error.value.code == -1
+    assert len(asked) == (denied is CreateMessageResult)
+
+
+async def test_default_handler_takes_no_answer_for_no_approval() -> None:
+    """An approval hook that forgets to say something has not agreed."""
+    handler = DefaultHandler(model=lambda _: HELLO, approve=lambda _: None)
+
+    with pytest.raises(InternalError):
+        await answer(handler, "sampling/createMessage", SAMPLE)
+
+
+def test_default_handler_needs_somebody_who_approves() -> None:
+    """A model nobody watches has to be asked for."""
+    with pytest.raises(ConfigurationError, match="approve="):
+        DefaultHandler(model=lambda _: HELLO)
+
+
+def test_handler_is_an_instance_and_its_hooks_return() -> None:
+    """A class, something else, or a hook that yields is refused when the client is made."""
+
+    class Yields(ClientHandler[None]):
+        async def handle_ping(self, state: None) -> Any:
+            yield {}
+
+    with pytest.raises(ConfigurationError, match="instance of a ClientHandler"):
+        Answering(ClientHandler)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="handle_ping yields"):
+        Answering(Yields())
+    for parallel in (1, 17):
+        with pytest.raises(ConfigurationError, match="from 2 to 16"):
+            Answering(parallel=parallel)

@@ -1,0 +1,393 @@
+"""Hooks run beside what receives, share a state, and fail without harm to the client."""
+
+import asyncio
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp.client.answering import Answering
+from genmcp.client.handler import ClientHandler
+from genmcp.errors import InternalError, McpError, Overloaded
+from genmcp.protocol.notifications import (
+    LoggingMessageNotificationParams,
+    ProgressNotificationParams,
+)
+from genmcp.protocol.roots import ListRootsResult, Root
+from genmcp.protocol.tasks import TaskStatusNotificationParams
+from genmcp.question.answers import Declined
+
+TIME = 5.0
+
+
+class Answers:
+    """What was replied, in the order of it."""
+
+    def __init__(self) -> None:
+        self.all: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def __call__(self, answer: Any) -> None:
+        self.all.put_nowait(answer)
+
+    async def next(self) -> Any:
+        return await asyncio.wait_for(self.all.get(), TIME)
+
+
+class Slow(ClientHandler[None]):
+    """Lists its roots only once it may, and counts who waits for that."""
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.begun = asyncio.Semaphore(0)
+        self.running = 0
+        self.most = 0
+
+    async def handle_list_roots(self, state: None) -> Any:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self.begun.release()
+        try:
+            await self.may.wait()
+        finally:
+            self.running -= 1
+        return []
+
+
+async def test_handler_state_goes_from_hook_to_hook() -> None:
+    """What one returns, the next is given; a hook that returns none leaves it."""
+
+    class Counting(ClientHandler[int]):
+        def init(self) -> int:
+            return 1
+
+        def handle_ping(self, state: int) -> Any:
+            return {"state": state}, state + 1
+
+        async def handle_list_roots(self, state: int) -> Any:
+            return [Root(f"file:///{state}")]
+
+        async def handle_log(self, message: Any, state: int) -> Any:
+            return state + 10
+
+        def terminate(self, reason: BaseException | None, state: int) -> None:
+            ended.append((reason, state))
+
+    ended: list[Any] = []
+    answering = Answering(Counting())
+    await answering.open()
+    await answering.open()
+
+    assert await answering.answer("ping", None) == {"state": 1}
+    assert await answering.answer("roots/list", None) == ListRootsResult([Root("file:///2")])
+    answering.tell("notifications/message", LoggingMessageNotificationParams("info", "x"))
+    error = OSError("gone")
+    await answering.close(error)
+    await answering.close()
+
+    assert ended == [(error, 12)]
+
+
+async def test_handler_of_two_clients_has_a_state_for_each() -> None:
+    """One handler may serve many connections."""
+
+    class Numbered(ClientHandler[list[int]]):
+        def init(self) -> list[int]:
+            return []
+
+        async def handle_ping(self, state: list[int]) -> Any:
+            state.append(1)
+            return {"times": len(state)}
+
+    handler = Numbered()
+    one, other = Answering(handler), Answering(handler)
+    await one.open()
+    await other.open()
+
+    assert [await each.answer("ping", None) for each in (one, one, other)] == [
+        {"times": 1},
+        {"times": 2},
+        {"times": 1},
+    ]
+    await one.close()
+    await other.close()
+
+
+async def test_handler_that_cannot_begin_is_told_of_at_once() -> None:
+    """What `init` raises is raised where the client is opened."""
+
+    class Broken(ClientHandler[None]):
+        async def init(self) -> None:
+            raise RuntimeError("no keyring")
+
+        def terminate(self, reason: BaseException | None, state: None) -> None:
+            raise AssertionError("it never began")
+
+    answering = Answering(Broken())
+    with pytest.raises(RuntimeError, match="no keyring"):
+        await answering.open()
+    await answering.close()
+
+
+async def test_handler_hook_that_is_def_runs_in_a_thread() -> None:
+    """It may block: the loop goes on, and answers a ping meanwhile."""
+    go = threading.Event()
+
+    class Blocking(ClientHandler[None]):
+        def handle_list_roots(self, state: None) -> Any:
+            go.wait(TIME)
+            return [Root(f"file:///{threading.current_thread() is threading.main_thread()}")]
+
+    answering, answers = Answering(Blocking()), Answers()
+    await answering.open()
+    answering.start(1, "roots/list", None, answers)
+    answering.start(2, "ping", None, answers)
+
+    assert await answers.next() == {}
+    go.set()
+    assert await answers.next() == ListRootsResult([Root("file:///False")])
+    await answering.close()
+
+
+async def test_handler_answers_side_by_side_up_to_a_bound() -> None:
+    """A few at once, a few more wait, and the rest is refused; a ping is answered all the same."""
+    slow, answers = Slow(), Answers()
+    answering = Answering(slow, parallel=2, waiting=1)
+    await answering.open()
+    for id in range(4):
+        answering.start(id, "roots/list", None, answers)
+    answering.start(9, "ping", None, answers)
+
+    refused, pong = await answers.next(), await answers.next()
+
+    assert isinstance(refused, Overloaded)
+    assert pong == {}
+    slow.may.set()
+    assert [await answers.next() for _ in range(3)] == [ListRootsResult([])] * 3
+    assert slow.most == 2
+    await answering.close()
+
+
+async def test_handler_that_is_flooded_drops_what_is_too_much(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A server that does not take its answers gets no more of them; the log says so once."""
+    stuck = asyncio.Event()
+
+    async def never(answer: Any) -> None:
+        await stuck.wait()
+
+    answering = Answering(parallel=2, waiting=1)
+    await answering.open()
+    for id in range(20):
+        answering.start(id, "ping", None, never)
+
+    assert [each.getMessage() for each in caplog.records] == [
+        "requests of the server are dropped: 6 are open"
+    ]
+    await answering.close()
+
+
+async def test_handler_question_may_be_cancelled() -> None:
+    """The hook is, and no answer is sent; an id nobody knows is no harm."""
+    slow, answers = Slow(), Answers()
+    answering = Answering(slow)
+    await answering.open()
+    answering.start("a", "roots/list", None, answers)
+    await asyncio.wait_for(slow.begun.acquire(), TIME)
+
+    answering.cancel("unknown")
+    answering.cancel("a")
+    answering.start("b", "ping", None, answers)
+
+    assert await answers.next() == {}
+    assert answers.all.empty()
+    await answering.close()
+    assert slow.running == 0
+
+
+async def test_handler_question_with_an_id_in_use_takes_its_place() -> None:
+    """Of two requests with one id, one is answered."""
+    slow, answers = Slow(), Answers()
+    answering = Answering(slow)
+    await answering.open()
+    answering.start(1, "roots/list", None, answers)
+    await asyncio.wait_for(slow.begun.acquire(), TIME)
+    answering.start(1, "ping", None, answers)
+
+    assert await answers.next() == {}
+    slow.may.set()
+    await answering.close()
+    assert answers.all.empty()
+
+
+async def test_handler_that_is_closed_cancels_what_it_is_doing() -> None:
+    """No question outlives its connection."""
+    slow, answers = Slow(), Answers()
+    answering = Answering(slow)
+    await answering.open()
+    answering.start(1, "roots/list", None, answers)
+    await asyncio.wait_for(slow.begun.acquire(), TIME)
+
+    await asyncio.wait_for(answering.close(), TIME)
+
+    assert slow.running == 0
+    assert answers.all.empty()
+
+
+async def test_handler_hook_that_raises_harms_only_its_question(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server gets a reference to the log, the client lives on."""
+
+    class Broken(ClientHandler[None]):
+        def handle_list_roots(self, state: None) -> Any:
+            raise ValueError("a secret")
+
+        async def handle_ping(self, state: None) -> Any:
+            raise asyncio.CancelledError  # of something it waited for
+
+        def terminate(self, reason: BaseException | None, state: None) -> None:
+            raise ValueError("again")
+
+    answering, answers = Answering(Broken()), Answers()
+    await answering.open()
+    answering.start(1, "roots/list", None, answers)
+    failed = await answers.next()
+    answering.start(2, "ping", None, answers)
+    cancelled = await answers.next()
+    await answering.close()
+
+    assert isinstance(failed, InternalError)
+    assert isinstance(cancelled, InternalError)
+    assert "secret" not in failed.message
+    assert str(failed.reference) in caplog.text
+    assert "a secret" in caplog.text
+    assert "terminate" in caplog.text
+
+
+async def test_handler_answer_that_cannot_be_sent_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody else could be told."""
+    tried = asyncio.Event()
+
+    async def broken(answer: Any) -> None:
+        tried.set()
+        raise OSError("pipe")
+
+    answering = Answering()
+    await answering.open()
+    answering.start(1, "ping", None, broken)
+    await asyncio.wait_for(tried.wait(), TIME)
+    await answering.close()
+
+    assert "the answer to ping could not be sent: pipe" in caplog.text
+
+
+async def test_handler_is_told_things_in_their_order() -> None:
+    """Each kind by its own hook, one after another, even if one takes longer."""
+    told: list[Any] = []
+    all_told, may = asyncio.Event(), asyncio.Event()
+
+    class Told(ClientHandler[None]):
+        async def handle_progress(self, progress: Any, state: None) -> None:
+            await may.wait()
+            told.append(progress.progress)
+
+        def handle_log(self, message: Any, state: None) -> None:
+            told.append(message.data)
+
+        async def handle_task_status(self, task: TaskStatusNotificationParams, state: None) -> None:
+            told.append((task.task_id, task.status, task.ttl_ms, task.last_updated_at))
+
+        async def handle_notification(self, method: str, params: Any, state: None) -> None:
+            told.append((method, params))
+            all_told.set()
+
+    answering = Answering(Told())
+    await answering.open()
+    task = {"taskId": "t", "status": "working", "createdAt": "now", "ttl": 9}
+    answering.tell("notifications/progress", ProgressNotificationParams("t", 1))
+    answering.tell("notifications/message", LoggingMessageNotificationParams("info", "hi"))
+    answering.tell("notifications/tasks/status", task)
+    answering.tell("notifications/tasks/status", msgspec.Raw(msgspec.json.encode(task)))
+    answering.tell(
+        "notifications/tasks", TaskStatusNotificationParams("u", "completed", "a", "b", None)
+    )
+    answering.tell("notifications/tools/list_changed", None)
+    may.set()
+    await asyncio.wait_for(all_told.wait(), TIME)
+    await answering.close()
+
+    assert told == [
+        1,
+        "hi",
+        ("t", "working", 9, "now"),
+        ("t", "working", 9, "now"),
+        ("u", "completed", None, "b"),
+        ("notifications/tools/list_changed", None),
+    ]
+
+
+async def test_handler_that_fails_to_take_something_in_takes_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is told without a hook, or in another shape than it has, is no harm either."""
+    told = asyncio.Event()
+
+    class Broken(ClientHandler[None]):
+        def handle_log(self, message: Any, state: None) -> None:
+            raise ValueError("full")
+
+        async def handle_task_status(self, task: Any, state: None) -> None:
+            told.set()
+
+    answering = Answering(Broken())
+    await answering.open()
+    answering.tell("notifications/progress", None)
+    answering.tell("notifications/other", None)
+    answering.tell("notifications/message", None)
+    answering.tell("notifications/tasks/status", {"taskId": 3})
+    answering.tell("notifications/tasks", None)
+    await asyncio.wait_for(told.wait(), TIME)
+    await answering.close()
+
+    assert [each.levelname for each in caplog.records] == ["ERROR", "ERROR"]
+
+
+async def test_handler_that_is_told_too_much_drops_the_rest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The queue is bounded; the log says that, and how many were lost."""
+    told = []
+
+    class Counting(ClientHandler[None]):
+        async def handle_notification(self, method: str, params: Any, state: None) -> None:
+            told.append(params)
+
+    answering = Answering(Counting(), notices=2)
+    await answering.open()
+    for number in range(5):
+        answering.tell("x", number)
+    await answering.close()
+
+    assert told == [0, 1]
+    assert [each.getMessage() for each in caplog.records] == [
+        "notifications are dropped: 2 wait for hooks already",
+        "notifications that were dropped: 3",
+    ]
+
+
+def test_handler_hooks_of_the_base_say_the_least() -> None:
+    """A subclass may call them."""
+    plain: ClientHandler[None] = ClientHandler()
+
+    assert plain.init() is None
+    for hook in (plain.handle_progress, plain.handle_log, plain.handle_task_status):
+        assert hook(None, None) is None  # type: ignore[arg-type]
+    assert plain.handle_notification("x", None, None) is None
+    assert plain.terminate(None, None) is None
+    assert plain.handle_url_elicitation("Go?", "https://a", None) == Declined()
+    with pytest.raises(McpError, match="x/y"):
+        plain.handle_request("x/y", None, None)
