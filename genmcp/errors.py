@@ -304,7 +304,7 @@ class MissingCapability(McpError):
     status = 400
 
     def __init__(self, required: Mapping[str, Any], message: str | None = None) -> None:
-        names = ", ".join(required)
+        names = _named(required)
         super().__init__(
             message or f"The client did not declare a capability this request needs: {names}",
             {"requiredCapabilities": dict(required)},
@@ -399,8 +399,14 @@ class Unable(Failure):
 
     def __init__(self, capabilities: Mapping[str, Any]) -> None:
         self.capabilities = dict(capabilities)
-        names = ", ".join(capabilities)
+        names = _named(capabilities)
         super().__init__(f"the client did not declare a capability this needs: {names}")
+
+
+def _named(capabilities: Mapping[str, Any]) -> str:
+    """Return what *capabilities* are called; extensions have names of their own."""
+    names = [capabilities[name] if name == "extensions" else (name,) for name in capabilities]
+    return ", ".join(name for each in names for name in each)
 
 
 class ConfigurationError(GenmcpError, ValueError):

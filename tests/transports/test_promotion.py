@@ -324,6 +324,6 @@ async def test_tasks_required_are_refused_before_the_call_runs() -> None:
     assert (400, -32021) == (refused.status, error["code"])
     assert TASKS == error["data"]["requiredCapabilities"]
     assert told.json["result"]["isError"]
-    assert "extensions" in told.json["result"]["content"][0]["text"]
+    assert "io.modelcontextprotocol/tasks" in told.json["result"]["content"][0]["text"]
     assert not requires.waits.is_set()
     assert MODERN == client.version
