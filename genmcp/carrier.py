@@ -1,11 +1,13 @@
 """Who keeps what a call needs to go on, as far as its own process knows."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from genmcp.core.continuation import Continuation
+from genmcp.protocol.result import Result
 
 __all__ = ["Carrier", "Claim"]
 
@@ -24,6 +26,13 @@ class Claim(Protocol):
         """Know that it has become no task after all, and runs on."""
 
 
+class Reports(Protocol):
+    """What a call says of its progress, some of which may not be written yet."""
+
+    async def flush(self) -> None:
+        """Write the rest."""
+
+
 class Carrier(msgspec.Struct, eq=False):
     """The carrier of one call.
 
@@ -33,7 +42,9 @@ class Carrier(msgspec.Struct, eq=False):
     result, so that what it comes to goes to the record. follows: the task whose end the call waits
     for here; it may be that of another call. claim: its idempotency key. waits: whether it
     cannot become a task now: another call has its key, or its job is being written. stopped:
-    whether nothing that it says counts any more.
+    whether nothing that it says counts any more. told: what its client has got instead of its
+    result. reports: its progress, once it is a task and has said any. found: what wants to know
+    that the request's route has been found.
     """
 
     continuation: Continuation | None = None
@@ -45,6 +56,15 @@ class Carrier(msgspec.Struct, eq=False):
     claim: Claim | None = None
     waits: bool = False
     stopped: bool = False
+    told: Result | None = None
+    reports: Reports | None = None
+    found: Callable[[], None] | None = None
+
+    async def flush(self) -> None:
+        """Have written what the call has said of its progress, before others go on with it."""
+        reports, self.reports = self.reports, None
+        if reports is not None:
+            await reports.flush()
 
     async def settle(self) -> None:
         """Wait until it is decided whether the call becomes a task, if that is being decided."""

@@ -11,6 +11,7 @@ import msgspec
 
 from genmcp.carrier import Carrier
 from genmcp.core.request import Client, Request
+from genmcp.errors import AssignGone
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
@@ -87,7 +88,7 @@ class Channel(msgspec.Struct, eq=False):
     principal: str | None = None
     _static: Mapping[str, Any] | None = None
     _copied: Mapping[str, Any] | None = None
-    _assigns: ChainMap[str, Any] | None = None
+    _assigns: "_Assigns | None" = None
     _loop: asyncio.AbstractEventLoop | None = None
     _progress: float = -inf
     _carrier: Carrier | None = None
@@ -137,10 +138,14 @@ class Channel(msgspec.Struct, eq=False):
         own: dict[str, Any] = self.assigns.maps[0]  # type: ignore[attr-defined]
         return own
 
-    def restore(self, own: Mapping[str, Any], gone: MutableMapping[str, Any] | None = None) -> None:
-        """Let *own* be what hooks have set so far; reading a key of *gone* raises AssignGone."""
+    def restore(self, own: Mapping[str, Any], gone: Collection[str] = ()) -> None:
+        """Let *own* be what hooks have set so far.
+
+        Keys of *gone* were copied, and are not there any more: to read one raises AssignGone.
+        """
         layers = [dict(layer) for layer in (self._copied, self._static) if layer]
-        self._assigns = ChainMap(dict(own), *layers, *([] if gone is None else [gone]))
+        self._assigns = _Assigns(dict(own), *layers)
+        self._assigns.gone = gone
 
     @property
     def copied(self) -> Mapping[str, Any]:
@@ -282,6 +287,23 @@ class Channel(msgspec.Struct, eq=False):
                 work.close()
                 raise RuntimeError("the server's event loop has ended")
         return done.result()
+
+
+class _Assigns(ChainMap[str, Any]):
+    """Assigns, of which those that are *gone* are not there, but are missed when they are read."""
+
+    gone: Collection[str] = ()
+
+    def __missing__(self, key: str) -> Any:
+        if key in self.gone:
+            raise AssignGone(key)
+        raise KeyError(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
 
 def _in_a_loop() -> bool:

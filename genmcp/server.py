@@ -44,7 +44,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         a disconnect always cancels.
     visible: who may see it; None: everybody. Whoever finds the route sees to that.
     policy: what becomes of a call that takes long. eager: whether it has to be looked at before
-        the call runs.
+        the call runs. pending: whether all this is told only by the route that `found` returns.
     """
 
     headers: tuple[HeaderRule, ...] = ()
@@ -52,10 +52,19 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     visible: Visible | None = None
     policy: Policy = NEVER_A_TASK
     eager: bool = False
+    pending: bool = False
 
     def is_visible(self, principal: str | None) -> bool:
         """Whether it is there for *principal*."""
         return self.visible is None or self.visible(principal)
+
+    async def found(self, channel: Channel) -> "Route":
+        """Return the route itself, of one that is *pending*.
+
+        Raises:
+            McpError: there is none for the request of *channel*.
+        """
+        return self
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel

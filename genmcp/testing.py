@@ -27,11 +27,12 @@ from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefini
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
+from genmcp.schema.arguments import arguments_of
 from genmcp.server import Server
 from genmcp.transports.asgi import Receive, Scope, Send
 from genmcp.transports.endpoint import Endpoint
 from genmcp.wire import jsonrpc, sse
-from genmcp.wire.mirror import encode_value
+from genmcp.wire.mirror import HeaderRule, encode_value
 
 __all__ = ["Client", "Notification", "connect"]
 
@@ -121,7 +122,7 @@ class Client:
         """Send any request and return its result, as the value of `genmcp.protocol` it is."""
         self._requests += 1
         given = dict(params or {})
-        headers = self._headers(method, given)
+        headers = await self._headers(method, given)
         given["_meta"] = {
             PROTOCOL_VERSION: LATEST.version,
             CLIENT_CAPABILITIES: {},
@@ -149,7 +150,15 @@ class Client:
             if cursor is None:
                 return found
 
-    def _headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
+    async def _mirrored(self, method: str, key: str) -> Sequence[HeaderRule]:
+        """Return which arguments headers repeat."""
+        route = self._mux.find(method, key)
+        if route is None or not route.pending or method != "tools/call":
+            return () if route is None else route.headers
+        schemas = (each.input_schema for each in await self.tools() if each.name == key)
+        return next((arguments_of(schema).headers for schema in schemas), ())
+
+    async def _headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
         headers = {
             "accept": "application/json, text/event-stream",
             "mcp-protocol-version": LATEST.version,
@@ -160,9 +169,9 @@ class Client:
         if key is None:
             return headers
         headers["mcp-name"] = encode_value(key)
-        route = self._mux.find(method, key)
-        for rule in route.headers if route else ():
-            value: Any = params.get("arguments")
+        arguments = params.get("arguments")
+        for rule in await self._mirrored(method, key) if arguments else ():
+            value: Any = arguments
             for step in rule.path:
                 value = value.get(step) if isinstance(value, dict) else None
             if value is not None:

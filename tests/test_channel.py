@@ -1,6 +1,7 @@
 """The channel: what a hook may say on the way, and what it knows of its request."""
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
@@ -9,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp import Channel, Endpoint, Limits, Mux, Suite, Tool, tool
+from genmcp import Channel, Continue, Endpoint, Limits, Mux, Suite, Tool, tool
+from genmcp.mux.threads import Threads
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.severity import SEVERITY
 from genmcp.testing import connect
@@ -461,3 +463,36 @@ async def test_channel_thread_has_the_context_of_its_request() -> None:
 
     async with connect(doing(work)) as client:
         assert {"value": "hello ann"} == (await client.call("do")).structured_content
+
+
+@pytest.mark.parametrize("gives", ["Continue", "coroutine", "nothing", "error"])
+@pytest.mark.filterwarnings("error")
+async def test_channel_lets_go_of_what_a_thread_gives_too_late(gives: str) -> None:
+    """A call was cancelled meanwhile: a coroutine that nobody awaits is closed, without a word."""
+    begun, go, ended = asyncio.Event(), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    async def work() -> None: ...
+
+    made = work()
+
+    def blocks() -> Any:
+        loop.call_soon_threadsafe(begun.set)
+        go.wait(PATIENCE)
+        if gives == "error":
+            raise ValueError("no")
+        return {"Continue": Continue("worked", made), "coroutine": made}.get(gives)
+
+    threads = Threads(1, 1)
+    running = asyncio.create_task(threads.run(blocks))
+    await asyncio.wait_for(begun.wait(), PATIENCE)
+    running.cancel()
+    await asyncio.wait([running])
+    go.set()
+    await asyncio.wait_for(threads.run(ended.set), PATIENCE)  # there is one thread only
+    threads.close()
+
+    assert running.cancelled()
+    closed = inspect.getcoroutinestate(made) == inspect.CORO_CLOSED
+    made.close()
+    assert closed is (gives in ("Continue", "coroutine"))

@@ -14,7 +14,7 @@ from genmcp.cli.lifespan import entered
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
 
-__all__ = ["GRACE", "Hands", "work"]
+__all__ = ["GRACE", "Hands", "first", "told_by_signals", "work"]
 
 logger = logging.getLogger("genmcp")
 
@@ -55,7 +55,7 @@ async def work(mux: Mux, hands: Hands, app: Any = None) -> None:
     jobs.adapt(replace(jobs.options, **said))
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
-        stack.enter_context(_told_by_signals(stop))
+        stack.enter_context(told_by_signals(stop))
         stack.push_async_callback(mux.aclose)
         if app is not None:
             await stack.enter_async_context(entered(app))
@@ -63,14 +63,14 @@ async def work(mux: Mux, hands: Hands, app: Any = None) -> None:
         await jobs.start()
         queues = ", ".join(jobs.options.queues)
         logger.info("working on jobs of %s, of %s", mux.server.info.name, queues)
-        await _first(stop.wait(), jobs.ended())
+        await first(stop.wait(), jobs.ended())
         if not stop.is_set():
             raise RuntimeError("the engine has ended by itself; the log tells why")
         logger.info("stopping: what runs has %g seconds to end", jobs.options.grace)
 
 
 @contextmanager
-def _told_by_signals(stop: asyncio.Event) -> Iterator[None]:
+def told_by_signals(stop: asyncio.Event) -> Iterator[None]:
     """Let *stop* be set by the first signal to stop; the next one does what it did before."""
     loop = asyncio.get_running_loop()
 
@@ -90,7 +90,7 @@ def _told_by_signals(stop: asyncio.Event) -> Iterator[None]:
         let_go()
 
 
-async def _first(*waits: Any) -> None:
+async def first(*waits: Any) -> None:
     """Wait until one of *waits* is over."""
     waiting = [asyncio.ensure_future(each) for each in waits]
     try:

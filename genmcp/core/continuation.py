@@ -30,7 +30,7 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     keys. alone: whether there is one question, whose answer its tool gets without a key.
     names: every name that a question of this call has had on the wire, where each MUST be unique
     (2026-07-28, basic/patterns, MRTR, "Server Requirements"; SEP-2663, "Task Update Requests").
-    task: the record in the store that it waits for, if it does.
+    task: the record in the store that it waits for, if it does, and the last event heard of it.
     """
 
     id: str
@@ -43,6 +43,7 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     alone: bool = False
     names: tuple[str, ...] = ()
     task: str | None = None
+    heard: str | None = None
 
     def then(self, tag: str, assigns: Mapping[str, Any]) -> "Continuation":
         """Return the next step of the same call."""

@@ -32,7 +32,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     `session` is the key of the legacy session the request belongs to, or None. `route` is what
     the server found for it (tools/call and the like), or None. `raw` is the JSON they came in:
     its params (msgspec.Raw), or the whole message (bytes). `arguments` is what a tool's `validate`
-    made of those of a call that goes on in `continue_`; None before.
+    made of those of a call that goes on in `continue_`; None before. `mirrors` are the headers
+    that repeat arguments, where only a route that is still to be found tells which they are.
     """
 
     id: RequestId
@@ -44,6 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     route: Any = None
     raw: bytes | msgspec.Raw = b""
     arguments: Any = None
+    mirrors: Mapping[bytes, bytes] | None = None
 
     @property
     def asks_again(self) -> bool:

@@ -45,6 +45,8 @@ __all__ = [
     "Era",
     "check_batch",
     "check_legacy",
+    "check_mirrors",
+    "claimed_version",
     "discovered",
     "era_of",
     "exchange_of",
@@ -62,7 +64,10 @@ class Catalog(Protocol):
         """Return whether the server answers the client's *method*."""
 
     def find(self, method: str, key: str) -> Any:
-        """Return the route of a tool, resource or prompt, or None; it has `headers`."""
+        """Return the route of a tool, resource or prompt, or None.
+
+        It has `headers`, and says if it is `pending`.
+        """
 
 
 Headers = Mapping[bytes, bytes]
@@ -71,6 +76,7 @@ Headers = Mapping[bytes, bytes]
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"
 NAME_HEADER: Final = b"mcp-name"
+_PARAM: Final = b"mcp-param-"
 SESSION_HEADER: Final = b"mcp-session-id"
 
 _any_params = decoder_for(RequestParams)
@@ -117,7 +123,7 @@ def era_of(headers: Headers, message: Message) -> Era:
             return Era.HANDSHAKE
         if SESSION_HEADER in headers:
             return Era.SESSION
-    claimed = _claimed_version(message)
+    claimed = claimed_version(message)
     if claimed is not None and claimed != named:
         raise _version_mismatch(named, claimed)
     if named is None or named in _LEGACY:
@@ -337,21 +343,29 @@ def _request(
     raw: bytes | msgspec.Raw,
 ) -> Request:
     """Return the request, once what it names is found and mirrored in the headers."""
-    route = None
+    route = mirrors = None
     if method.name_member is not None:
         key = getattr(params, method.name_member)
-        if headers is not None and (
-            headers.get(NAME_HEADER) != key.encode() or key.startswith("=?") or not key.isascii()
-        ):
+        if (
+            headers is not None
+            and (
+                headers.get(NAME_HEADER) != key.encode()
+                or key.startswith("=?")
+                or not key.isascii()
+            )
             # SEP-2663 has clients send it for a task, and lets no server ask for it; some do not.
-            if method.routed or NAME_HEADER in headers:
-                check_name(headers, key)  # encoded in a way that headers can carry, or wrong
+            and (method.routed or NAME_HEADER in headers)
+        ):
+            check_name(headers, key)  # encoded in a way that headers can carry, or wrong
     if method.routed:
         route = catalog.find(method.name, key)
         if route is None:
             raise _UNKNOWN[method.name](key)
-        if route.headers and headers is not None:
-            check_params(headers, route.headers, _arguments(params))
+        if headers is not None:
+            if route.headers:
+                check_params(headers, route.headers, _arguments(params))
+            elif route.pending:
+                mirrors = {name: headers[name] for name in headers if name.startswith(_PARAM)}
     meta = params.meta
     return Request(
         id=id,
@@ -361,7 +375,18 @@ def _request(
         revision=revision,
         client=Client(revision.version, meta.client_info, meta.client_capabilities),
         route=route,
+        mirrors=mirrors,
     )
+
+
+def check_mirrors(request: Request, route: Any) -> None:
+    """Check *request*, whose route was pending, by the headers of the *route* that was found.
+
+    Raises:
+        HeaderMismatch: a header does not say what the body says.
+    """
+    if route.headers and request.mirrors is not None:
+        check_params(request.mirrors, route.headers, _arguments(request.params))
 
 
 def _named_version(headers: Headers) -> str | None:
@@ -380,7 +405,8 @@ def _arguments(params: Any) -> Any:
     return _decode(_anything, getattr(params, "arguments", NO_ARGUMENTS))
 
 
-def _claimed_version(message: Message) -> str | None:
+def claimed_version(message: Message) -> str | None:
+    """Return the version that the `_meta` of *message* names, which only modern ones do."""
     try:
         params: RequestParams = _any_params.decode(message.params or b"{}")
     except msgspec.MsgspecError:

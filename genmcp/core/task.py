@@ -142,15 +142,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     owner: the principal it belongs to. tool: what was called. node: the process that made it.
     created, updated, due: Unix time; *due* is when an engine was to deliver it.
-    ttl: seconds it is kept without a change, None for ever. poll: seconds a client is to wait.
-    on_lost: what happens when the worker of its job dies.
+    ttl: seconds it waits for its client's answer, and is kept at its end; None for ever.
+    poll: seconds a client is to wait. on_lost: what happens when the worker of its job dies.
     end: how it ended, None while it has not.
     message, progress, total: what the work said of itself last.
     step, continuation: of the call as it waits; no continuation while `call` itself runs.
     work: what it waits for, None when it is over.
     held: the delivery by which a worker took it and has not let go.
     outcome: how the wait ended, packed; with one, `continue_` is to run, or runs.
-    result, error: how it ended, as JSON.
+    result, error: how it ended, as JSON. changes: grows with each change.
     """
 
     id: str
@@ -177,6 +177,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: bytes | None = None
     result: bytes | None = None
     error: bytes | None = None
+    changes: int = 0
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Task":
@@ -382,10 +383,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             error=ended.error,
         )
 
-    def _next(self, step: str, now: float, /, **changes: Any) -> "Task":
+    def _next(self, step: str, now: float, /, **fields: Any) -> "Task":
         if self.over:
             raise OutOfTurn(step, self.status)
-        return replace(self, updated=now, **changes)
+        return replace(self, updated=now, changes=self.changes + 1, **fields)
 
 
 _LOST: Final = pack(Failed(Lost()))

@@ -1,16 +1,20 @@
 """What is to be done next for each task, and that an engine hears of it."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from genmcp.core.task import Ended, Following, Parked, Ref, Task, Work
-from genmcp.errors import OutOfTurn, TaskNotFound
+from genmcp.core.task import Asking, Ended, Following, Parked, Ref, Task, Work
+from genmcp.errors import OutOfTurn, StoreError, TaskNotFound
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.nodes import Nodes
 from genmcp.jobs.records import Records
 from genmcp.jobs.refs import Refs
+from genmcp.jobs.writes import Writes
 
 __all__ = ["CONTINUATIONS", "Agenda"]
+
+logger = logging.getLogger("genmcp")
 
 CONTINUATIONS: Final = "genmcp:continuations"
 """The queue of every step that is no job: none of them waits until long jobs are over."""
@@ -19,9 +23,9 @@ CONTINUATIONS: Final = "genmcp:continuations"
 class Agenda:
     """Makes tasks wait for something, and has their next step delivered.
 
-    A record is written before the engine hears of it. Where a process dies between the two, what
-    was not submitted is submitted by whoever reads the record later (`nudge`), or is given the
-    delivery before it once more.
+    A record is written before the engine hears of it, and nothing but the death of the process
+    comes between the two, or that the engine refuses. Then what was not submitted is submitted by
+    whoever reads the record later (`nudge`), or is given the delivery before it once more.
     """
 
     def __init__(
@@ -32,6 +36,7 @@ class Agenda:
         nodes: Nodes,
         clock: Callable[[], float],
     ) -> None:
+        self.writes = Writes(patience=nodes.lease)
         self.records = records
         self.refs = refs
         self.nodes = nodes
@@ -40,11 +45,15 @@ class Agenda:
 
     async def create(self, task: Task, call: bytes) -> bool:
         """Write a new task and submit its first step. False: there is one with its id."""
-        await self._enter(task.id, task.work)
-        if not await self.records.create(task, call):
-            return False
-        await self.submit(task)
-        return True
+
+        async def create() -> bool:
+            await self._enter(task.id, task.work)
+            created = await self.records.create(task, call)
+            if created:
+                await self.submit(task)
+            return created
+
+        return await self.writes.whole(create())
 
     async def park(self, id: str, parked: Parked, turn: int) -> Task:
         """Let the task wait again, for whoever took it over in *turn*.
@@ -52,11 +61,16 @@ class Agenda:
         Raises:
             OutOfTurn: it is over, or somebody else's.
         """
-        await self._enter(id, parked.work)
-        task = await self.records.change_at(id, turn, lambda task, now: task.parked(parked, now))
-        await self.records.touch(task)
-        await self.submit(task)
-        return task
+        step = self.records.step(id, turn, lambda task, now: task.parked(parked, now))
+
+        async def park() -> Task:
+            await self._enter(id, parked.work)
+            task = await step()
+            await self.records.touch(task)
+            await self.submit(task)
+            return task
+
+        return await self.writes.insist(lambda: self.writes.whole(park()))
 
     async def finish(self, id: str, ended: Ended, turn: int) -> Task:
         """End the task, for whoever took it over in *turn*.
@@ -64,7 +78,36 @@ class Agenda:
         Raises:
             OutOfTurn: it is over, or somebody else's.
         """
-        return await self.records.change_at(id, turn, lambda task, now: task.ended(ended, now))
+        return await self.writes.insist(
+            self.records.step(id, turn, lambda task, now: task.ended(ended, now))
+        )
+
+    async def leave(self, id: str, turn: int) -> Task:
+        """Let the task go on without the process it lives in, for whoever took it over in *turn*.
+
+        Raises:
+            OutOfTurn: it is over, or somebody else's, or lives in no process.
+        """
+        step = self.records.step(id, turn, Task.left)
+
+        async def leave() -> Task:
+            task = await step()
+            await self.submit(task)
+            return task
+
+        return await self.writes.insist(lambda: self.writes.whole(leave()))
+
+    async def answer(self, id: str, answers: Mapping[str, bytes]) -> Task:
+        """Take answers in; with the last one the call goes on."""
+
+        async def answer() -> Task:
+            task = await self.records.change(id, lambda task, now: task.answered(answers, now))
+            if isinstance(task.work, Asking):
+                await self.records.touch(task)
+                await self.submit(task)
+            return task
+
+        return await self.writes.whole(answer())
 
     async def settle(self, id: str, ref: Ref, outcome: bytes) -> Task | None:
         """End a task's wait for somebody else's job.
@@ -79,13 +122,24 @@ class Agenda:
             was = task if waits else None
             return task.settled_with(outcome, now).taken_over(now) if waits else task
 
-        try:
+        async def settle() -> None:
             task = await self.records.change(id, settled)
+            if task.work == Following(ref):  # also again: the engine may have refused it before
+                await self.submit(task)
+
+        try:
+            await self.writes.whole(settle())
         except TaskNotFound:
             return None
-        if was is not None:
-            await self.submit(task)
         return was
+
+    async def stop(self, task: Task) -> None:
+        """Cancel the step that works on a task as it was, as well as possible."""
+        for delivery in {task.delivery, task.held} - {None}:
+            try:
+                await self._engine.cancel(f"{task.id}:{delivery}")
+            except StoreError as error:  # what it comes to is refused anyway
+                logger.warning("a step of task %s was not cancelled: %s", task.id, error)
 
     async def submit(self, task: Task) -> None:
         """Have the task's next step delivered when it is due."""
@@ -108,7 +162,7 @@ class Agenda:
     async def nudge(self, task: Task) -> Task:
         """Do what a process that died had left to others, if it did; return the task then."""
         if task.lives_in is not None and not await self.nodes.lives(task.lives_in):
-            return await self.leave(task)
+            return await self.abandoned(task)
         # What is held is delivered again by the engine itself.
         if task.delivered and task.held is None:
             overdue = self._clock() - max(task.due, task.updated)
@@ -116,12 +170,10 @@ class Agenda:
                 await self.submit(task)
         return task
 
-    async def leave(self, task: Task) -> Task:
-        """Let a task go on without the process it lives in, if it still does; return it then."""
+    async def abandoned(self, task: Task) -> Task:
+        """Let a task go on whose process is gone, if it still lives there; return it then."""
         try:
-            left = await self.records.change_at(
-                task.id, task.turn, lambda task, now: task.left(now)
-            )
+            left = await self.records.change_at(task.id, task.turn, Task.left)
         except OutOfTurn:
             return await self.records.find(task.id) or task
         await self.submit(left)

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +25,13 @@ logger = logging.getLogger("genmcp")
 _GRACE: Final = 5.0  # seconds that a function has for its end when it is cancelled
 
 InThread: TypeAlias = Callable[..., Awaitable[Any]]
+
+
+class Escaped(Exception):
+    """Carries what would end the process, and not only the job that raised it: `SystemExit`, say.
+
+    It is the cause of this.
+    """
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -75,15 +83,29 @@ async def _called(
     in_thread: InThread,
 ) -> Any:
     call = partial(function, begin(reports), **job.arguments)
-    return await call() if function.is_async else await in_thread(_blocking, call)
+    if not function.is_async:
+        return await in_thread(_blocking, call)
+    with _contained():
+        return await call()
 
 
 def _blocking(call: Callable[[], Any]) -> Any:
     try:
-        return call()
+        with _contained():
+            return call()
     except StopIteration as error:
         # No future can carry it: whoever waits for this one would wait for ever.
         raise RuntimeError("StopIteration left a job that ran in a thread") from error
+
+
+@contextmanager
+def _contained() -> Iterator[None]:
+    try:
+        yield
+    except (Exception, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise Escaped from error
 
 
 async def _tried(working: "asyncio.Task[Any]", timeout: float | None) -> Tried:
@@ -99,7 +121,8 @@ async def _tried(working: "asyncio.Task[Any]", timeout: float | None) -> Tried:
         return Tried(pack(Failed(Cancelled())), again=False)
     name = working.get_name()
     if (error := working.exception()) is not None:
-        return Tried(raised(name, error), again=True)
+        cause = error.__cause__ if isinstance(error, Escaped) else None
+        return Tried(raised(name, cause or error), again=True)
     try:
         return Tried(done(name, working.result()), again=False)
     except ContractError as wrong:

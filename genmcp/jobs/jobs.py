@@ -6,20 +6,20 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from typing import Final
 
-from genmcp.core.task import Asking, Ended, Following, Parked, Ref, Task, Work
+from genmcp.core.task import Ended, Following, Parked, Ref, Task, Work
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.jobs.agenda import Agenda
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.foreign import Foreign, Snapshot
 from genmcp.jobs.nodes import Nodes
 from genmcp.jobs.options import JobOptions
-from genmcp.jobs.records import Note, Records
+from genmcp.jobs.records import Change, Note, Records
 from genmcp.jobs.refs import Refs, outcome_of
 from genmcp.jobs.service import Service
 from genmcp.jobs.steps import Resume, Steps
 from genmcp.stores.store import Store
 
-__all__ = ["Jobs", "Note", "Resume"]
+__all__ = ["Change", "Jobs", "Note", "Resume"]
 
 logger = logging.getLogger("genmcp")
 
@@ -52,10 +52,9 @@ class Jobs:
         schemes = [each.scheme for each in foreign]
         if len({*schemes}) < len(schemes):
             raise ConfigurationError(f"foreign: several of one scheme: {', '.join(schemes)}")
-        self._engine = engine
         self._nodes = Nodes(store, node, options.lease)
         self._refs = Refs(store)
-        self._records = Records(store, keep=options.keep, clock=options.clock)
+        self._records = Records(store, keep=options.keep, clock=options.clock, life=options.life)
         self._agenda = Agenda(self._records, engine, self._refs, self._nodes, options.clock)
         self._steps = Steps(self._agenda, resume, foreign, options)
         self._service = Service(engine, self._nodes, self.step, options)
@@ -66,10 +65,12 @@ class Jobs:
         Raises:
             Unavailable: the store could not be reached.
         """
+        self._agenda.writes.ending = False
         await self._service.start()
 
     def begin(self) -> "Future[None]":
         """Do what `start` does, without waiting for it; what is returned tells how it went."""
+        self._agenda.writes.ending = False
         return self._service.begin()
 
     @property
@@ -88,6 +89,7 @@ class Jobs:
     async def aclose(self) -> None:
         """Stop working; what is not done is handed to other processes, or waits for the next."""
         await self._service.aclose()
+        self._agenda.writes.ending = True
 
     async def create(self, task: Task, call: bytes) -> Task:
         """Write a new task with the raw request it is about, and have its first step taken.
@@ -122,10 +124,12 @@ class Jobs:
 
     async def follow(
         self, id: str, owner: str | None, after: str | None = None
-    ) -> AsyncGenerator[Task | Note, None]:
-        """Yield a task of *owner*, now and as it changes, and the messages behind *after*.
+    ) -> AsyncGenerator[Change | Note, None]:
+        """Yield a task of *owner*, now and as it changes, and the messages on it, in their order.
 
-        The last to come is the task when it is over; several changes may be told as one.
+        Each has its place, `id`; whoever has seen some goes on *after* that of the last, and is
+        told what is new. The last to come is the task when it is over; several changes may be told
+        as one.
 
         Raises:
             TaskNotFound: there is none, or not any more, or it is somebody else's.
@@ -136,7 +140,7 @@ class Jobs:
                 yield each
 
     async def call(self, id: str) -> bytes | None:
-        """Return the raw request that a task is about, None if it is not kept any more."""
+        """Return the raw request that a task is about, None if it has ended uncancelled."""
         return await self._records.call(id)
 
     async def note(self, id: str, data: bytes) -> None:
@@ -168,6 +172,8 @@ class Jobs:
     async def park(self, id: str, step: int, continuation: bytes, work: Work, *, turn: int) -> Task:
         """Let the call wait for *work*, and have that begun if an engine does it.
 
+        It waits as long as the store takes nothing.
+
         Raises:
             OutOfTurn: see above; or the call has come to that step already.
         """
@@ -179,22 +185,27 @@ class Jobs:
 
         Raises:
             OutOfTurn: see above.
+            Unavailable: the store has taken nothing for a lease; it is written when it does.
         """
-        return await self._agenda.finish(id, ended, turn)
+        return await self._agenda.writes.patiently(self._agenda.finish(id, ended, turn))
 
     async def leave(self, id: str, *, turn: int) -> Task:
         """Let the task go on without this process, which shuts down: as it does if that dies.
 
         Raises:
             OutOfTurn: see above; or it does not live in a process.
+            Unavailable: as for `finish`.
         """
-        task = await self._records.change_at(id, turn, lambda task, now: task.left(now))
-        await self._agenda.submit(task)
-        return task
+        return await self._agenda.writes.patiently(self._agenda.leave(id, turn))
 
     async def discard(self, id: str) -> None:
-        """Forget a task that nobody was told of."""
-        await self._records.discard(id)
+        """Forget a task that nobody was told of.
+
+        Raises:
+            Unavailable: as for `finish`.
+        """
+        writes = self._agenda.writes
+        await writes.patiently(writes.insist(lambda: self._records.discard(id)))
 
     async def update(self, id: str, owner: str | None, answers: Mapping[str, bytes]) -> Task:
         """Take answers to what the task asks, as JSON; with the last one the call goes on.
@@ -205,12 +216,9 @@ class Jobs:
             TaskNotFound: there is none, or not any more, or it is somebody else's.
         """
         await self._owned(id, owner)
-        task = await self._records.change(id, lambda task, now: task.answered(answers, now))
-        if isinstance(task.work, Asking):
-            await self._records.touch(task)
-            if task.settled:
-                await self.start()
-                await self._agenda.submit(task)
+        task = await self._agenda.answer(id, answers)
+        if task.settled:
+            await self.start()
         return task
 
     async def cancel(self, id: str, owner: str | None) -> Task | None:
@@ -232,7 +240,7 @@ class Jobs:
         await self._records.change(id, cancelled)
         if was.over:
             return None
-        await self._stop(was)
+        await self._agenda.stop(was)
         if isinstance(was.work, Following):
             await self._steps.cancel(was.work.ref)
         return was
@@ -253,7 +261,7 @@ class Jobs:
             was = await self._agenda.settle(id, ref, packed)
             if was is not None:
                 await self.start()
-                await self._stop(was)
+                await self._agenda.stop(was)
 
     async def step(self, id: str) -> None:
         """Take the step that an engine delivers.
@@ -262,14 +270,6 @@ class Jobs:
             StoreError: the store failed; it is to be delivered again.
         """
         await self._steps.step(id)
-
-    async def _stop(self, task: Task) -> None:
-        """Cancel the step that works on a task as it was, as well as possible."""
-        for delivery in {task.delivery, task.held} - {None}:
-            try:
-                await self._engine.cancel(f"{task.id}:{delivery}")
-            except StoreError as error:  # what it comes to is refused anyway
-                logger.warning("a step of task %s was not cancelled: %s", task.id, error)
 
     async def _owned(self, id: str, owner: str | None) -> Task:
         task = await self._records.find(id)

@@ -25,6 +25,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     grace: how long what runs has to end when this process stops, before another takes it.
     lease: how long a job stays with a process that gives no sign of life, before another takes it.
     crashes: how many processes one wait may take with it; one more, and it is Lost.
+    life: how long a task is kept for which nobody does anything, as when its queue is served by no
+    process. It is to be longer than any backlog; questions and results are kept for the tool's ttl.
     keep: how many events of a task are kept for those who follow it.
     assigns: gives what a job's `Run.assigns` holds.
     in_thread: runs a blocking function. clock: gives Unix time.
@@ -36,6 +38,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 0.0
     lease: float = 30.0
     crashes: int = 3
+    life: float = 7 * 86400.0
     keep: int = 1000
     assigns: Callable[[Task], Mapping[str, Any]] = _nothing
     in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
@@ -43,7 +46,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check what is no function."""
-        for name in ("concurrency", "continuations", "lease", "crashes", "keep"):
+        for name in ("concurrency", "continuations", "lease", "crashes", "life", "keep"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(
                     f"JobOptions.{name} must be positive, not {getattr(self, name)!r}"

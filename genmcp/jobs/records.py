@@ -1,22 +1,27 @@
 """Tasks in a store: the records, what is logged on them, and those who follow that."""
 
-from collections.abc import AsyncGenerator, Callable
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final, TypeAlias
 
 import msgspec
 
 from genmcp.core.task import Task
-from genmcp.errors import Conflict, Gap, OutOfTurn, TaskNotFound
-from genmcp.stores.store import Append, Delete, Event, Put, Store
+from genmcp.core.task_time import kept
+from genmcp.errors import Conflict, Gap, OutOfTurn, StoreError, TaskNotFound
+from genmcp.stores.store import Append, Delete, Event, Op, Put, Store
 
-__all__ = ["Note", "Records", "Transition"]
+__all__ = ["Change", "Note", "Records", "Transition"]
 
-# What an event of a task's log begins with.
+logger = logging.getLogger("genmcp")
+
+# What an event of a task's log begins with; a change goes on with `Task.changes`.
 _CHANGED: Final = b"c"
-_ENDED: Final = b"e"
 _NOTE: Final = b"n"
+_DISCARDED: Final = b"d"
 
+_WEEK: Final = 7 * 86400.0
 _FOR_EVER: Final = 10 * 365 * 86400.0  # a log has to have a time
 _READ_AT_ONCE: Final = 100
 
@@ -25,27 +30,42 @@ Transition: TypeAlias = Callable[[Task, float], Task]
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A message that was logged on a task; *id* is its place among them."""
+    """A message that was logged on a task; *id* is its place among all that is told of it."""
 
     id: str
     data: bytes
 
 
-class Records:
-    """The tasks of *store*. *keep* is how many events of each are kept."""
+class Change(msgspec.Struct, frozen=True):
+    """How a task stands, and the place of that; None if nothing that was told before is kept."""
 
-    def __init__(self, store: Store, *, keep: int, clock: Callable[[], float]) -> None:
+    id: str | None
+    task: Task
+
+
+class Records:
+    """The tasks of *store*.
+
+    keep: how many events of each are kept. life: for how many seconds one is kept that waits for
+    something else than its client.
+    """
+
+    def __init__(
+        self, store: Store, *, keep: int, clock: Callable[[], float], life: float = _WEEK
+    ) -> None:
         self._store = store
         self._keep = keep
         self._clock = clock
+        self._life = life
 
     async def create(self, task: Task, call: bytes) -> bool:
         """Write a new task, and the raw request it is about. False: there is one with its id."""
+        ttl = kept(task, self._life)
         try:
             await self._store.apply(
-                Put(_key(task.id), task.pack(), ttl=task.ttl, expect=0),
-                Put(_call(task.id), call, ttl=task.ttl),
-                self._event(task, _CHANGED),
+                Put(_key(task.id), task.pack(), ttl=ttl, expect=0),
+                Put(_call(task.id), call, ttl=ttl),
+                self._changed(task),
             )
         except Conflict:
             return False
@@ -57,7 +77,7 @@ class Records:
         return found[0] if found else None
 
     async def call(self, id: str) -> bytes | None:
-        """Return the raw request of the task, None if it is not kept any more."""
+        """Return the raw request of the task, None if it has ended, but for one cancelled."""
         entry = await self._store.get(_call(id))
         return entry.value if entry else None
 
@@ -76,13 +96,18 @@ class Records:
             task = transition(was, self._clock())
             if task is was:
                 return task
+            ops: list[Op] = [
+                Put(_key(id), task.pack(), ttl=kept(task, self._life), expect=version),
+                self._changed(task),
+            ]
+            if task.end in ("completed", "failed"):
+                ops.append(Delete(_call(id)))
             try:
-                await self._store.apply(
-                    Put(_key(id), task.pack(), ttl=task.ttl, expect=version),
-                    self._event(task, _ENDED if task.over else _CHANGED),
-                )
+                await self._store.apply(*ops)
             except Conflict:
                 continue
+            if task.end == "cancelled":  # its tool may still be told
+                await self._shorten(task)
             return task
 
     async def change_at(self, id: str, turn: int, transition: Transition) -> Task:
@@ -91,10 +116,29 @@ class Records:
         Raises:
             OutOfTurn: it is over, or not kept any more, or somebody else's.
         """
-        try:
-            return await self.change(id, lambda task, now: transition(task.at(turn), now))
-        except TaskNotFound:
-            raise OutOfTurn(f"turn {turn} of task {id}", "gone") from None
+        return await self.step(id, turn, transition)()
+
+    def step(self, id: str, turn: int, transition: Transition) -> Callable[[], Awaitable[Task]]:
+        """Return what does as `change_at`, and may be called again where the store failed.
+
+        It takes the step once: what was written though the store failed is found then.
+        """
+        wanted: Task | None = None
+
+        def once(task: Task, now: float) -> Task:
+            nonlocal wanted
+            if task == wanted:
+                return task
+            wanted = transition(task.at(turn), now)
+            return wanted
+
+        async def take() -> Task:
+            try:
+                return await self.change(id, once)
+            except TaskNotFound:
+                raise OutOfTurn(f"turn {turn} of task {id}", "gone") from None
+
+        return take
 
     async def note(self, id: str, data: bytes) -> None:
         """Log a message on the task.
@@ -109,83 +153,99 @@ class Records:
 
     async def touch(self, task: Task) -> None:
         """Keep a task that waits for something, and its request, for its whole time from now."""
-        if task.ttl is not None:
-            await self._store.touch(_key(task.id), task.ttl)
-            await self._store.touch(_call(task.id), task.ttl)
+        ttl = kept(task, self._life)
+        if ttl is not None:
+            await self._store.touch(_key(task.id), ttl)
+            await self._store.touch(_call(task.id), ttl)
 
     async def discard(self, id: str) -> None:
         """Forget the task. Who follows it learns that there is none."""
         await self._store.apply(
-            Delete(_key(id)), Delete(_call(id)), Append(_key(id), _ENDED, ttl=60.0)
+            Delete(_key(id)), Delete(_call(id)), Append(_key(id), _DISCARDED, ttl=60.0)
         )
 
-    async def follow(self, id: str, after: str | None = None) -> AsyncGenerator[Task | Note, None]:
-        """Yield the task now and as it changes, to its end, and the messages behind *after*.
+    async def follow(
+        self, id: str, after: str | None = None
+    ) -> AsyncGenerator[Change | Note, None]:
+        """Yield the changes of the task and the messages on it, to its end, in their order.
 
-        Several changes may be told as one. Where messages were dropped before their turn, it goes
-        on with the rest.
+        Those behind *after*, the place of what was told last; with None, from the first that is
+        kept. Several changes are told as one, at the place of the last of them. What was dropped
+        before its turn is left out, but never how the task stands. At the end comes the task when
+        it is over.
 
         Raises:
             TaskNotFound: there is no such task, or there is none any more.
         """
-        task, version = await self._there(id)
-        if not task.over:
-            yield task
-        while not task.over:
-            try:
-                async with aclosing(self._store.follow(_key(id), after)) as events:
-                    async for event in events:
-                        after = event.id
-                        if event.data.startswith(_NOTE):
-                            yield _note(event)
-                            continue
-                        task, changed = await self._there(id)
-                        if task.over:
-                            # It is told when its own event comes, behind all that was said before.
-                            if event.data == _ENDED:
-                                break
-                        elif changed != version:
-                            version = changed
-                            yield task
-            except Gap:
-                after = None
-                task, _ = await self._there(id)
-        async for note in self._notes(id, after):
-            yield note
-        yield task
-
-    async def _notes(self, id: str, after: str | None) -> AsyncGenerator[Note, None]:
-        """Yield the messages there are behind *after*."""
+        task, told = await self._there(id), -1
+        owed = task.over or after is None  # whether it is told though its place is not met
         while True:
             try:
-                events = await self._store.read(_key(id), after, _READ_AT_ONCE)
+                async with aclosing(self._log(id, after)) as events:
+                    async for event in events:
+                        if event is not None:
+                            after = event.id
+                            if event.data.startswith(_NOTE):
+                                yield Note(event.id, event.data[1:])
+                                continue
+                            number = _number(event)
+                            if number is None or number > task.changes:
+                                # Its place is here or behind.
+                                task, owed = await self._there(id), False
+                            if number != task.changes:
+                                continue
+                        elif not owed:
+                            continue
+                        if told < task.changes:
+                            told = task.changes
+                            yield Change(after, task)
+                        if task.over:
+                            return
             except Gap:
-                after = None
-                continue
-            for event in events:
-                if event.data.startswith(_NOTE):
-                    yield _note(event)
-            if len(events) < _READ_AT_ONCE:
-                return
-            after = events[-1].id
+                after, task, owed = None, await self._there(id), True
 
-    async def _there(self, id: str) -> tuple[Task, int]:
-        found = await self._read(id)
-        if found is None:
+    async def _log(self, id: str, after: str | None) -> AsyncGenerator[Event | None, None]:
+        """Yield the events behind *after*, None when those there were are told, then new ones."""
+        while True:
+            events = await self._store.read(_key(id), after, _READ_AT_ONCE)
+            for event in events:
+                after = event.id
+                yield event
+            if len(events) < _READ_AT_ONCE:
+                break
+        yield None
+        async with aclosing(self._store.follow(_key(id), after)) as news:
+            async for event in news:
+                yield event
+
+    async def _shorten(self, task: Task) -> None:
+        """Keep the request of a task that was cancelled no longer than the task."""
+        try:
+            await self.touch(task)
+        except StoreError as error:
+            logger.debug("the request of task %s is kept for longer: %s", task.id, error)
+
+    async def _there(self, id: str) -> Task:
+        task = await self.find(id)
+        if task is None:
             raise TaskNotFound(id)
-        return found
+        return task
 
     async def _read(self, id: str) -> tuple[Task, int] | None:
         entry = await self._store.get(_key(id))
         return (Task.unpack(entry.value), entry.version) if entry else None
 
+    def _changed(self, task: Task) -> Append:
+        return self._event(task, b"%b%d" % (_CHANGED, task.changes))
+
     def _event(self, task: Task, data: bytes) -> Append:
-        ttl = _FOR_EVER if task.ttl is None else task.ttl
-        return Append(_key(task.id), data, ttl=ttl, keep=self._keep)
+        ttl = kept(task, self._life)
+        return Append(_key(task.id), data, ttl=_FOR_EVER if ttl is None else ttl, keep=self._keep)
 
 
-def _note(event: Event) -> Note:
-    return Note(event.id, event.data[1:])
+def _number(event: Event) -> int | None:
+    """Return `Task.changes` as the change in *event* left it; None where there is no task then."""
+    return None if event.data == _DISCARDED else int(event.data[1:])
 
 
 def _key(id: str) -> str:

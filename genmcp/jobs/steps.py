@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from secrets import token_hex
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -18,7 +18,6 @@ from genmcp.errors import (
     InternalError,
     OutOfTurn,
     StoreError,
-    Unavailable,
 )
 from genmcp.jobs.agenda import Agenda
 from genmcp.jobs.attempt import Tried, attempt
@@ -26,17 +25,15 @@ from genmcp.jobs.foreign import Foreign
 from genmcp.jobs.options import JobOptions
 from genmcp.jobs.outcomes import raised
 from genmcp.jobs.progress import Progress, Reporter
+from genmcp.jobs.records import Transition
 from genmcp.jobs.refs import outcome_of
 from genmcp.jobs.run import Reports, Run
 
 __all__ = ["Resume", "Steps"]
 
-T = TypeVar("T")
-
 logger = logging.getLogger("genmcp")
 
 _HOUR: Final = 3600.0
-_PAUSES: Final = (0.1, 0.5, 2.0)  # seconds between attempts at a write that must not be lost
 
 Resume: TypeAlias = Callable[[Task, bytes, Outcome], Awaitable[Parked | Ended]]
 """Runs `continue_`, for a task, the raw request it is about, and the outcome of its wait."""
@@ -58,6 +55,7 @@ class Steps:
         self._resume = resume
         self._foreign = {each.scheme: each for each in foreign}
         self._options = options
+        self._taken: set[tuple[str, int]] = set()  # what is worked on here, each in its turn
 
     async def step(self, engine_id: str) -> None:
         """Take the step that *engine_id* is about, if it is still to be taken.
@@ -75,7 +73,9 @@ class Steps:
             return
         if task.lives_in is not None:
             if delivery == task.delivery:
-                await self._look(task, task.lives_in, looks)
+                await self._look(task, task.lives_in, looks + 1)
+            elif delivery == task.held:  # what held it may have failed before any look was begun
+                await self._look(task, task.lives_in, 0)
         elif task.delivered and delivery == task.delivery:
             await self._take(task)
         else:  # whoever wrote the one that counts may have died before it was submitted
@@ -90,12 +90,18 @@ class Steps:
                 logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
 
     async def _look(self, task: Task, node: str, looks: int) -> None:
-        """See whether the process is there that the task lives in."""
-        if await self._agenda.nodes.lives(node):
+        """See whether the task lives where it says; if it does, look again: for the *looks*th time.
+
+        What a step awaits here, and no step does, was left in a hurry.
+        """
+        nodes = self._agenda.nodes
+        here = node == nodes.own and task.held is not None
+        lives = (task.id, task.turn) in self._taken if here else await nodes.lives(node)
+        if lives:
             await self._records.touch(task)
-            await self._agenda.look_later(task, looks + 1)
+            await self._agenda.look_later(task, looks)
         else:
-            await self._agenda.leave(task)
+            await self._agenda.abandoned(task)
 
     async def _take(self, task: Task) -> None:
         try:
@@ -105,6 +111,9 @@ class Steps:
             if not task.over:
                 async with self._kept(task):
                     await self._go_on(task)
+        except StoreError:
+            await self._agenda.writes.insist(lambda: self._drop(task))
+            raise
         except OutOfTurn as refused:
             logger.debug("%s", refused)
             # Perhaps it was kept before, and only not submitted, when the store failed.
@@ -123,6 +132,7 @@ class Steps:
         if task.settled:
             await self._continue(task)
         else:
+            await self._records.touch(task)
             await self._agenda.submit(task)
 
     async def _work(self, task: Task, job: Job) -> Task:
@@ -133,9 +143,7 @@ class Steps:
             write=partial(self._report, task),
             in_thread=self._options.in_thread,
         )
-        return await self._insist(
-            lambda: self._records.change_at(task.id, task.turn, partial(_after, tried))
-        )
+        return await self._write(task, partial(_after, tried))
 
     async def _watch(self, task: Task, ref: Ref) -> Task:
         """Follow somebody else's job; return the task settled, or waiting for the next look."""
@@ -148,7 +156,7 @@ class Steps:
                 return task.resubmitted(now, self._options.lease)
             return task.settled_with(outcome, now)
 
-        return await self._insist(lambda: self._records.change_at(task.id, task.turn, after))
+        return await self._write(task, after)
 
     async def _watched(self, task: Task, ref: Ref) -> bytes | None:
         foreign = self._foreign.get(ref.scheme)
@@ -176,9 +184,9 @@ class Steps:
         call = await self._records.call(task.id)
         came = Ended(error=LOST) if call is None else await self._resumed(task, call)
         if isinstance(came, Parked):
-            await self._insist(lambda: self._agenda.park(task.id, came, task.turn))
+            await self._agenda.park(task.id, came, task.turn)
         else:
-            await self._insist(lambda: self._agenda.finish(task.id, came, task.turn))
+            await self._agenda.finish(task.id, came, task.turn)
 
     async def _resumed(self, task: Task, call: bytes) -> Parked | Ended:
         assert task.outcome is not None
@@ -193,6 +201,12 @@ class Steps:
                 await self._records.change_at(task.id, task.turn, _same)
             return _failed(task, error)
         return came
+
+    async def _drop(self, task: Task) -> None:
+        """Let go on what the step of a task awaited here: it ends, and nobody else would see it."""
+        now = await self._records.find(task.id)
+        if now is not None and now.turn == task.turn and now.lives_in is not None:
+            await self._agenda.abandoned(now)
 
     async def _hand_back(self, task: Task) -> None:
         """Let somebody else go on at once: this process ends, or the task is not its own."""
@@ -216,35 +230,25 @@ class Steps:
             asyncio.get_running_loop(),
         )
 
-    async def _insist(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Write what took long to come by, however long the store takes nothing.
-
-        It is full, say. To give up would make it look as if this process had died.
-        """
-        pauses = iter(_PAUSES)
-        while True:
-            try:
-                return await write()
-            except Unavailable as error:
-                logger.warning("what a task came to is written again: %s", error)
-                await asyncio.sleep(next(pauses, _PAUSES[-1]))
+    async def _write(self, task: Task, transition: Transition) -> Task:
+        return await self._agenda.writes.insist(self._records.step(task.id, task.turn, transition))
 
     @asynccontextmanager
     async def _kept(self, task: Task) -> AsyncIterator[None]:
         """Keep the task in its store while it is worked on, however long that takes."""
         following = task.work.ref if isinstance(task.work, Following) else None
-        if task.ttl is None and following is None:
-            yield
-            return
-        pause = min(_HOUR, _HOUR if task.ttl is None else task.ttl / 3)
-        keeping = asyncio.create_task(self._keep(task, following, pause))
+        taken = (task.id, task.turn)
+        self._taken.add(taken)
+        keeping = asyncio.create_task(self._keep(task, following))
         try:
             yield
         finally:
+            self._taken.discard(taken)
             keeping.cancel()
             await asyncio.wait({keeping})
 
-    async def _keep(self, task: Task, following: Ref | None, pause: float) -> None:
+    async def _keep(self, task: Task, following: Ref | None) -> None:
+        pause = min(_HOUR, self._options.life / 3)
         while True:
             await asyncio.sleep(pause)
             try:

@@ -161,7 +161,7 @@ class Continuations:
         await self._spend(request, continuation)
         if continuation.task is not None:
             await self._answer(continuation, channel, failed)
-            return await self._followed(continuation.task, channel)
+            return await self._followed(continuation.task, channel, continuation.heard)
         outcome = failed or outcome_of(continuation)
         step = await self._server.resume(continuation, outcome, channel)
         return await self.advance(step, channel, continuation)
@@ -192,10 +192,10 @@ class Continuations:
         logger.warning("a requestState came twice, to %s, which takes one once", request.method)
         raise InvalidParams("requestState was used already: it carries on only once")
 
-    async def _followed(self, id: str, channel: Channel) -> Result:
+    async def _followed(self, id: str, channel: Channel, after: str | None = None) -> Result:
         """Return what comes of the task *id*, the call of *channel* itself."""
         channel.carrier.task = id
-        return await self.followed(id, channel)
+        return await self.followed(id, channel, after)
 
     def answers(self, id: str, channel: Channel) -> bool:
         """Whether the state that the request of *channel* brings along is of the task *id*.
@@ -205,15 +205,17 @@ class Continuations:
         """
         return self._states.open(channel.request, channel.principal).task == id
 
-    async def followed(self, id: str, channel: Channel) -> Result:
+    async def followed(self, id: str, channel: Channel, after: str | None = None) -> Result:
         """Return what comes of the task *id*, of which the client of *channel* knows nothing.
+
+        It has heard of it up to the event *after*.
 
         Raises:
             McpError: it ended with an error, or was cancelled.
         """
         channel.carrier.follows = id
         while True:
-            asking = await self._tasks.followed(id, channel)
+            asking = await self._tasks.followed(id, channel, after)
             if isinstance(asking, Result):
                 return asking
             failed = unable(asking, channel)
@@ -226,6 +228,7 @@ class Continuations:
                 else:
                     asking = answered
             await self._answer(asking, channel, failed)
+            after = asking.heard
 
     async def _answer(
         self, continuation: Continuation, channel: Channel, failed: Failed | None

@@ -213,6 +213,8 @@ class Claim:
         self._known: _Known | None = None
         self._writing = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
+        self._over = False
+        self._taken_back = False
 
     async def begin(self, arguments: bytes, *, expect: int) -> bool:
         """Take the key for a call with these *arguments*; False if somebody else was faster."""
@@ -222,7 +224,7 @@ class Claim:
         except Conflict:
             return False
         self._known = known
-        self._renewing = asyncio.create_task(self._renew())
+        self._renewing = asyncio.create_task(self._renew(self._lease / 3))
         return True
 
     async def becomes(self, task: str) -> None:
@@ -231,21 +233,32 @@ class Claim:
         Raises:
             StoreError: that cannot be kept, or somebody else has the key by now.
         """
-        await self.rest()
+        await self._pause()
         async with self._writing:
             known = self._known
             if known is None or known.result is not None:
                 return  # it is over, and this task will be discarded
-            if not await self._write(replace(known, task=task, at=time.time())):
+            becoming = replace(known, task=task, at=time.time())
+            if not await self._write(becoming, ttl=self.ttl):
                 raise Conflict("the key of a call was taken by another")
             self.task = task
+
+    async def stays(self) -> None:
+        """Know that the call has become no task after all, and runs on.
+
+        That is written before the key is free, or as soon as the store can be reached.
+        """
+        self.task, self._taken_back = None, True
+        if not self._over:
+            self._renewing = asyncio.create_task(self._renew(0.0))
 
     async def keep(self, result: Result) -> None:
         """Keep what the call has come to."""
         async with self._writing:
             if self._known is not None:
                 with _logged():
-                    await self._write(replace(self._known, result=msgspec.json.encode(result)))
+                    result_of = replace(self._known, result=msgspec.json.encode(result))
+                    await self._write(result_of, ttl=self.ttl)
 
     async def free(self) -> None:
         """Let others have the key: the call came to nothing."""
@@ -255,20 +268,25 @@ class Claim:
             self._known = None
 
     async def rest(self) -> None:
-        """Renew it no more."""
+        """Renew it no more: the call is over."""
+        self._over = True
+        await self._pause()
+
+    async def _pause(self) -> None:
         renewing, self._renewing = self._renewing, None
         if renewing is not None:
-            renewing.cancel()
+            async with self._writing:  # nothing is cancelled while it is being written
+                renewing.cancel()
             await asyncio.wait([renewing])
 
-    async def _write(self, known: _Known | None) -> bool:
+    async def _write(self, known: _Known | None, ttl: float = 0.0) -> bool:
         """Write what is known, if the key is still this call's; None frees it."""
         entry = await self._store.get(self._key)
-        if self._known is None or entry is None or entry.value != _encode(self._known):
+        if self._known is None or entry is None or self._known.call.encode() not in entry.value:
             return False
         change: Put | Delete = Delete(self._key, expect=entry.version)
         if known is not None:
-            change = Put(self._key, _encode(known), ttl=self.ttl, expect=entry.version)
+            change = Put(self._key, _encode(known), ttl=ttl, expect=entry.version)
         try:
             await self._store.apply(change, Append(self._key, b"", ttl=self._lease, keep=1))
         except Conflict:
@@ -276,12 +294,25 @@ class Claim:
         self._known = known
         return True
 
-    async def _renew(self) -> None:
+    async def _renew(self, wait: float) -> None:
         there = True
-        while there:
-            await asyncio.sleep(self._lease / 3)
+        while there and not self._over:
+            await asyncio.sleep(wait)
+            wait = self._lease / 3
             with _logged():
-                there = await self._store.touch(self._key, self._lease)
+                async with self._writing:
+                    there = await self._renewed()
+
+    async def _renewed(self) -> bool:
+        """Say that the call runs here, if its key is still its own."""
+        known = self._known
+        if known is None or known.result is not None:
+            return False
+        if not self._taken_back:
+            return await self._store.touch(self._key, self._lease)
+        there = await self._write(replace(known, task=None), ttl=self._lease)
+        self._taken_back = False
+        return there
 
 
 @contextmanager

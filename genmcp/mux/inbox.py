@@ -8,7 +8,9 @@ import logging
 import secrets
 from collections.abc import Callable
 from contextlib import aclosing
+from threading import Lock
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
@@ -39,18 +41,16 @@ class Inbox:
 
     node: the name of this one. Messages are structs; `take` says who is told of which.
     ttl, keep: for how many seconds, and how many of them, a slow process may read them.
-    alone: whether nobody else has the store; then nothing is written to it, and nothing runs.
+
+    A store that is of this process alone costs nothing: whoever else has it is told at once.
     """
 
-    def __init__(
-        self, store: Store, audience: str, *, ttl: float, keep: int, alone: bool = False
-    ) -> None:
+    def __init__(self, store: Store, audience: str, *, ttl: float, keep: int) -> None:
         self.node = secrets.token_urlsafe(9)
         self._store = store
         self._log = f"inbox:{audience}"
         self._ttl = ttl
         self._keep = keep
-        self._alone = alone
         self._takers: dict[str, tuple[msgspec.msgpack.Decoder[Any], Callable[[Any], None]]] = {}
         self._follower: asyncio.Task[None] | None = None
 
@@ -59,8 +59,11 @@ class Inbox:
         self._takers[kind.__name__] = (msgspec.msgpack.Decoder(kind), taker)
 
     def open(self) -> None:
-        """Begin to hear what others say, if there may be others, on the running loop."""
-        if not self._alone and not _runs(self._follower):
+        """Begin to hear what others say, on the running loop."""
+        if not self._store.shared:
+            with _opening:
+                _open.setdefault(self._store, WeakSet()).add(self)
+        elif not _runs(self._follower):
             self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     async def send(self, node: str, message: msgspec.Struct) -> None:
@@ -72,17 +75,33 @@ class Inbox:
         kind = type(message).__name__
         if node in (self.node, EVERYBODY):
             self._takers[kind][1](message)
-        if node == self.node or self._alone:
+        if node == self.node:
+            return
+        if not self._store.shared:
+            for other in self._others():
+                if node in (other.node, EVERYBODY):
+                    other._takers[kind][1](message)
             return
         letter = msgspec.msgpack.encode(_Letter(node, kind, msgspec.msgpack.encode(message)))
         await self._store.apply(Append(self._log, letter, ttl=self._ttl, keep=self._keep))
 
     async def aclose(self) -> None:
         """Hear no more."""
+        with _opening:
+            _open.get(self._store, WeakSet()).discard(self)
         follower, self._follower = self._follower, None
         if follower is not None and not follower.get_loop().is_closed():
             follower.cancel()
             await asyncio.wait([follower])
+
+    def _others(self) -> "list[Inbox]":
+        """Return those of the same messages that are open, over a store of this process alone."""
+        with _opening:
+            return [
+                each
+                for each in _open.get(self._store, ())
+                if each is not self and each._log == self._log
+            ]
 
     async def _follow(self) -> None:
         after: str | None = None
@@ -107,6 +126,10 @@ class Inbox:
         except msgspec.MsgspecError as error:
             logger.warning("a message of another release cannot be read: %s", error)
 
+
+_open: "WeakKeyDictionary[Store, WeakSet[Inbox]]" = WeakKeyDictionary()
+"""Who hears what is told over a store that no other process has."""
+_opening = Lock()
 
 _decoder = msgspec.msgpack.Decoder(_Letter)
 

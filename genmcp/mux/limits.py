@@ -4,7 +4,7 @@ from math import inf
 
 import msgspec
 
-from genmcp.errors import ConfigurationError
+from genmcp.errors import ConfigurationError, ToolError
 
 __all__ = ["Limits"]
 
@@ -70,3 +70,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"Limits.{name} must be positive, not {getattr(self, name)!r}"
                 )
+
+    def too_large(self) -> ToolError:
+        """Return how a call fails whose result is larger than `result`."""
+        return ToolError(f"The result is larger than {self.result} bytes (limit: result)")

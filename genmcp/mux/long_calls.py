@@ -22,11 +22,13 @@ from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.inbox import Inbox
 from genmcp.mux.limits import Limits
 from genmcp.mux.resumption import Resumption
+from genmcp.mux.routes import find_route
 from genmcp.mux.server_requests import ServerRequests
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.states import States
 from genmcp.mux.storage import Storage
 from genmcp.mux.tasks import Tasks
+from genmcp.mux.telemetry import Observers
 from genmcp.mux.threads import Threads
 from genmcp.protocol.result import Result
 from genmcp.protocol.severity import LoggingLevel
@@ -53,6 +55,7 @@ class Host(Protocol):
     threads: Threads
     announcer: Announcer
     encoder: Encoder
+    observers: Observers
 
     def outcome(self, request: Request, error: BaseException) -> Result | McpError:
         """Return what a call that has ended with *error* comes to."""
@@ -93,7 +96,7 @@ class LongCalls:
             kept=limits.idempotency,
             lease=storage.jobs.lease,
         )
-        self.resumption = Resumption(server, self.continuations, self, host.assigns, host.outcome)
+        self.resumption = Resumption(self.continuations, self, host)
         self.dormant = store.durable
 
     @property
@@ -112,12 +115,14 @@ class LongCalls:
             self.dormant = True
 
     async def begin(self, request: Request, channel: Channel) -> Result | Parked:
-        """Answer a *request* that brings a state or a key along, or has to be a task.
+        """Answer a *request* that brings a state or a key along, has to be a task, or whose route
+        is not known yet.
 
         Raises:
             InvalidParams: one of the two is not good for it.
             Unable: it needs tasks, and its client has none.
         """
+        await find_route(channel)
         if self.idempotency.has_key(request):
             return await self.idempotency.answer(request, channel)
         return await self.continuations.begin(request, channel)

@@ -30,7 +30,6 @@ from genmcp.errors import (
     InternalError,
     McpError,
     Overloaded,
-    ToolError,
 )
 from genmcp.jobs.foreign import Snapshot
 from genmcp.mux.awaitables import is_cancelled
@@ -148,11 +147,11 @@ class Mux:
         self.calls = Calls()
         self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)
         self.threads = Threads(bounds.threads, bounds.waiting)
+        self.observers = Observers(telemetry)
         self.long = LongCalls(self, engine, storage, seal, audience)
         self.task_methods = TaskMethods(self.long, self.encoder, most=bounds.subscriptions)
         self._own = OwnMethods(server, self.sessions, self.listeners, self.task_methods)
         self.offers = self._own.offers
-        self.observers = Observers(telemetry)
         if self.observers:  # decided here, once: who gives none pays nothing
             self.answer = self._observed  # type: ignore[method-assign]
 
@@ -194,10 +193,10 @@ class Mux:
                 if route is not None
                 else self._page(request, result, channel.principal)
             )
-            if len(message) > self.limits.result:
-                raise ToolError(
-                    f"The result is larger than {self.limits.result} bytes (limit: result)"
-                )
+            if (
+                len(message) > self.limits.result and request.method != "tasks/get"
+            ):  # it was checked
+                raise self.limits.too_large()
             return Answer(message, 200, _NO_HEADERS, result)
         except (KeyboardInterrupt, GeneratorExit):
             raise
@@ -212,9 +211,12 @@ class Mux:
         try:
             answer = await type(self).answer(self, request, channel)
         except BaseException as error:
-            self.observers.ended(request, None, error, marks)
+            # One whose task is only followed here goes on without this.
+            followed = None if channel.promoted else channel.carrier.told
+            self.observers.ended(request, followed, None if followed else error, marks)
             raise
-        self.observers.ended(request, answer.outcome, answer.raised, marks)
+        outcome = answer.outcome or channel.carrier.told
+        self.observers.ended(request, outcome, answer.raised, marks)
         return answer
 
     def refusal(

@@ -1,8 +1,8 @@
 """How calls go on where nobody requests it: their job is done, or their questions are answered."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,32 +17,37 @@ from genmcp.mux.answers import outcome_of
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.kept_call import KeptCall
+from genmcp.mux.limits import Limits
+from genmcp.mux.routes import find_route
 from genmcp.mux.task_sink import TaskSink, Writer
 from genmcp.mux.tasks import ended
+from genmcp.mux.telemetry import Observers
 from genmcp.protocol.result import Result
 from genmcp.server import Server
 
 __all__ = ["Resumption"]
 
-Failing = Callable[[Request, BaseException], Result | McpError]
+
+class Host(Protocol):
+    """The mux, as far as it is needed here."""
+
+    server: Server
+    assigns: dict[str, Any]
+    limits: Limits
+    observers: Observers
+
+    def outcome(self, request: Request, error: BaseException) -> Result | McpError:
+        """Return what a call that has ended with *error* comes to."""
 
 
 class Resumption:
-    """Runs `continue_` for calls in the store; *failing* says what an exception means."""
+    """Runs `continue_` for calls in the store."""
 
-    def __init__(
-        self,
-        server: Server,
-        continuations: Continuations,
-        writer: Writer,
-        static: Mapping[str, Any],
-        failing: Failing,
-    ) -> None:
-        self._server = server
+    def __init__(self, continuations: Continuations, writer: Writer, host: Host) -> None:
         self._continuations = continuations
         self._writer = writer
-        self._static = static
-        self._failing = failing
+        self._host = host
+        self._server = host.server
 
     async def resume(self, task: Task, call: bytes, outcome: Outcome) -> Parked | Ended:
         """Go on with the call of *task*, whose wait has ended in *outcome*.
@@ -55,23 +60,41 @@ class Resumption:
         channel = self._channel(task, call, continuation.assigns)
         if continuation.asked:
             outcome = _read(continuation, outcome)
+        tell = self._host.observers.resuming(channel, continuation.tag)
+        raised: BaseException | None = None
         try:
+            await find_route(channel)
             step = await self._server.resume(continuation, outcome, channel)
-            came_to = await self._continuations.advance(step, channel, continuation)
+            came_to: Any = await self._continuations.advance(step, channel, continuation)
         except (StoreError, OutOfTurn, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a hook may raise anything: it costs one call
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                tell(None, error)
                 await self._stopped(task, channel)
                 raise
             await self._writer.failed(channel)
-            return ended(self._failing(channel.request, error))
-        return came_to if isinstance(came_to, Parked) else ended(came_to)
+            came_to, raised = self._host.outcome(channel.request, error), error
+        finally:
+            await channel.carrier.flush()
+        if isinstance(came_to, Parked):
+            tell(came_to)
+            return came_to
+        kept = ended(came_to)
+        limits = self._host.limits
+        if kept.result is not None and len(kept.result) > limits.result:
+            raised = limits.too_large()
+            came_to = self._host.outcome(channel.request, raised)
+            kept = ended(came_to)
+        tell(came_to, raised)
+        return kept
 
     async def cancelled(self, task: Task, call: bytes) -> None:
         """Let the tool of *task* know that it was cancelled."""
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
-        await self._server.cancelled(self._channel(task, call, assigns))
+        channel = self._channel(task, call, assigns)
+        await find_route(channel)
+        await self._server.cancelled(channel)
 
     async def _stopped(self, task: Task, channel: Channel) -> None:
         """Tell the tool of a task that was cancelled while it waited in this process.
@@ -87,7 +110,7 @@ class Resumption:
     def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
         carrier = Carrier(task=task.id, turn=task.turn)
         sink = TaskSink(self._writer, carrier)
-        channel = KeptCall.unpack(call).channel(self._server, sink, self._static, own)
+        channel = KeptCall.unpack(call).channel(self._server, sink, self._host.assigns, own)
         channel.carried_by(carrier)
         return channel
 

@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 from genmcp.core.task import Asking, Task
 from genmcp.errors import StoreError, TaskNotFound
-from genmcp.jobs.jobs import Jobs
+from genmcp.jobs.jobs import Change, Jobs
 
 __all__ = ["TaskNews"]
 
@@ -49,9 +49,9 @@ class TaskNews:
             try:
                 async with aclosing(jobs.follow(id, principal)) as changes:
                     async for change in changes:
-                        if isinstance(change, Task) and _seen(change) != told:
-                            told = _seen(change)
-                            self._news[id] = change
+                        if isinstance(change, Change) and _seen(change.task) != told:
+                            told = _seen(change.task)
+                            self._news[id] = change.task
                             self._event.set()
             except StoreError as error:
                 logger.warning("a listener hears no more of task %s: %s", id, error)

@@ -1,6 +1,7 @@
 """Where the words of a call go that has become a task: to its record, and to who follows it."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -10,6 +11,7 @@ from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.errors import OutOfTurn, StoreError, Unable
 from genmcp.jobs.jobs import Jobs
+from genmcp.jobs.progress import Progress, Reporter
 from genmcp.protocol.notifications import ProgressNotificationParams
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult
@@ -58,6 +60,7 @@ class TaskSink:
     def __init__(self, writer: Writer, carrier: Carrier) -> None:
         self._writer = writer
         self._carrier = carrier
+        self._reporter = Reporter(self._write)
 
     @property
     def closed(self) -> bool:
@@ -72,25 +75,48 @@ class TaskSink:
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Keep progress in the task, and tell whoever follows it of the rest.
 
-        A store that cannot be reached costs the words, not the work.
+        Of progress that is reported often only the newest is written. A store that cannot be
+        reached costs the words, not the work.
         """
-        carrier, jobs = self._carrier, self._writer.jobs
+        carrier = self._carrier
         assert carrier.task is not None
+        if isinstance(params, ProgressNotificationParams):
+            return self._report(params)
+        encoded = b"" if params is None else msgspec.json.encode(params)
         try:
-            if isinstance(params, ProgressNotificationParams):
-                await jobs.progress(
-                    carrier.task,
-                    turn=carrier.turn,
-                    progress=params.progress,
-                    total=params.total,
-                    message=params.message,
-                )
-            else:
-                encoded = b"" if params is None else msgspec.json.encode(params)
-                await jobs.note(carrier.task, msgspec.msgpack.encode(Said(method, encoded)))
+            said = msgspec.msgpack.encode(Said(method, encoded))
+            await self._writer.jobs.note(carrier.task, said)
         except (StoreError, OutOfTurn):
             return False
         return True
+
+    def _report(self, params: ProgressNotificationParams) -> bool:
+        """Have progress written soon; False if the task is over, or somebody else's."""
+        if self._carrier.reports is None:
+            self._reporter = Reporter(self._write)  # the last one may be closed
+            self._carrier.reports = self
+        if self._reporter.refused:
+            return False
+        self._reporter.report(params.progress, params.total, params.message)
+        return True
+
+    async def flush(self) -> None:
+        """Write the progress that is not written yet."""
+        left = await self._reporter.close()
+        if left != Progress() and not self._reporter.refused:
+            with suppress(StoreError, OutOfTurn):
+                await self._write(left)
+
+    async def _write(self, newest: Progress) -> None:
+        carrier = self._carrier
+        assert carrier.task is not None
+        await self._writer.jobs.progress(
+            carrier.task,
+            turn=carrier.turn,
+            progress=newest.progress,
+            total=newest.total,
+            message=newest.message,
+        )
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the request's own level, or its session's."""

@@ -31,6 +31,7 @@ from genmcp.core.task import (
     Work,
     Working,
 )
+from genmcp.core.task_time import promised
 from genmcp.errors import McpError, OutOfTurn, TaskNotFound
 from genmcp.jobs.jobs import Jobs, Note
 from genmcp.mux.answers import requests_of
@@ -82,10 +83,16 @@ class Tasks:
     async def promote(self, channel: Channel, id: str) -> Task:
         """Keep a call that runs here, or waits here for something, as the task *id*."""
         self._inbox.open()
-        continuation = channel.carrier.continuation
-        if continuation is None:
-            return await self._create(id, channel, Parked(0, b"", Running(self._node)))
-        return await self._create(id, channel, self.awaiting(continuation))
+        continuation, claim = channel.carrier.continuation, channel.carrier.claim
+        parked = Parked(0, b"", Running(self._node))
+        if continuation is not None:
+            parked = self.awaiting(continuation)
+        try:
+            return await self._create(id, channel, parked)
+        except Exception:
+            if claim is not None:
+                await claim.stays()
+            raise
 
     async def _create(self, id: str, channel: Channel, parked: Parked) -> Task:
         now = time.time()
@@ -132,6 +139,7 @@ class Tasks:
         """Let the task that *channel* has become wait for something else."""
         carrier = channel.carrier
         assert carrier.task is not None
+        await carrier.flush()
         task = await self.jobs.park(
             carrier.task, parked.step, parked.continuation, parked.work, turn=carrier.turn
         )
@@ -141,6 +149,7 @@ class Tasks:
         """Keep what the call of *channel*, a task, has come to; it may be over already."""
         carrier = channel.carrier
         assert carrier.task is not None
+        await carrier.flush()
         # It was cancelled otherwise, or another process thinks that this one is gone.
         with suppress(OutOfTurn):
             await self.jobs.finish(carrier.task, ended(result), turn=carrier.turn)
@@ -149,6 +158,7 @@ class Tasks:
         """Let the task that *channel* has become go on without this process, if it is not over."""
         carrier = channel.carrier
         assert carrier.task is not None
+        await carrier.flush()
         with suppress(OutOfTurn):
             await self.jobs.leave(carrier.task, turn=carrier.turn)
 
@@ -188,24 +198,29 @@ class Tasks:
 
     # How its client hears of it.
 
-    async def followed(self, id: str, channel: Channel) -> Result | Continuation:
+    async def followed(
+        self, id: str, channel: Channel, after: str | None = None
+    ) -> Result | Continuation:
         """Follow the task *id*, passing on what it says, to its result or to what it asks.
+
+        What it said up to the event *after* has been heard.
 
         Raises:
             McpError: it ended with an error.
         """
-        async with aclosing(self.jobs.follow(id, channel.principal)) as changes:
-            async for change in changes:
-                if isinstance(change, Note):
-                    await _pass_on(change, channel)
+        async with aclosing(self.jobs.follow(id, channel.principal, after)) as changes:
+            async for each in changes:
+                if isinstance(each, Note):
+                    await _pass_on(each, channel)
                     continue
+                change = each.task
                 if change.progress is not None:
                     await channel.progress(change.progress, change.total, change.message)
                 if change.over:
                     return result_of(change, channel.request.method)
                 if isinstance(change.work, Asking) and not change.settled:
                     continuation = Continuation.unpack(change.continuation)
-                    return msgspec.structs.replace(continuation, task=id)
+                    return msgspec.structs.replace(continuation, task=id, heard=each.id)
         raise TaskNotFound(id)
 
     async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
@@ -259,7 +274,7 @@ def held_over(task: Task, *, tool: str | None) -> CallToolResult:
 
 def shown(task: Task) -> dict[str, Any]:
     """Return the members that a client sees of a *task* in every status."""
-    kept = None if task.ttl is None else task.updated + task.ttl - task.created
+    kept = promised(task, time.time())
     return {
         "task_id": task.id,
         "status": task.status,

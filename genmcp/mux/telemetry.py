@@ -4,6 +4,7 @@ Ready-made ones are in `genmcp.telemetry`.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -11,13 +12,14 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
+from genmcp.core.task import Parked
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["Failure", "Observers", "Rejection", "Telemetry"]
+__all__ = ["Failure", "Observers", "Rejection", "Resumed", "Telemetry"]
 
 logger = logging.getLogger("genmcp")
 
@@ -50,6 +52,24 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None = None
 
 
+class Resumed(msgspec.Struct, frozen=True, kw_only=True):
+    """How a call went on where nobody requested that.
+
+    What it waited for under *tag* is over, and `continue_` has run, for *seconds* since *began*
+    (Unix time). request: that of the call, which another process may have taken. principal: whose
+    it is. result: what the call has come to. failure: how it failed. With neither it waits for
+    something else.
+    """
+
+    request: Request
+    principal: str | None
+    tag: str
+    began: float
+    seconds: float
+    result: Result | None = None
+    failure: Failure | None = None
+
+
 class Telemetry:
     """Hears of what a mux serves: override what you want to hear of.
 
@@ -62,11 +82,16 @@ class Telemetry:
         """Hear that *request* is about to be answered.
 
         What is returned comes back as the *mark* when it has ended or failed; exactly one of
-        the two follows.
+        the two follows: when it is answered, or when a call that became a task meanwhile waits
+        for others, or is over.
         """
 
     def request_ended(self, request: Request, result: Result, mark: Any) -> None:
-        """Hear that *request* is answered with a *result*."""
+        """Hear that *request* is answered with a *result*.
+
+        That of a call that became a task is what it came to; the handle if it is not over, but
+        waits for others. That of one that was held over is what its client was told of that.
+        """
 
     def request_failed(self, request: Request, failure: Failure, mark: Any) -> None:
         """Hear that *request* is answered with an error, or with none: it was cancelled."""
@@ -75,7 +100,15 @@ class Telemetry:
         """Hear of a message that never became a request: its head or params are wrong, or what
         it names is not there."""
 
+    def request_resumed(self, resumed: Resumed) -> None:
+        """Hear that a call which had become a task, or waited for a job, has gone on.
 
+        Its request is told of besides, by the process that took it: as ended, with the handle
+        if its client got that. This is called in the asyncio.Task of the work.
+        """
+
+
+Tell = Callable[..., None]
 Marks = Sequence[tuple[Telemetry, Any]]
 
 
@@ -114,6 +147,33 @@ class Observers:
             else:
                 _told(each.request_failed, request, failure, mark)
 
+    def resuming(self, channel: Channel, tag: str) -> Tell:
+        """Return what tells how the call of *channel*, which goes on now, has gone on.
+
+        It takes what the call has come to, Parked or None if it was cancelled, and what was raised.
+        """
+        if not self._all:
+            return _nothing
+        began, start = time.time(), time.perf_counter()
+
+        def tell(
+            came_to: Result | McpError | Parked | None, raised: BaseException | None = None
+        ) -> None:
+            failure = None if isinstance(came_to, Parked) else _failure(came_to, raised)
+            resumed = Resumed(
+                request=channel.request,
+                principal=channel.principal,
+                tag=tag,
+                began=began,
+                seconds=time.perf_counter() - start,
+                result=came_to if isinstance(came_to, Result) and failure is None else None,
+                failure=failure,
+            )
+            for each in self._all:
+                _told(each.request_resumed, resumed)
+
+        return tell
+
     def rejected(self, rejection: Rejection) -> None:
         """Tell of what never became a request."""
         for each in self._all:
@@ -129,6 +189,10 @@ def _failure(outcome: Result | McpError | None, raised: BaseException | None) ->
         texts = [block.text for block in outcome.content if isinstance(block, TextContent)]
         return Failure(kind="tool_error", message="\n".join(texts), raised=raised)
     return None
+
+
+def _nothing(*_: object) -> None:
+    """Tell nobody."""
 
 
 def _told(method: Callable[..., Any], *arguments: Any) -> Any:

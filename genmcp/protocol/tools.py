@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from genmcp.protocol.content import ContentBlock
+from genmcp.protocol.content import ContentBlock, TextContent
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.params import InputResponseRequestParams
 from genmcp.protocol.result import PaginatedResult, Result
@@ -72,3 +72,18 @@ class CallToolResult(Result):
     content: Sequence[ContentBlock]
     structured_content: Any = msgspec.UNSET
     is_error: bool | None = None
+
+    @property
+    def text(self) -> str:
+        """The text among the content, its blocks on lines of their own."""
+        return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
+
+    @property
+    def structured(self) -> Any:
+        """The structured content, None if there is none."""
+        return None if self.structured_content is msgspec.UNSET else self.structured_content
+
+    @property
+    def data(self) -> Any:
+        """The structured content, or the text where there is none."""
+        return self.text if self.structured_content is msgspec.UNSET else self.structured_content

@@ -7,16 +7,11 @@ from typing import Any, Final
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
-from genmcp.continuation import Continue
-from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Outcome
-from genmcp.core.request import Request
 from genmcp.errors import ContractError
 from genmcp.extension import Extension
 from genmcp.hook import overrides
-from genmcp.protocol.result import Result
 from genmcp.server import Route
-from genmcp.suite.kinds import Kind, Shelf, private
+from genmcp.suite.kinds import Kind, Shelf
 
 __all__ = ["Extended", "Extensions"]
 
@@ -89,33 +84,21 @@ class Extensions:
 
 
 class Extended(Route, frozen=True, kw_only=True):
-    """A *key* that the suite itself does not have, and an extension may."""
+    """A *key* that the suite itself does not have, and an extension may.
+
+    Only the extension can tell, and may have to wait for that: the route is *pending*.
+    """
+
+    eager: bool = True
+    pending: bool = True
 
     kind: Kind
     key: str
     extensions: Extensions
 
-    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Answer as the first does that has it."""
-        route = await self._route(channel)
-        step: Result | Continue = await route.handle(request, channel)
-        return private(step)
-
-    async def resume(
-        self, continuation: Continuation, outcome: Outcome, channel: Channel
-    ) -> Result | Continue:
-        """Go on as the first does that has it."""
-        route = await self._route(channel)
-        step: Result | Continue = await route.resume(continuation, outcome, channel)
-        return private(step)
-
-    async def cancelled(self, channel: Channel) -> None:
-        """Tell the first that has it."""
-        route = await self._route(channel)
-        await route.cancelled(channel)
-
-    async def _route(self, channel: Channel) -> Any:
+    async def found(self, channel: Channel) -> Route:
+        """Return the route of the first that has it."""
         route = await self.extensions.find(self.kind, self.key, channel)
         if route is None:
             raise self.kind.absent(self.key)
-        return route
+        return self.kind.kept_private(route, self.key)

@@ -77,6 +77,10 @@ class Kind(msgspec.Struct, frozen=True):
         """Return *route* as it is found under *key*: itself where everybody may see it."""
         if route is None or route.visible is None:
             return route  # type: ignore[no-any-return]
+        return self.kept_private(route, key)
+
+    def kept_private(self, route: Any, key: str) -> Route:
+        """Return *route* as it answers under *key* where not everybody may see it."""
         return Guarded(
             headers=route.headers,
             on_disconnect=route.on_disconnect,

@@ -181,7 +181,7 @@ class Suite(Server):
     def find(self, method: str, key: str) -> Route | None:
         """Return the tool or prompt called *key*, or the resource there.
 
-        What only an extension may have is looked for when it answers.
+        What only an extension may have is looked for later: its route is pending.
         """
         if method == "tools/call":
             tool = self._tools.get(key)

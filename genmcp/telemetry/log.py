@@ -6,13 +6,14 @@ from typing import Any, Final
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.mux.telemetry import Failure, Rejection, Telemetry
+from genmcp.mux.telemetry import Failure, Rejection, Resumed, Telemetry
 from genmcp.protocol.result import Result
 
 __all__ = ["LoggingTelemetry"]
 
 _LEVELS: Final = {
     "ended": logging.INFO,
+    "resumed": logging.INFO,
     "rejected": logging.INFO,
     "cancelled": logging.INFO,
     "tool_error": logging.WARNING,
@@ -23,9 +24,11 @@ _LEVELS: Final = {
 class LoggingTelemetry(Telemetry):
     """Writes one record a request to *logger*, by default `genmcp.requests`.
 
+    A call that goes on where nobody requests it has one for each time that it does.
+
     Each has these attributes, for formatters that write JSON: `mcp_method`; `mcp_name`, the
     tool, prompt or URI asked for; `mcp_session`, the key of the legacy session, and
-    `mcp_revision`; `mcp_duration`, in seconds; `mcp_outcome`, which is "ended", "error",
+    `mcp_revision`; `mcp_duration`, in seconds; `mcp_outcome`, which is "ended", "resumed", "error",
     "tool_error", "cancelled" or "rejected"; `mcp_code`, of an error; and `mcp_principal`, which
     tells whether there is one, not who it is. None stands for what there is not.
     """
@@ -39,11 +42,18 @@ class LoggingTelemetry(Telemetry):
 
     def request_ended(self, request: Request, result: Result, mark: tuple[float, bool]) -> None:
         """Write that it ended."""
-        self._write_request(request, "ended", None, mark)
+        self._write_request(request, "ended", None, *mark)
 
     def request_failed(self, request: Request, failure: Failure, mark: tuple[float, bool]) -> None:
         """Write how it failed."""
-        self._write_request(request, failure.kind, failure.code, mark)
+        self._write_request(request, failure.kind, failure.code, *mark)
+
+    def request_resumed(self, resumed: Resumed) -> None:
+        """Write that it has gone on, or how it failed then."""
+        failure = resumed.failure
+        outcome, code = ("resumed", None) if failure is None else (failure.kind, failure.code)
+        began = time.perf_counter() - resumed.seconds
+        self._write_request(resumed.request, outcome, code, began, resumed.principal is not None)
 
     def request_rejected(self, rejection: Rejection) -> None:
         """Write that there was something that is no request."""
@@ -59,9 +69,8 @@ class LoggingTelemetry(Telemetry):
         )
 
     def _write_request(
-        self, request: Request, outcome: str, code: int | None, mark: tuple[float, bool]
+        self, request: Request, outcome: str, code: int | None, began: float, has_principal: bool
     ) -> None:
-        began, has_principal = mark
         params = request.params
         self._write(
             outcome,

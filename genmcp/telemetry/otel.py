@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.mux.telemetry import Failure, Rejection, Telemetry
+from genmcp.mux.telemetry import Failure, Rejection, Resumed, Telemetry
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams
 from genmcp.protocol.result import Result
@@ -36,6 +36,8 @@ Mark = tuple[Span, Token[Context]]
 
 class OpenTelemetry(Telemetry):
     """Makes a server span of each request, which is the current one while its hook runs.
+
+    A call that goes on where nobody requests it has a consumer span for each time that it does.
 
     provider: makes the spans; default: the global one. attributes: what every span carries
     besides; by default that the transport is HTTP.
@@ -75,13 +77,23 @@ class OpenTelemetry(Telemetry):
         """Say in the span how it failed, and end it."""
         span, token = mark
         context.detach(token)
-        if failure.raised is not None and failure.kind != "cancelled":
-            span.record_exception(failure.raised)
-        if failure.code is None:
-            _set_error(span, failure.kind, failure.message)
-        else:
-            _set_code(span, failure.code, failure.message)
+        _set_failure(span, failure)
         span.end()
+
+    def request_resumed(self, resumed: Resumed) -> None:
+        """Make a span of the time that it took, with the parent that the request names."""
+        target, attributes = _asked(resumed.request)
+        began = int(resumed.began * 1e9)
+        span = self._tracer.start_span(
+            f"{resumed.request.method} {target}" if target else resumed.request.method,
+            context=_parent(resumed.request, Context()),  # what runs around it is another's
+            kind=SpanKind.CONSUMER,
+            attributes={**self._attributes, **attributes},
+            start_time=began,
+        )
+        if resumed.failure is not None:
+            _set_failure(span, resumed.failure)
+        span.end(began + int(resumed.seconds * 1e9))
 
     def request_rejected(self, rejection: Rejection) -> None:
         """Make a span of no length, named by the method if that is one of MCP."""
@@ -140,6 +152,15 @@ def _links(parent: Context, ambient: Context) -> list[Link]:
     of_host = trace.get_current_span(ambient).get_span_context()
     of_parent = trace.get_current_span(parent).get_span_context()
     return [Link(of_host)] if of_host.is_valid and of_host != of_parent else []
+
+
+def _set_failure(span: Span, failure: Failure) -> None:
+    if failure.raised is not None and failure.kind != "cancelled":
+        span.record_exception(failure.raised)
+    if failure.code is None:
+        _set_error(span, failure.kind, failure.message)
+    else:
+        _set_code(span, failure.code, failure.message)
 
 
 def _set_code(span: Span, code: int, message: str) -> None:

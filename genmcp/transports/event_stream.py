@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import aclosing, contextmanager, suppress
 
 from genmcp.core.actions import Action, Begin, Chunk, End
+from genmcp.mux.mux import Mux
 from genmcp.transports.asgi import ClientLeft, Receive, left, perform
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.visit import Visit
@@ -110,13 +111,13 @@ async def _next(source: AsyncIterator[bytes]) -> bytes | None:
 
 
 @contextmanager
-def place(visit: Visit) -> Iterator[None]:
+def place(mux: Mux, principal: str | None) -> Iterator[None]:
     """Take a place among the streams that are open at once.
 
     Raises:
         Overloaded: there is none for this principal.
     """
-    streams, principal = visit.mux.streams, visit.principal
+    streams = mux.streams
     streams.check(principal=principal)
     streams.take(principal=principal)
     try:

@@ -95,8 +95,6 @@ class Held:
         exchange = exchange_of([request], request.revision, stream=stream, streams=streams)
         return cls(visit, exchange, request.session)
 
-    # What hooks say. `def` hooks say it from threads.
-
     @property
     def closed(self) -> bool:
         """Whether the exchange is over."""
@@ -262,6 +260,7 @@ class Held:
             await self.finish()
 
     def _leave(self) -> None:
+        self._exchange.cancels |= self.hooks.are_cancelled_when_left
         if self._exchange.leave():
             self.hooks.cancel(Reason.LEFT)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from genmcp.channel import Channel
@@ -57,11 +58,23 @@ class Hooks:
         """Take in that the hook of *channel* waits for something, in the running asyncio.Task."""
         request, mux = channel.request, self._caller.mux
         self._hooks[request] = hook = Hook(request)
-        if Patience.ends(request):
-            hook.patience = Patience(mux, self._response, channel, hook.cancel)
+        if request.route is not None and request.route.pending:
+            channel.carrier.found = partial(self._be_patient, hook, channel)
+        else:
+            self._be_patient(hook, channel)
         mux.held.take(principal=self._caller.principal, tool=tool_of(request))
         if request.session is not None:
             mux.calls.add(request.session, hook)
+
+    def _be_patient(self, hook: Hook, channel: Channel) -> None:
+        if Patience.ends(channel.request):
+            hook.patience = Patience(self._caller.mux, self._response, channel, hook.cancel)
+
+    @property
+    def are_cancelled_when_left(self) -> bool:
+        """Whether one wants to be cancelled when its client leaves; known late of extensions'."""
+        routes = [request.route for request in self._hooks]
+        return any(route is not None and route.on_disconnect == "cancel" for route in routes)
 
     async def outcome(self, channel: Channel, work: Awaitable[Answer]) -> Answer:
         """Go on with *work*, which answers *channel*'s request; return what is said in the end.

@@ -97,7 +97,7 @@ async def get(visit: Visit) -> None:
     """
     session = _session(visit)
     judge_get(visit.table)
-    with place(visit):
+    with place(visit.mux, visit.principal):
         stream = EventStream(visit)
         last = visit.table.get(b"last-event-id")
         if last is None:

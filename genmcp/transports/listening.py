@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 
 from msgspec.structs import replace
 
 from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
+from genmcp.mux.mux import Mux
 from genmcp.mux.subscriptions import Subscription
 from genmcp.mux.task_methods import TASKS_CHANGED, status_of
 from genmcp.mux.task_news import TaskNews
@@ -14,8 +16,9 @@ from genmcp.protocol.subscriptions import SubscriptionFilter, SubscriptionsListe
 from genmcp.transports.event_stream import EventStream, place
 from genmcp.transports.visit import Visit
 from genmcp.wire import sse
+from genmcp.wire.encoder import Encoder
 
-__all__ = ["listen"]
+__all__ = ["farewell", "heard", "listen"]
 
 
 async def listen(visit: Visit, request: Request) -> None:
@@ -25,42 +28,65 @@ async def listen(visit: Visit, request: Request) -> None:
         Overloaded: it wants too much, or too many listen.
         MissingCapability: it wants to hear of tasks, and did not declare that it knows them.
     """
-    mux = visit.mux
+    end = sse.event(farewell(visit.mux, request))
+    async with heard(visit.mux, request, visit.principal) as messages:
+        await EventStream(visit, farewell=end).serve(_events(messages))
+
+
+def farewell(mux: Mux, request: Request) -> bytes:
+    """Return the answer to *request* that says that the server ends its stream."""
+    return mux.encoder.response(request.revision, request.id, completion(request.id))
+
+
+@asynccontextmanager
+async def heard(
+    mux: Mux, request: Request, principal: str | None
+) -> AsyncGenerator[AsyncGenerator[list[bytes], None], None]:
+    """Give the messages of the stream that *request* opens, as they come.
+
+    Raises:
+        Overloaded: it wants too much, or too many listen.
+        MissingCapability: it wants to hear of tasks, and did not declare that it knows them.
+    """
     assert isinstance(request.params, SubscriptionsListenRequestParams)
-    heard = mux.heard(request.params.notifications, visit.principal)
-    ids = await mux.task_methods.heard(request, visit.principal)
-    heard = replace(heard, task_ids=ids or None)
-    end = mux.encoder.response(request.revision, request.id, completion(request.id))
-    with place(visit):
+    wanted = mux.heard(request.params.notifications, principal)
+    ids = await mux.task_methods.heard(request, principal)
+    wanted = replace(wanted, task_ids=ids or None)
+    with place(mux, principal):
         async with (
-            mux.subscriptions.listening(changes_of(heard)) as subscription,
-            TaskNews.of(mux.long.jobs, ids, visit.principal) as tasks,
+            mux.subscriptions.listening(changes_of(wanted)) as subscription,
+            TaskNews.of(mux.long.jobs, ids, principal) as tasks,
+            aclosing(_messages(mux.encoder, request, wanted, subscription, tasks)) as messages,
         ):
-            stream = EventStream(visit, farewell=sse.event(end))
-            await stream.serve(_events(visit, request, heard, subscription, tasks))
+            yield messages
 
 
-async def _events(
-    visit: Visit,
+async def _messages(
+    encoder: Encoder,
     request: Request,
-    heard: SubscriptionFilter,
+    wanted: SubscriptionFilter,
     subscription: Subscription,
     tasks: TaskNews,
-) -> AsyncGenerator[bytes, None]:
-    encode, revision, id = visit.mux.encoder.notification, request.revision, request.id
+) -> AsyncGenerator[list[bytes], None]:
+    encode, revision, id = encoder.notification, request.revision, request.id
 
     async def changed() -> list[bytes]:
         news = await subscription.news()
         return [encode(revision, change.method, change.params(id)) for change in news]
 
     async def gone_on() -> list[bytes]:
-        said = [status_of(task, visit.mux.encoder, id) for task in await tasks.take()]
+        said = [status_of(task, encoder, id) for task in await tasks.take()]
         return [encode(revision, TASKS_CHANGED, each) for each in said]
 
-    yield sse.event(encode(revision, ACKNOWLEDGED, acknowledgement(heard, id)))
-    sources = [changed, gone_on] if heard.task_ids else [changed]
+    yield [encode(revision, ACKNOWLEDGED, acknowledgement(wanted, id))]
+    sources = [changed, gone_on] if wanted.task_ids else [changed]
     async for messages in _merged(sources):
-        yield b"".join(map(sse.event, messages))
+        yield messages
+
+
+async def _events(messages: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:
+    async for each in messages:
+        yield b"".join(map(sse.event, each))
 
 
 async def _merged(

@@ -123,7 +123,7 @@ class Patience:
             return
         channel.hand_over(TaskSink(self._mux.long, carrier))
         tasks.stops(task.id, self._stopped)
-        await self._response.hand_out(request, self._mux.said(request, self._told(task)))
+        await self._hand_out(task)
         if carrier.continuation is not None and carrier.continuation is not written:
             try:  # it went on while the record was written
                 await tasks.park(channel, tasks.awaiting(carrier.continuation))
@@ -143,8 +143,13 @@ class Patience:
             logger.debug("task %s is followed on: %s", id, error)
             return
         if self._response.holds(request):
-            await self._response.hand_out(request, self._mux.said(request, self._told(task)))
+            await self._hand_out(task)
             self._stop(Reason.HELD_OVER)
+
+    async def _hand_out(self, task: Task) -> None:
+        request = self._channel.request
+        self._channel.carrier.told = told = self._told(task)
+        await self._response.hand_out(request, self._mux.said(request, told))
 
     def _told(self, task: Task) -> Result:
         if self._as_task:

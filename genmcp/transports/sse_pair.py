@@ -5,17 +5,14 @@ event on the stream. The session is sealed into that URL. An answer goes through
 session's stream is read from, so that the POST may reach another process than the GET has.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
 import msgspec
 
-from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import params_of, session_request
 from genmcp.core.session import Session, begin
@@ -24,26 +21,16 @@ from genmcp.errors import (
     InvalidRequest,
     McpError,
     NotAllowed,
-    Overloaded,
     StoreError,
 )
-from genmcp.log_handler import ClientLogHandler, forwarding
-from genmcp.mux.calls import Hook, Reason
-from genmcp.mux.mux import Answer
-from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
-from genmcp.protocol.severity import LoggingLevel
-from genmcp.protocol.tools import CallToolResult
-from genmcp.protocol.value import Value
 from genmcp.stores.store import Delete, Put
-from genmcp.subscription import Announcer
 from genmcp.transports import legacy
 from genmcp.transports.asgi import Receive, Scope, Send
 from genmcp.transports.body import read_body
 from genmcp.transports.event_stream import EventStream, place
-from genmcp.transports.hooks import tool_of
-from genmcp.transports.pace import Pace
+from genmcp.transports.piped import PipedCall
 from genmcp.transports.visit import Visit
 from genmcp.wire import jsonrpc, sse
 from genmcp.wire.http import judge_get, judge_post, preflight_headers
@@ -76,7 +63,7 @@ class SsePair:
 
     def __init__(self, admit: Admit) -> None:
         self._admit = admit
-        self._calls: dict[str, set[_Call]] = {}
+        self._calls: dict[str, set[PipedCall]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
@@ -100,7 +87,7 @@ class SsePair:
         """Begin a session, which ends with its stream."""
         judge_get(visit.table)
         mux = visit.mux
-        with place(visit):
+        with place(visit.mux, visit.principal):
             session, id = mux.sessions.begin(_NOBODY, visit.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
             try:
@@ -108,7 +95,8 @@ class SsePair:
             finally:
                 mux.sessions.end(session.key, session.issued)
                 for call in self._calls.get(session.key, ()):
-                    call.leave()
+                    if _is_left(call.request):
+                        call.leave()
                 with suppress(StoreError):
                     await mux.store.apply(Delete(_record(session)))
 
@@ -131,7 +119,7 @@ class SsePair:
             await legacy.take(visit, session, message)
             await visit.reply(202)
             return
-        answer: bytes | None
+        stream = _Stream(visit, session.key)
         try:
             if message.method == "initialize":
                 answer = await _initialized(visit, session, message)
@@ -139,133 +127,53 @@ class SsePair:
                 session = await _introduced(visit, session)
                 request = session_request(session, message, visit.mux)
                 await visit.reply(202)
-                answer = await self._called(_Call(visit, request))
+                await self._called(session.key, PipedCall(stream, request), visit)
+                return
         except McpError as error:
             visit.reject(error, id=visit.id, method=visit.method, session=session.key)
             answer = visit.mux.encoder.error(session.revision, message.request_id, error)
         if not visit.answered:
             await visit.reply(202)
-        if answer is not None:
-            await _say(visit, session.key, answer)
+        await stream.say(answer)
 
-    async def _called(self, call: "_Call") -> bytes | None:
-        calls = self._calls.setdefault(call.session, set())
+    async def _called(self, session: str, call: PipedCall, visit: Visit) -> None:
+        calls = self._calls.setdefault(session, set())
         calls.add(call)
+        visit.shutdown.add(call)
         try:
-            return await call.run()
+            await call.run()
         finally:
+            visit.shutdown.discard(call)
             calls.discard(call)
             if not calls:
-                self._calls.pop(call.session, None)
+                self._calls.pop(session, None)
 
 
-class _Call:
-    """A request whose hook runs in the asyncio.Task of its POST; the sink of its channel."""
+class _Stream:
+    """The stream of one session, as the pipe of a request that *visit* brings."""
 
-    idle = False
+    def __init__(self, visit: Visit, session: str) -> None:
+        self.mux = visit.mux
+        self.principal = visit.principal
+        self.copied = visit.copied
+        self.keep = visit.keep
+        self._session = session
 
-    def __init__(self, visit: Visit, request: Request) -> None:
-        assert request.session is not None
-        self.session: str = request.session
-        self.closed = False
-        self._visit = visit
-        self._request = request
-        self._hook = Hook(request)
-        self._logs = Pace(visit.mux.limits.log_rate)
-
-    async def run(self) -> bytes | None:
-        """Return what answers the request; None if it is cancelled.
-
-        Raises:
-            Overloaded: too many calls run.
-        """
-        visit, request, mux = self._visit, self._request, self._visit.mux
-        tool = tool_of(request)
-        mux.held.check(principal=visit.principal, tool=tool)
-        mux.held.take(principal=visit.principal, tool=tool)
-        mux.calls.add(self.session, self._hook)
-        visit.shutdown.add(self)
-        channel = Channel(request, self, visit.principal, mux.assigns, visit.copied)
-        work = mux.answer(request, channel)
-        if ClientLogHandler.made:
-            work = forwarding(channel, work)
-        answer = Answer(None)
+    async def say(self, message: bytes) -> None:
+        """Put *message* into the log that the stream is read from."""
         try:
-            with suppress(asyncio.CancelledError):
-                answer = await work
-            reason = self._hook.end()
-        finally:
-            self.closed = True
-            visit.shutdown.discard(self)
-            mux.calls.discard(self.session, self._hook)
-            mux.held.leave(principal=visit.principal, tool=tool)
-        if reason in (Reason.ASKED, Reason.LEFT):
-            await mux.long.abandon(channel)
-        if reason is Reason.STOPPING and answer.message is None:
-            answer = mux.refusal(request, Overloaded("The server is shutting down"))
-        return None if reason is Reason.ASKED else answer.message
+            await self.mux.listeners.say(self._session, message)
+        except StoreError as error:
+            logger.warning("a client is not told what its stream should say: %s", error)
 
-    def stop(self) -> None:
-        """Cancel it: the server is going away."""
-        self._hook.cancel_now(Reason.STOPPING)
+    async def report(self, request: Request, message: bytes) -> None:
+        """Send every *message*: the log is bounded by itself."""
+        await self.say(message)
 
-    def leave(self) -> None:
-        """Take in that the stream is gone, which only some tools want to be cancelled by."""
-        route: Any = self._request.route
-        if route is not None and route.on_disconnect == "cancel":
-            self._hook.cancel_now(Reason.LEFT)
-
-    # What its channel says.
-
-    @property
-    def announcer(self) -> Announcer:
-        """What tells of changes of the server."""
-        return self._visit.mux.announcer
-
-    async def note(self, request: Request, method: str, params: Value | None) -> bool:
-        """Send a notification to the stream."""
-        if isinstance(params, LoggingMessageNotificationParams) and (wait := self._logs.turn()):
-            await asyncio.sleep(wait)
-        message = self._visit.mux.encoder.notification(request.revision, method, params)
-        await _say(self._visit, self.session, message)
-        await asyncio.sleep(0)  # so that the stream is read
-        return True
-
-    async def ask(self, request: Request, method: str, params: Value) -> bytes:
-        """Send a request of the server's own to the stream, and return its result as JSON.
-
-        Raises:
-            Failure: the client answers with an error, or not in time.
-        """
-        visit = self._visit
-        say = partial(_say, visit, self.session)
-        return await visit.mux.long.asked.ask(request, visit.principal, method, params, say)
-
-    @property
-    def keep(self) -> Collection[str]:
-        """The keys of copied assigns that go along where a store keeps a call."""
-        return self._visit.keep
-
-    async def promote(self, channel: Channel) -> None:
-        """Do nothing: this revision has no tasks."""
-
-    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
-        """Return what came of the call *id*."""
-        return await self._visit.mux.long.outcome_of(id, principal)
-
-    async def level(self, request: Request) -> LoggingLevel | None:
-        """Return the session's level."""
-        return await self._visit.mux.sessions.level(self.session)
-
-    def open(self) -> None:
-        """Do nothing: the stream is open."""
-
-    def release(self, retry: int) -> None:
-        """Do nothing: this revision's clients do not come back."""
-
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the mux's pool."""
-        return await self._visit.mux.threads.run(function, *arguments)
+    async def answer(self, request: Request, message: bytes | None) -> None:
+        """Send the answer, if there is one."""
+        if message is not None:
+            await self.say(message)
 
 
 async def _initialized(visit: Visit, session: Session, message: jsonrpc.Message) -> bytes:
@@ -301,11 +209,10 @@ async def _introduced(visit: Visit, session: Session) -> Session:
     return Session.unpack(entry.value)
 
 
-async def _say(visit: Visit, session: str, message: bytes) -> None:
-    try:
-        await visit.mux.listeners.say(session, message)
-    except StoreError as error:
-        logger.warning("a client is not told what its stream should say: %s", error)
+def _is_left(request: Request) -> bool:
+    """Whether *request* is to be cancelled when its client leaves, which only some tools want."""
+    route: Any = request.route
+    return route is not None and route.on_disconnect == "cancel"
 
 
 def _record(session: Session) -> str:

@@ -4,6 +4,7 @@ A body is scanned once for its envelope; `params`, `result` stay raw until someb
 the method decodes them with its own type. 2026-07-28, basic, "Messages".
 """
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Generic, Literal, TypeVar
@@ -26,6 +27,7 @@ __all__ = [
     "encode_notification",
     "encode_request",
     "encode_response",
+    "id_at_front",
     "id_of",
     "params_of",
     "parse",
@@ -96,6 +98,11 @@ class _Identified(msgspec.Struct):
 
 
 _id_decoder = msgspec.json.Decoder(_Identified)
+_any_id = msgspec.json.Decoder(RequestId)
+#: Up to the id, with nothing before it that could hold another one.
+_FRONT = re.compile(
+    rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?\d{1,15}|"[^"\\]*")\s*[,}]'
+)
 
 
 def decode(body: bytes, *, max_depth: int = 64) -> Message | list[Message | InvalidRequest]:
@@ -185,6 +192,12 @@ def id_of(body: bytes | msgspec.Raw) -> RequestId | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return found if isinstance(found, int | str) and not isinstance(found, bool) else None
+
+
+def id_at_front(beginning: bytes) -> RequestId | None:
+    """Return the id of a message of which only the *beginning* is there; None if it comes later."""
+    found = _FRONT.match(beginning)
+    return None if found is None else _any_id.decode(found[1])
 
 
 def params_of(request: bytes) -> msgspec.Raw:

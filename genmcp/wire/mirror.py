@@ -22,6 +22,7 @@ __all__ = [
     "check_params",
     "decode_value",
     "encode_value",
+    "mirrored",
 ]
 
 _PREFIX, _SUFFIX = "=?base64?", "?="
@@ -116,6 +117,20 @@ def check_params(
             )
         if not _says(decode_value(label, raw), value):
             raise HeaderMismatch(f"Header mismatch: {label} does not match the body value")
+
+
+def mirrored(rules: Iterable[HeaderRule], arguments: Any) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers, encoded, that repeat the annotated ones of *arguments*.
+
+    An argument that is absent or null has none ("Client Behavior for Custom Headers").
+    """
+    values = ((rule.name, _at(arguments, rule.path)) for rule in rules)
+    return tuple((name, _text(value)) for name, value in values if value is not None)
+
+
+def _text(value: Any) -> bytes:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return encode_value(text).encode("ascii")
 
 
 def _plain(label: str, raw: bytes | None) -> str:

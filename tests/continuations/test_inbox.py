@@ -148,3 +148,20 @@ def test_inbox_of_a_loop_that_has_ended_is_heard_on_the_next() -> None:
     asyncio.run(ear.aclose())
 
     assert ear.heard[-1] == "second"
+
+
+async def test_inboxes_over_a_store_of_one_process_tell_each_other_at_once() -> None:
+    """Those that are open, and take the same messages; the store has none of them."""
+    store = MemoryStore()
+    one, two, closed = Ear(store), Ear(store), Ear(store)
+    other = Inbox(store, "another audience", ttl=60, keep=100)
+    async with ears(store, one, two):
+        other.open()
+        await closed.aclose()
+        await one.send(two.node, Word("two"))
+        await one.send(EVERYBODY, Word("all"))
+        await one.send(closed.node, Word("closed"))
+    await one.send(two.node, Word("late"))
+
+    assert (["all"], ["two", "all"], []) == (one.heard, two.heard, closed.heard)
+    assert "0 events" in repr(store)

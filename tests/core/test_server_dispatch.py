@@ -41,12 +41,12 @@ class Offer:
     """Offers some methods, the tools `add` and `zone`, a prompt and a resource."""
 
     routes: Mapping[tuple[str, str], Any] = {
-        ("tools/call", "add"): SimpleNamespace(headers=()),
+        ("tools/call", "add"): SimpleNamespace(headers=(), pending=False),
         ("tools/call", "zone"): SimpleNamespace(
             headers=(HeaderRule(b"mcp-param-zone", ("zone",), "string"),)
         ),
-        ("prompts/get", "greet"): SimpleNamespace(headers=()),
-        ("resources/read", "file:///a"): SimpleNamespace(headers=()),
+        ("prompts/get", "greet"): SimpleNamespace(headers=(), pending=False),
+        ("resources/read", "file:///a"): SimpleNamespace(headers=(), pending=False),
     }
 
     def __init__(self, *without: str) -> None:

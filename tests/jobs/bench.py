@@ -11,7 +11,7 @@ import msgspec
 from genmcp.core.outcome import Done, Outcome
 from genmcp.core.task import Ended, Parked, Task, Work
 from genmcp.jobs.foreign import Foreign
-from genmcp.jobs.jobs import Jobs, Note, Resume
+from genmcp.jobs.jobs import Change, Jobs, Note, Resume
 from genmcp.jobs.local import LocalEngine
 from genmcp.jobs.options import JobOptions
 from genmcp.stores.memory import MemoryStore
@@ -113,7 +113,7 @@ def made(work: Work, **fields: Any) -> Task:
     return Task(work=work, **fields)
 
 
-async def followed(jobs: Jobs, id: str = "t1", owner: str | None = None) -> list[Task | Note]:
+async def followed(jobs: Jobs, id: str = "t1", owner: str | None = None) -> list[Change | Note]:
     """Return all that is told of a task, to its end."""
     async with asyncio.timeout(BOUND):
         return [each async for each in jobs.follow(id, owner)]
@@ -122,8 +122,8 @@ async def followed(jobs: Jobs, id: str = "t1", owner: str | None = None) -> list
 async def ended(jobs: Jobs, id: str = "t1", owner: str | None = None) -> Task:
     """Return a task when it is over."""
     *_, last = await followed(jobs, id, owner)
-    assert isinstance(last, Task)
-    return last
+    assert isinstance(last, Change)
+    return last.task
 
 
 async def until(jobs: Jobs, true: Callable[[Task], bool], id: str = "t1") -> Task:
@@ -131,6 +131,6 @@ async def until(jobs: Jobs, true: Callable[[Task], bool], id: str = "t1") -> Tas
     async with asyncio.timeout(BOUND):
         async with aclosing(jobs.follow(id, None)) as told:
             async for each in told:
-                if isinstance(each, Task) and true(each):
-                    return each
+                if isinstance(each, Change) and true(each.task):
+                    return each.task
     raise AssertionError("the task ended before")

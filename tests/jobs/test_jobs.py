@@ -23,7 +23,7 @@ from genmcp.errors import (
     Unavailable,
 )
 from genmcp.jobs.job import job
-from genmcp.jobs.jobs import Note
+from genmcp.jobs.jobs import Change, Note
 from genmcp.jobs.options import JobOptions
 from genmcp.jobs.records import Records
 from genmcp.jobs.run import Run
@@ -279,7 +279,7 @@ async def test_progress_is_kept_ten_times_a_second_and_the_last_always(bench: Be
     jobs = bench.jobs()
     await jobs.create(made(Working(counts.job())), b"")
 
-    told = [each.progress for each in await followed(jobs) if isinstance(each, Task)]
+    told = [each.task.progress for each in await followed(jobs) if isinstance(each, Change)]
     assert 1000.0 == told[-1]
     assert len(told) < 20
 
@@ -296,7 +296,9 @@ async def test_messages_are_told_in_order_and_before_the_end(bench: Bench) -> No
     after = [each async for each in jobs.follow("t1", None, notes[0].id)]
 
     assert [b"1", b"2", b"3"] == [note.data for note in notes]
-    assert [*notes[1:], await jobs.get("t1", None)] == after
+    assert notes[1:] == after[:-1]
+    assert isinstance(after[-1], Change)
+    assert await jobs.get("t1", None) == after[-1].task
 
 
 async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
@@ -305,7 +307,7 @@ async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
     task = await jobs.create(made(Running("n1")), b"")
     async with asyncio.timeout(BOUND):
         following = jobs.follow("t1", None)
-        assert isinstance(await anext(following), Task)
+        assert isinstance(await anext(following), Change)
         await jobs.note("t1", b"0")
         first = await anext(following)
         assert isinstance(first, Note)
@@ -316,8 +318,8 @@ async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
         *_, last = [each async for each in following]
         late = [each async for each in jobs.follow("t1", None, first.id)]
 
-    assert isinstance(last, Task)
-    assert last.over
+    assert isinstance(last, Change)
+    assert last.task.over
     assert last == late[-1]
 
 
@@ -336,7 +338,7 @@ async def test_task_that_is_discarded_was_never_there(bench: Bench) -> None:
     jobs = bench.jobs()
     await jobs.create(made(Running("n1")), b"")
     following = jobs.follow("t1", None)
-    assert isinstance(await anext(following), Task)
+    assert isinstance(await anext(following), Change)
 
     await jobs.discard("t1")
 
@@ -653,8 +655,8 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
     async with asyncio.timeout(BOUND):
         *_, task = [each async for each in records.follow("t1")]
 
-    assert isinstance(task, Task)
-    assert "failed" == task.status
+    assert isinstance(task, Change)
+    assert "failed" == task.task.status
     assert [] == bench.resumed.seen
 
 

@@ -10,6 +10,7 @@ from genmcp.core.outcome import Done, Failed
 from genmcp.core.task import Following, Parked, Ref, Task
 from genmcp.errors import Cancelled, ConfigurationError, Raised
 from genmcp.jobs.foreign import Foreign, Snapshot
+from genmcp.jobs.records import Records
 from genmcp.jobs.refs import Refs
 from tests.jobs.bench import BOUND, STORES, Bench, ended, made, opened, until
 
@@ -216,8 +217,9 @@ async def test_foreign_job_is_cancelled_with_its_call(
 
 async def test_foreign_job_may_be_cancelled_where_its_queue_is_unknown(bench: Bench) -> None:
     """The call is cancelled all the same."""
-    jobs = bench.jobs(queues=["other"])
-    await jobs.create(made(Following(REF)), b"")
+    records = Records(bench.store(), keep=10, clock=lambda: 0.0)
+    await records.create(made(Following(REF)), b"")
+    jobs = bench.jobs()
 
     await jobs.cancel("t1", None)
 

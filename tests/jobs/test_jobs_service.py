@@ -14,6 +14,7 @@ from genmcp.core.task import Awaiting, Ended, Following, Parked, Ref, Running, T
 from genmcp.errors import Conflict, StoreError, TaskNotFound, Unavailable
 from genmcp.jobs.foreign import Foreign, Snapshot
 from genmcp.jobs.job import job
+from genmcp.jobs.jobs import Change
 from genmcp.jobs.local import LocalEngine
 from genmcp.jobs.progress import Progress, Reporter
 from genmcp.jobs.records import Records
@@ -204,13 +205,14 @@ async def test_worker_goes_on_when_the_store_is_back(
 async def test_worker_has_no_more_steps_at_once_than_it_may(bench: Bench) -> None:
     """The next begins when one has ended."""
     at_once = most = 0
+    both = asyncio.Barrier(2)
 
     @job
     async def counted(run: Run) -> None:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        await asyncio.sleep(0)
+        await both.wait()
         at_once -= 1
 
     jobs = bench.jobs(concurrency=2)
@@ -364,7 +366,7 @@ async def test_outcome_that_cannot_be_written_for_long_is_written_at_last(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the job gave is kept meanwhile: it is neither lost, nor worked for again."""
-    monkeypatch.setattr("genmcp.jobs.steps._PAUSES", (0, 0))
+    monkeypatch.setattr("genmcp.jobs.writes._PAUSES", (0, 0))
     store = Flaky()
     store.fails["settle"] = 5
     jobs = bench.jobs(store=store)
@@ -378,7 +380,7 @@ async def test_next_job_is_worked_on_though_the_store_fails_when_it_was_kept(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is written, and not what comes after it: a second attempt finds it there."""
-    monkeypatch.setattr("genmcp.jobs.steps._PAUSES", (0,))
+    monkeypatch.setattr("genmcp.jobs.writes._PAUSES", (0,))
     store = Flaky()
 
     async def resume(task: Task, call: bytes, outcome: Outcome) -> Parked | Ended:
@@ -479,10 +481,10 @@ async def test_task_that_runs_out_while_it_is_followed_is_not_found(bench: Bench
     jobs = bench.jobs()
     await jobs.create(made(Running("n1")), b"")
     following = jobs.follow("t1", None)
-    assert isinstance(await anext(following), Task)
+    assert isinstance(await anext(following), Change)
 
     await store.apply(Delete("task:t1"))
-    await store.apply(Append("task:t1", b"c", ttl=9.0))
+    await store.apply(Append("task:t1", b"c1", ttl=9.0))
 
     with pytest.raises(TaskNotFound):
         async with asyncio.timeout(BOUND):
@@ -531,7 +533,7 @@ async def test_foreign_job_is_kept_while_it_is_followed(
     """The task, and who waits for the job; what fails is done again."""
     store = Flaky()
     store.fails["ref"] = 1
-    jobs = bench.jobs(store=store, foreign=[Endless()])
+    jobs = bench.jobs(store=store, foreign=[Endless()], life=0.1)
     await jobs.create(made(Following(Ref("endless", "7")), ttl=0.1), b"")
     store.fails["touch"] = 1
 

@@ -672,3 +672,67 @@ async def test_key_that_is_taken_meanwhile_is_looked_at_again() -> None:
 
     assert ["call 1", "call 1"] == await asyncio.gather(*map(call, clients))
     assert 1 == tool.calls
+
+
+async def test_call_that_could_not_become_a_task_has_its_key() -> None:
+    """The record of its task failed to be written: it runs on, and nobody else runs it."""
+
+    class Fails(MemoryStore):
+        failed = written = 0
+
+        async def apply(self, *ops: Op) -> None:
+            task = any(isinstance(op, Put) and "task:" in op.key for op in ops)
+            if task and not self.failed:
+                self.failed += 1
+                raise Unavailable("full")
+            await super().apply(*ops)
+            # The key is taken back, of a task that never was.
+            first = ops[0]
+            if self.failed and isinstance(first, Put) and first.key.startswith("idempotency:"):
+                self.written += 1
+
+    go = asyncio.Event()
+    tool = Counts(lambda: go)
+    tool.patience = 0.01
+    app = serving(tool, store=(store := Fails()), lease=0.15)
+    first, second = [await begin(app, capabilities=TASKS) for _ in range(2)]
+    async with first.open(keyed(first)) as one:
+        await until(lambda: store.written, pause=0.01)
+        async with second.open(keyed(second)) as two:
+            await held(app, 2)
+            await asyncio.sleep(0.3)  # two leases: who does not renew its key has lost it
+            go.set()
+            await asyncio.gather(one.over(), two.over())
+
+    assert ["call 1", "call 1"] == [said(one), said(two)]
+    await app.mux.aclose()
+
+
+@pytest.mark.parametrize("over", [False, True])
+async def test_key_that_is_taken_back_is_renewed_while_the_call_runs(over: bool) -> None:
+    """However long the store could not be reached; not after the call is over."""
+
+    class Fails(MemoryStore):
+        faults = written = 0
+
+        async def apply(self, *ops: Op) -> None:
+            if self.faults:
+                self.faults -= 1
+                raise Unavailable("full")
+            await super().apply(*ops)
+            self.written += 1
+
+    claim = Claim(store := Fails(), "k", ttl=60.0, lease=0.03)
+    await claim.begin(b"", expect=0)
+    await claim.becomes("t")
+    became = await store.get("k")
+    if over:
+        await claim.rest()
+    else:
+        store.faults = 2
+    await claim.stays()
+    await until(lambda: over or store.written == 3, pause=0.005)
+    await claim.rest()
+
+    assert became and claim.task is None
+    assert (await store.get("k") == became) is over

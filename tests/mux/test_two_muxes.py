@@ -1,4 +1,4 @@
-"""Two muxes over one store: what one keeps is nothing to the other, unless they are one audience."""
+"""Two muxes over one store: what one keeps is nothing to the other unless they are one audience."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,9 +6,23 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from genmcp import Channel, Continue, Done, Endpoint, Mux, Run, SQLiteStore, Suite, Tool, job
+from genmcp import (
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    MemoryStore,
+    Mux,
+    Run,
+    SQLiteStore,
+    Suite,
+    Tool,
+    elicit,
+    job,
+)
 from genmcp.core.outcome import Outcome
-from tests.asgi import PATIENCE, TASKS, Client
+from tests.asgi import PATIENCE, TASKS, Client, until
+from tests.continuations.asking import YES, Asked
 
 
 @job
@@ -91,3 +105,50 @@ async def test_two_muxes_of_one_audience_are_one(tmp_path: Path) -> None:
         begun = await first.send(first.call("shout"))
         task = await over(second, begun.json["result"]["taskId"])
         assert "SHOUT!" == task["result"]["content"][0]["text"]
+
+
+async def test_two_muxes_of_one_audience_hear_each_other_over_a_store_in_memory() -> None:
+    """A call that runs in one is cancelled by way of the other, and a question answered there."""
+
+    class Runs(Tool):
+        """Runs, or asks."""
+
+        name = "runs"
+        patience = 0.01
+
+        def __init__(self) -> None:
+            self.cancelled = asyncio.Event()
+
+        async def call(self, request: Any, channel: Channel) -> Any:
+            if request.arguments:
+                return Continue("sure", elicit("Sure?"))
+            return await asyncio.Event().wait()
+
+        def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            return type(outcome).__name__
+
+        def on_cancel(self, channel: Channel) -> None:
+            self.cancelled.set()
+
+    suite = Suite(name="test", version="1", tools=[tool := Runs()])
+    store = MemoryStore()
+    muxes = [Mux(suite, store=store, secret="a secret of both of them") for _ in range(2)]
+    here, there = (Client(Endpoint(mux), capabilities=TASKS) for mux in muxes)
+    async with here.open(here.call("runs")) as call:
+        await until(lambda: call.complete)
+        id = call.json["result"]["taskId"]
+        await there.send(there.request("tasks/cancel", {"taskId": id}))
+        await asyncio.wait_for(tool.cancelled.wait(), PATIENCE)
+        await call.over()
+
+    asked = await Asked.begin(Endpoint(muxes[0]), "2025-11-25")
+    async with asked.open(asked.call("runs", {"ask": True})) as call:
+        while "method" not in (question := await call.message()):
+            pass
+        asked.app = Endpoint(muxes[1])
+        await asked.respond(question, YES)
+        answer = await call.message()
+    for mux in muxes:
+        await mux.aclose()
+
+    assert "Done" == answer["result"]["content"][0]["text"]

@@ -5,9 +5,21 @@ from typing import Any
 
 import pytest
 
-from genmcp import Endpoint, InvalidParams, Mux, Resource, Suite, ToolError, tool
+from genmcp import (
+    Continue,
+    Endpoint,
+    InvalidParams,
+    Mux,
+    Resource,
+    Run,
+    Suite,
+    Tool,
+    ToolError,
+    job,
+    tool,
+)
 from genmcp.telemetry.log import LoggingTelemetry
-from tests.asgi import Client
+from tests.asgi import TASKS, Client, until
 
 
 @tool
@@ -20,9 +32,25 @@ async def echo(text: str) -> str:
     return text
 
 
+@job(name="logging.work")
+async def work(run: Run) -> None: ...
+
+
+class Works(Tool):
+    """Waits for a job, and fails as it is told to."""
+
+    name = "works"
+
+    def call(self, request: Any, channel: Any) -> Continue:
+        return Continue("worked", work.job())
+
+    async def continue_(self, tag: str, outcome: Any, channel: Any) -> str:
+        return await echo(**channel.request.arguments)
+
+
 def serving(telemetry: LoggingTelemetry | None = None) -> Endpoint:
     resource = Resource("docs://a", name="a", content="text")
-    suite = Suite(name="test", version="1", tools=[echo], resources=[resource])
+    suite = Suite(name="test", version="1", tools=[echo, Works], resources=[resource])
     return Endpoint(
         Mux(suite, telemetry=telemetry or LoggingTelemetry()),
         principal=lambda scope: scope.get("who"),
@@ -123,3 +151,24 @@ async def test_logging_telemetry_writes_to_the_logger_it_is_given(caplog: Any) -
     assert [("tests.access", "tool_error")] == [
         (record.name, record.mcp_outcome) for record in caplog.records
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "level"),
+    [("hi", "resumed", logging.INFO), ("told", "tool_error", logging.WARNING)],
+)
+async def test_logging_telemetry_writes_a_record_of_a_call_that_is_resumed(
+    text: str, outcome: str, level: int, caplog: Any
+) -> None:
+    """Beside that of its request, which ended with the handle."""
+    app = serving()
+    client = Client(app, who="ada", capabilities=TASKS)
+
+    await client.send(client.call("works", {"text": text}))
+    await until(lambda: len(caplog.records) == 2, pause=0.005)
+    await app.mux.aclose()
+
+    assert {"ended", outcome} == {record.mcp_outcome for record in caplog.records}
+    (record,) = (each for each in caplog.records if each.mcp_outcome == outcome)
+    assert (level, "works", True) == (record.levelno, record.mcp_name, record.mcp_principal)
+    assert 0 < record.mcp_duration < 5

@@ -12,9 +12,22 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from genmcp import Endpoint, InvalidParams, Mux, Resource, Suite, ToolError, prompt, tool
+from genmcp import (
+    Continue,
+    Endpoint,
+    InvalidParams,
+    Mux,
+    Resource,
+    Run,
+    Suite,
+    Tool,
+    ToolError,
+    job,
+    prompt,
+    tool,
+)
 from genmcp.telemetry.otel import OpenTelemetry
-from tests.asgi import Client
+from tests.asgi import TASKS, Client, until
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -43,6 +56,22 @@ def in_thread() -> str:
     return f"{trace.get_current_span().get_span_context().span_id:016x}"
 
 
+@job(name="otel.work")
+async def work(run: Run) -> None: ...
+
+
+class Works(Tool):
+    """Waits for a job, and fails as it is told to."""
+
+    name = "works"
+
+    def call(self, request: Any, channel: Any) -> Continue:
+        return Continue("worked", work.job())
+
+    async def continue_(self, tag: str, outcome: Any, channel: Any) -> str:
+        return await echo(**channel.request.arguments)
+
+
 @prompt
 async def greet() -> str:
     """Greets."""
@@ -59,7 +88,7 @@ class Spans:
         suite = Suite(
             name="test",
             version="1",
-            tools=[echo, in_thread],
+            tools=[echo, in_thread, Works],
             resources=[Resource("docs://a", name="a", content="text")],
             prompts=[greet],
         )
@@ -271,3 +300,24 @@ async def test_otel_tells_of_what_was_rejected(spans: Spans) -> None:
     )
     assert attributes["mcp.session.id"]
     assert "_OTHER" == dict(second.attributes or {})["mcp.method.name"]
+
+
+@pytest.mark.parametrize("text", ["hi", "secret"])
+async def test_otel_makes_a_span_of_a_call_that_is_resumed(spans: Spans, text: str) -> None:
+    """Beside that of its request, with the same parent; what runs around it has no part in it."""
+    client = Client(spans.endpoint, capabilities=TASKS)
+
+    parent = f"00-{TRACE}-{PARENT}-01"
+    await client.send(client.call("works", {"text": text}, traceparent=parent))
+    await until(lambda: len(spans.all) == 2, pause=0.005)
+    await spans.endpoint.mux.aclose()
+
+    request, resumed = sorted(spans.all, key=lambda span: span.kind is SpanKind.CONSUMER)
+    assert (SpanKind.SERVER, SpanKind.CONSUMER) == (request.kind, resumed.kind)
+    for span in (request, resumed):
+        assert "tools/call works" == span.name
+        assert span.parent and PARENT == f"{span.parent.span_id:016x}"
+    assert resumed.start_time and resumed.end_time and resumed.start_time < resumed.end_time
+    failed = StatusCode.ERROR if text == "secret" else StatusCode.UNSET
+    assert failed == resumed.status.status_code
+    assert (text == "secret") is bool(resumed.events)

@@ -11,20 +11,25 @@ from genmcp import (
     CallToolResult,
     Channel,
     ConfigurationError,
+    Continue,
     Endpoint,
     InvalidParams,
     Limits,
     Mux,
+    Run,
     Suite,
     Tool,
     ToolError,
+    elicit,
+    job,
     tool,
 )
 from genmcp.core.request import Request
-from genmcp.mux.telemetry import Failure, Rejection, Telemetry
+from genmcp.mux.telemetry import Failure, Rejection, Resumed, Telemetry
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.result import Result
-from tests.asgi import ALL, Client
+from genmcp.protocol.tasks import CreateTaskResult
+from tests.asgi import ALL, PATIENCE, TASKS, Client, until
 
 _heard_in: ContextVar[str] = ContextVar("_heard_in", default="nowhere")
 
@@ -55,6 +60,8 @@ class Heard(Telemetry):
         self.log = [] if log is None else log
         self.failures: list[Failure] = []
         self.rejections: list[Rejection] = []
+        self.results: list[Result] = []
+        self.resumed: list[Resumed] = []
 
     def request_began(self, request: Request, channel: Channel) -> str:
         self.log.append((self.name, "began", request.method))
@@ -63,10 +70,14 @@ class Heard(Telemetry):
     def request_ended(self, request: Request, result: Result, mark: Any) -> None:
         assert isinstance(result, Result)
         self.log.append((self.name, "ended", mark))
+        self.results.append(result)
 
     def request_failed(self, request: Request, failure: Failure, mark: Any) -> None:
         self.log.append((self.name, "failed", mark))
         self.failures.append(failure)
+
+    def request_resumed(self, resumed: Resumed) -> None:
+        self.resumed.append(resumed)
 
     def request_rejected(self, rejection: Rejection) -> None:
         self.log.append((self.name, "rejected", rejection.method))
@@ -306,3 +317,98 @@ def test_telemetry_must_be_one() -> None:
 
     with pytest.raises(ConfigurationError, match="instances of Telemetry"):
         Mux(suite, telemetry=[Heard])  # type: ignore[list-item]
+
+
+@job(name="telemetry.work")
+async def work(run: Run) -> None:
+    await asyncio.wait_for(_end.wait(), PATIENCE)
+
+
+_end: asyncio.Event
+
+
+class Long(Tool):
+    """Waits for a job, then for a future; fails where it is told to. Or asks."""
+
+    name = "long"
+    hold = 0.02
+    waits = False
+
+    def __init__(self) -> None:
+        global _end
+        _end = asyncio.Event()
+
+    async def call(self, request: Any, channel: Channel) -> Any:
+        if request.arguments["how"] == "asks":
+            await channel.promote()
+            return Continue("sure", elicit("Sure?"))
+        return Continue("worked", work.job())
+
+    async def continue_(self, tag: str, outcome: Any, channel: Channel) -> Any:
+        match channel.request.arguments["how"]:
+            case "asks again" if tag == "worked":
+                return Continue("sure", elicit("Sure?"))
+            case "fails":
+                raise RuntimeError("a secret")
+            case "waits":
+                self.waits = True
+                await asyncio.Event().wait()
+        return "done"
+
+
+async def test_telemetry_hears_of_a_call_that_its_task_waits_elsewhere() -> None:
+    """It has ended with the handle; it was not cancelled."""
+    app = serving(heard := Heard(), tools=[Long()])
+    client = Client(app, capabilities={**TASKS, "elicitation": {"form": {}}})
+
+    await client.send(client.call("long", {"how": "asks"}))
+    await app.mux.aclose()
+
+    (result,) = heard.results
+    assert isinstance(result, CreateTaskResult)
+    assert [] == heard.failures
+
+
+async def test_telemetry_hears_what_the_client_of_a_held_over_call_is_told() -> None:
+    """That is a result which says `isError`; how the call ends is told as it is resumed."""
+    app = serving(heard := Heard(), tools=[Long()])
+    client = Client(app)
+
+    await client.send(client.call("long", {"how": "ends"}))
+    (failure,) = heard.failures
+    _end.set()
+    await until(lambda: heard.resumed, pause=0.005)
+    await app.mux.aclose()
+
+    assert ("tool_error", None) == (failure.kind, failure.raised)
+    assert "held" in failure.message
+
+
+@pytest.mark.parametrize("how", ["ends", "asks again", "fails", "waits"])
+async def test_telemetry_hears_of_a_call_that_is_resumed(how: str) -> None:
+    """Once it has gone on, with what came of that."""
+    app = serving(heard := Heard(), Heard(), tools=[long := Long()])
+    client = Client(app, capabilities={**TASKS, "elicitation": {"form": {}}})
+    _end.set()
+    begun = await client.send(client.call("long", {"how": how}))
+    if how == "waits":
+        await until(lambda: long.waits, pause=0.005)
+        id = begun.json["result"]["taskId"]
+        await client.send(client.request("tasks/cancel", {"taskId": id}))
+        await app.mux.aclose()
+    await until(lambda: heard.resumed, pause=0.005)
+    await app.mux.aclose()
+
+    (resumed,) = heard.resumed
+    assert ("tools/call", "worked", None) == (
+        resumed.request.method,
+        resumed.tag,
+        resumed.principal,
+    )
+    assert 0 < resumed.seconds < PATIENCE
+    assert resumed.began > 0
+    assert (resumed.result is not None) is (how == "ends")
+    failure = resumed.failure
+    assert (failure and failure.kind) == {"fails": "tool_error", "waits": "cancelled"}.get(how)
+    if how == "fails":
+        assert failure and "a secret" == str(failure.raised)

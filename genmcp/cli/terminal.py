@@ -1,0 +1,154 @@
+"""The user at a terminal: what a server asks is asked there, and how far a call is is shown."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TextIO
+
+from genmcp.cli.values import value_of
+from genmcp.client.handler import ClientHandler
+from genmcp.errors import ConfigurationError
+from genmcp.protocol.notifications import LoggingMessageNotificationParams
+from genmcp.question.answers import Accepted, Declined, Dismissed
+
+__all__ = ["Bar", "Logged", "Terminal"]
+
+_WIDTH: Final = 30
+
+
+class Bar:
+    """A line of *screen* that shows how far a call is; none where it is no terminal."""
+
+    def __init__(self, screen: TextIO) -> None:
+        self._screen = screen
+        self._shown = False
+        self._shows = screen.isatty()
+
+    def show(self, progress: float, total: float | None, message: str | None) -> None:
+        """Show *progress*, in place of what was shown before."""
+        if not self._shows:
+            return
+        if total:
+            share = min(max(progress / total, 0.0), 1.0)
+            done = int(share * _WIDTH)
+            text = f"[{'#' * done}{' ' * (_WIDTH - done)}] {share:4.0%}"
+        else:
+            text = f"{progress:g}"
+        self._write(f"\r{text} {plain(message or '')}\x1b[K")
+        self._shown = True
+
+    def clear(self) -> None:
+        """Show nothing any more."""
+        if self._shown:
+            self._write("\r\x1b[K")
+            self._shown = False
+
+    def _write(self, text: str) -> None:
+        self._screen.write(text)
+        self._screen.flush()
+
+
+class Logged(ClientHandler[None]):
+    """Shows log messages on *screen*; there is nobody to be asked."""
+
+    def __init__(self, screen: TextIO, bar: Bar) -> None:
+        self._screen = screen
+        self._bar = bar
+
+    async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> None:
+        """Show it."""
+        self._bar.clear()
+        self._screen.write(f"{message.level}: {plain(str(message.data))}\n")
+        self._screen.flush()
+
+
+class Terminal(Logged):
+    """Asks the user at the terminal. *read* gives a line of it, without its end."""
+
+    def __init__(
+        self, screen: TextIO, bar: Bar, read: Callable[[], str] = sys.stdin.readline
+    ) -> None:
+        super().__init__(screen, bar)
+        self._read = read
+        self._asking = asyncio.Lock()
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Any:
+        """Ask for one field after the other. An empty line leaves one out, `!` ends it all."""
+        async with self._asking:
+            self._say(f"{plain(message)}\n")
+            content: dict[str, Any] = {}
+            fields = schema.get("properties", {})
+            if not fields:
+                return await self._agreed()
+            required = schema.get("required", ())
+            for key, field in fields.items():
+                answer = await self._field(key, field, required=key in required)
+                if answer is _ENDED:
+                    return Dismissed()
+                if answer is not None:
+                    content[key] = answer
+            return Accepted(content)
+
+    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+        """Show the URL, and ask whether the user has gone there."""
+        async with self._asking:
+            self._say(f"{plain(message)}\nOpen this in a browser: {plain(url)}\n")
+            return await self._agreed()
+
+    async def _agreed(self) -> Any:
+        line = await self._line("Go on? [y/n] ")
+        if line is None:
+            return Dismissed()
+        return Accepted({}) if line.strip().lower() in ("y", "yes") else Declined()
+
+    async def _field(self, key: str, field: Mapping[str, Any], *, required: bool) -> Any:
+        """Return what the user says to one field, None for nothing, _ENDED for no more."""
+        while True:
+            line = await self._line(_prompt(key, field, required=required))
+            if line is None or line == "!":
+                return _ENDED
+            if not line and ("default" in field or not required):
+                return field.get("default")
+            if not line:
+                continue
+            try:
+                return value_of(
+                    key,
+                    field,
+                    _BOOLEANS.get(line.lower(), line) if field.get("type") == "boolean" else line,
+                )
+            except ConfigurationError as error:
+                self._say(f"{error}\n")
+
+    async def _line(self, prompt: str) -> str | None:
+        """Return a line of the user, None at the end of the input."""
+        self._say(prompt)
+        line = await asyncio.to_thread(self._read)
+        return line.rstrip("\r\n") if line else None
+
+    def _say(self, text: str) -> None:
+        self._bar.clear()
+        self._screen.write(text)
+        self._screen.flush()
+
+
+_ENDED: Final = object()
+_BOOLEANS: Final = {"y": "true", "yes": "true", "n": "false", "no": "false"}
+
+
+def _prompt(key: str, field: Mapping[str, Any], *, required: bool) -> str:
+    name = plain(str(field.get("title", key)))
+    if isinstance(choices := field.get("enum"), list):
+        name += f" ({', '.join(map(str, choices))})"
+    if "default" in field:
+        name += f" [{field['default']}]"
+    elif not required:
+        name += " (optional)"
+    return f"  {name}: "
+
+
+def plain(text: str) -> str:
+    """Return *text* of a server without what a terminal would obey."""
+    return "".join(each for each in text if each.isprintable() or each in "\n\t")

@@ -1,0 +1,208 @@
+"""What a server asks, answered by the hooks of a handler beside the loop that receives it.
+
+The way a question comes makes no difference: a request of the server's own before 2026-07-28, an
+input request since.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from secrets import token_hex
+from typing import Any, Final, Generic
+
+from typing_extensions import TypeVar
+
+from genmcp.client.handler import ClientHandler
+from genmcp.client.hooks import Hooks
+from genmcp.client.notices import Notices
+from genmcp.client.questions import Answer, Questions
+from genmcp.errors import ConfigurationError, InternalError, McpError, Overloaded
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.input_required import InputRequest
+from genmcp.protocol.meta import RequestId
+
+__all__ = ["Answering", "Reply"]
+
+S = TypeVar("S", default=Any)
+
+Reply = Callable[[Answer | McpError], Awaitable[None]]
+"""Sends the answer to a request of the server."""
+
+logger = logging.getLogger("genmcp.client")
+
+_PARALLEL: Final = range(2, 17)
+# For how many seconds notices are still taken in at the end, and `terminate` may run.
+_GRACE: Final = 5.0
+
+
+class Answering(Generic[S]):
+    """Answers for one client, by the hooks of *handler*; without one, only `ping`.
+
+    parallel: how many questions are answered side by side, 2 to 16. waiting: how many more may
+        wait for that. notices: how many notifications may wait for their hooks. capabilities: what
+        the client declares, whatever *handler* does.
+
+    Raises:
+        ConfigurationError: *parallel* is something else, or *handler* no handler.
+    """
+
+    def __init__(
+        self,
+        handler: ClientHandler[S] | None = None,
+        *,
+        parallel: int = 8,
+        waiting: int = 64,
+        notices: int = 1024,
+        capabilities: ClientCapabilities | None = None,
+    ) -> None:
+        if parallel not in _PARALLEL:
+            raise ConfigurationError(f"parallel: from 2 to 16, not {parallel!r}")
+        handler = ClientHandler() if handler is None else handler
+        # Besides the questions: a ping, and one notification at a time.
+        self._hooks = Hooks(handler, most=parallel + 2, waiting=waiting)
+        self._notices = Notices(self._hooks, notices)
+        self._questions = Questions(handler, self._hooks, capabilities)
+        self._turns = asyncio.Semaphore(parallel)
+        self._waiting = 0
+        self._allowed = waiting
+        self._running: dict[RequestId, asyncio.Task[None]] = {}
+        self._most = 2 * (parallel + waiting)
+        self._open = False
+        self._warned = False
+
+    @property
+    def capabilities(self) -> ClientCapabilities:
+        """What the client declares."""
+        return self._questions.capabilities
+
+    async def open(self) -> None:
+        """Begin, with the state `init` returns; nothing happens if that is done.
+
+        Raises:
+            Exception: what `init` raises.
+        """
+        if not self._open:
+            await self._hooks.open()
+            self._open = True
+
+    async def answer(self, method: str, params: Any) -> Answer:
+        """Return the answer to one question; *params*: its decoded value of 2026-07-28.
+
+        Raises:
+            Denied: the user said no.
+            MethodNotFound: what is asked for was not declared.
+            InvalidParams: the question is not one this client takes.
+            Overloaded: too many wait already.
+            McpError: the hook refuses; or it failed, and the error refers to the log.
+        """
+        if method == "ping":  # answered whatever else waits
+            return await self._answer(method, params)
+        if self._turns.locked() and self._waiting >= self._allowed:
+            raise Overloaded(f"Too many questions wait already: {self._allowed}")
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            return await self._answer(method, params)
+        finally:
+            self._turns.release()
+
+    async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Answer]:
+        """Return the answer to each of *requests*, which are answered side by side.
+
+        Raises:
+            McpError: as `answer`, for the first that fails; the others are cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        tasks = [
+            loop.create_task(self.answer(str(type(each).__struct_config__.tag), each.params))
+            for each in requests.values()
+        ]
+        try:
+            return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
+        finally:
+            await _end(tasks)
+
+    def start(self, id: RequestId, method: str, params: Any, reply: Reply) -> None:
+        """Answer a request of the server's own with *reply*, and return at once.
+
+        A server that asks and asks, and does not take in the answers, gets no more of them.
+        """
+        if len(self._running) >= self._most:
+            if not self._warned:
+                logger.warning("requests of the server are dropped: %d are open", self._most)
+                self._warned = True
+            return
+        self._warned = False
+        task = asyncio.get_running_loop().create_task(self._serve(method, params, reply))
+        self.cancel(id)  # an id is used once; who uses it again gets one answer
+        self._running[id] = task
+        task.add_done_callback(lambda task: self._ended(id, task))
+
+    def cancel(self, id: RequestId) -> None:
+        """Stop answering the request *id*, which the server has cancelled; it may be over."""
+        task = self._running.get(id)
+        if task is not None:
+            task.cancel()
+
+    def tell(self, method: str, params: Any) -> None:
+        """Let a hook take in a notification, after those before it, and return at once."""
+        self._notices.tell(method, params)
+
+    async def close(self, reason: BaseException | None = None) -> None:
+        """Cancel what is being answered, let notices be taken in, and run `terminate`.
+
+        Bounded in time whatever the hooks do; what they raise is logged. Nothing happens if it is
+        not open.
+        """
+        if not self._open:
+            return
+        self._open = False
+        await _end([*self._running.values()])
+        await self._notices.close(_GRACE)
+        try:
+            async with asyncio.timeout(_GRACE):
+                await self._hooks.told("terminate", reason)
+        except Exception:
+            logger.exception("%r failed in terminate", self._hooks)
+        finally:
+            self._hooks.close()
+
+    async def _answer(self, method: str, params: Any) -> Answer:
+        try:
+            return await self._questions.answer(method, params)
+        except McpError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                raise  # it is this question that was cancelled, and not something a hook waits for
+            reference = token_hex(8)
+            logger.exception("%r failed with %s (reference %s)", self._hooks, method, reference)
+            raise InternalError(
+                f"The client failed to answer (reference {reference})", reference=reference
+            ) from error
+
+    async def _serve(self, method: str, params: Any, reply: Reply) -> None:
+        answer: Answer | McpError
+        try:
+            answer = await self.answer(method, params)
+        except McpError as error:
+            answer = error
+        try:
+            await reply(answer)
+        except Exception as error:
+            logger.warning("the answer to %s could not be sent: %s", method, error)
+
+    def _ended(self, id: RequestId, task: "asyncio.Task[None]") -> None:
+        if self._running.get(id) is task:
+            del self._running[id]
+
+
+async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_GRACE)

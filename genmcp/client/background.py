@@ -1,0 +1,77 @@
+"""What a connection does beside the requests of its callers."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from genmcp.client.errors import ClientError
+from genmcp.client.transport import Transport
+from genmcp.core.client_events import Send
+
+__all__ = ["Alarm", "Background"]
+
+logger = logging.getLogger("genmcp.client")
+
+
+class Alarm:
+    """Calls *ring* at a time of the event loop, or somewhat before."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, due: float | None) -> None:
+        """Ring at *due*, if it is not to ring before that anyway."""
+        if due is None or (self._timer is not None and self._timer.when() <= due):
+            return
+        self.stop()
+        self._timer = asyncio.get_running_loop().call_at(due, self._go_off)
+
+    def stop(self) -> None:
+        """Do not ring."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _go_off(self) -> None:
+        self._timer = None
+        self._ring()
+
+
+class Background:
+    """Sends what no caller waits for, each message in an asyncio.Task of its own."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._greeting: asyncio.Task[None] | None = None
+
+    def send(self, message: Send) -> None:
+        """Send *message*, and return at once."""
+        task = asyncio.get_running_loop().create_task(self._send(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if message.method == "notifications/initialized":
+            self._greeting = task
+
+    @property
+    def is_greeting(self) -> bool:
+        """Whether `notifications/initialized` is under way."""
+        return self._greeting is not None and not self._greeting.done()
+
+    async def greeted(self) -> None:
+        """Wait until it is not."""
+        if self._greeting is not None:
+            await asyncio.wait((self._greeting,))
+
+    async def end(self) -> None:
+        """Send no more of what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _send(self, message: Send) -> None:
+        try:
+            await self._transport.send(message)
+        except ClientError as error:
+            logger.warning("%s could not be sent: %s", message.method or "an answer", error)

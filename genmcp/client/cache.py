@@ -1,0 +1,90 @@
+"""What a server said may be kept for a while: 2026-07-28, server/utilities, "Caching"."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from genmcp.protocol.result import CacheableResult
+
+__all__ = ["Cache"]
+
+#: Of which methods a notification says that what they brought is stale.
+_STALE: Final[Mapping[str, tuple[str, ...]]] = {
+    "notifications/tools/list_changed": ("tools/list",),
+    "notifications/prompts/list_changed": ("prompts/list",),
+    "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
+}
+_UPDATED: Final = "notifications/resources/updated"
+_READ: Final = "resources/read"
+
+Key = tuple[str, str]
+
+
+class Cache:
+    """The fresh results of one client, each under its method and what was asked for.
+
+    A client is one authorization context, so results of both scopes are kept for it, and none
+    is given to another. What is asked for is a cursor or a URI; "" is the first page. At most
+    *entries* are kept, those used last. *now* tells the time in seconds.
+    """
+
+    def __init__(self, entries: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._entries = entries
+        self._now = now
+        self._kept: OrderedDict[Key, tuple[float, CacheableResult]] = OrderedDict()
+        self._changes = 0
+
+    @property
+    def changes(self) -> int:
+        """How often something became stale; to be read before a request is sent, for `keep`."""
+        return self._changes
+
+    def get(self, method: str, what: str = "") -> Any:
+        """Return the result that is kept and fresh, or None."""
+        found = self._kept.get((method, what))
+        if found is None:
+            return None
+        until, result = found
+        if self._now() >= until:
+            del self._kept[method, what]
+            return None
+        self._kept.move_to_end((method, what))
+        return result
+
+    def keep(self, method: str, what: str, result: CacheableResult, changes: int) -> None:
+        """Keep *result* for as long as it says, from now on.
+
+        *changes* is what it was when the request was sent: what is told of a change meanwhile may
+        concern this result.
+        """
+        if result.ttl_ms <= 0 or self._entries == 0 or changes != self._changes:
+            return
+        self._kept[method, what] = (self._now() + result.ttl_ms / 1000, result)
+        self._kept.move_to_end((method, what))
+        if len(self._kept) > self._entries:
+            self._kept.popitem(last=False)
+
+    def forget(self, method: str, what: str | None = None) -> None:
+        """Forget what *method* brought: for *what*, or all of it."""
+        self._drop(lambda key: key[0] == method and what in (None, key[1]))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._drop(lambda _: True)
+
+    def heard(self, method: str, params: Any) -> None:
+        """Forget what a notification says is stale ("Interaction with Notifications").
+
+        *params* is the value it came with; the update of a resource concerns what it is part of.
+        """
+        if method == _UPDATED:
+            uri: str = params.uri
+            self._drop(lambda key: key[0] == _READ and uri.startswith(key[1]))
+        elif (stale := _STALE.get(method)) is not None:
+            self._drop(lambda key: key[0] in stale)
+
+    def _drop(self, concerns: Callable[[Key], bool]) -> None:
+        self._changes += 1
+        for key in [key for key in self._kept if concerns(key)]:
+            del self._kept[key]

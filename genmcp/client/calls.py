@@ -1,0 +1,155 @@
+"""Calls of tools: with the headers they need, their tasks, and a look at what comes back."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from genmcp.client.cache import Cache
+from genmcp.client.errors import ClientError, ServerSaid
+from genmcp.client.offers import Offers
+from genmcp.client.reports import ProgressCallback, Reports
+from genmcp.client.requests import Patience, Requests
+from genmcp.client.tasks import Listen, TaskHandle
+from genmcp.core.client_events import TaskCreated
+from genmcp.errors import HeaderMismatch
+from genmcp.protocol.tools import CallToolResult, ToolDefinition
+
+__all__ = ["Calls"]
+
+_LIST: Final = "tools/list"
+_CALL: Final = "tools/call"
+#: Seconds that cancelling the task of a call nobody waits for may take.
+_GRACE: Final = 2.0
+
+
+class Calls:
+    """Calls the tools of one server."""
+
+    def __init__(self, requests: Requests, offers: Offers, cache: Cache, listen: Listen) -> None:
+        self._requests = requests
+        self._offers = offers
+        self._cache = cache
+        self._listen = listen
+        self._listed = False
+
+    async def tools(self) -> list[ToolDefinition]:
+        """Return the tools that can be called; one with a faulty annotation is left out.
+
+        Raises:
+            ClientError: as `Requests.listed`.
+        """
+        tools = await self._requests.listed(_LIST, "tools")
+        self._listed = True
+        return [*self._offers.learn(tools)]
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        patience: Patience,
+        progress: ProgressCallback | None,
+    ) -> CallToolResult:
+        """Call a tool, and wait for its result, of its task too.
+
+        A task whose call is given up is cancelled.
+
+        Raises:
+            ClientError, McpError: as `begin` and `TaskHandle.wait`.
+        """
+        reports = None if progress is None else Reports(progress)
+        try:
+            handle = await self.begin(name, arguments, patience, reports)
+            try:
+                result = await handle.wait_for(patience, reports)
+            except BaseException:
+                await self._abandon(handle)
+                raise
+        except BaseException:
+            if reports is not None:
+                await reports.cancel()
+            raise
+        if reports is not None:
+            await reports.end()
+        return result
+
+    async def begin(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        patience: Patience,
+        reports: Reports | None,
+    ) -> TaskHandle:
+        """Call a tool, and return its task, or what stands for one if it is answered at once.
+
+        Raises:
+            ProtocolFault: the tool was left out, or its result does not fit.
+            ClientError, McpError: as `Requests.answered`.
+        """
+        if self._offers.mirrors and not self._offers.knows(name):
+            await self._list_once()
+        try:
+            found = await self._send(name, arguments, patience, reports)
+        except ServerSaid as error:
+            # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may be another by now. The
+            # call was refused for its headers, so that it has not run.
+            if error.code != HeaderMismatch.code or not self._offers.mirrors:
+                raise
+            self._cache.forget(_LIST)
+            await self.tools()
+            found = await self._send(name, arguments, patience, reports)
+        if isinstance(found, CallToolResult):
+            await self._check(name, found)
+            return TaskHandle(self._requests, self._listen, _unchecked, found)
+        return self.task(found.task.task_id, name)
+
+    def task(self, id: str, tool: str | None) -> TaskHandle:
+        """Return a handle of the task *id*, whose result is checked if its *tool* is known."""
+        check = _unchecked if tool is None else partial(self._check, tool)
+        return TaskHandle(self._requests, self._listen, check, id)
+
+    async def _send(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        patience: Patience,
+        reports: Reports | None,
+    ) -> CallToolResult | TaskCreated:
+        found, _ = await self._requests.answered(
+            _CALL,
+            {"name": name, "arguments": arguments},
+            patience,
+            reports,
+            self._offers.headers(name, arguments),
+        )
+        if isinstance(found, TaskCreated):
+            return found
+        result: CallToolResult = found.result
+        return result
+
+    async def _check(self, name: str, result: CallToolResult) -> None:
+        if not self._requests.options.check_output:
+            return
+        if result.structured_content is not UNSET and not self._offers.knows(name):
+            await self._list_once()
+        self._offers.check(name, result)
+
+    async def _list_once(self) -> None:
+        """Learn what tools there are; a server that does not tell is called as it is."""
+        if not self._listed:
+            with suppress(ClientError):
+                await self.tools()
+            self._listed = True
+
+    async def _abandon(self, handle: TaskHandle) -> None:
+        if handle.id is not None and not handle.is_over:
+            with suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(_GRACE):
+                    await handle.cancel()
+
+
+async def _unchecked(_: CallToolResult) -> None:
+    """Nothing is known of the tool."""

@@ -1,0 +1,321 @@
+"""One connection to a server: the machine that knows the rules, and what performs for it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from genmcp.client.answering import Answering
+from genmcp.client.background import Alarm, Background
+from genmcp.client.errors import ClientError, Closed
+from genmcp.client.faults import said
+from genmcp.client.inlet import Inlet
+from genmcp.client.options import ClientOptions
+from genmcp.client.transport import Transport
+from genmcp.client.waiting import Outcome, Report, Waiter, Waiters
+from genmcp.core import client_events as events
+from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions
+from genmcp.core.client_pending import Timeouts
+from genmcp.errors import McpError
+from genmcp.protocol.capabilities import TASKS, ClientCapabilities
+from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.wire.jsonrpc import RequestId
+
+__all__ = ["Connection"]
+
+logger = logging.getLogger("genmcp.client")
+
+News: TypeAlias = events.Notified | events.Reset | events.Disconnected | events.ConnectionFailed
+"""What concerns no request."""
+
+Steps: TypeAlias = Iterable[Any]
+
+_PROGRESS: Final = "notifications/progress"
+
+
+class Connection:
+    """Requests to one server, each from whatever asyncio.Task, and what the server says unasked.
+
+    told: is given each notification as it comes, and what becomes of the connection.
+    remembered: the revision the server spoke when it was last met.
+
+    speaks: says whether the revision that is spoken has a method. hearing: waits until what the
+    server says unasked is heard, or will not be. All of it runs in one event loop.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        answering: Answering[Any],
+        options: ClientOptions,
+        told: Callable[[News], None],
+        remembered: str | None = None,
+    ) -> None:
+        self.where = transport.where
+        self._transport = transport
+        self._answering = answering
+        self._told = told
+        self._machine = _machine(transport, answering, options, remembered)
+        self.speaks = self._machine.speaks
+        self.hearing = transport.hearing
+        self._inlet = Inlet(self._machine, self._perform, self._now)
+        self._waiters = Waiters(transport.where)
+        self._background = Background(transport)
+        self._alarm = Alarm(self._wake)
+        self._connected: asyncio.Future[None]
+        self._loop: asyncio.AbstractEventLoop
+        self._open = False
+        self._renewed = 0
+
+    @property
+    def server(self) -> events.Connected:
+        """The server, as it introduced itself.
+
+        Raises:
+            Closed: the connection is not open.
+        """
+        if (server := self._machine.server) is None:
+            raise Closed(self.where)
+        return server
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent, if not now then soon."""
+        return self._open and self._machine.reason is None
+
+    async def open(self) -> None:
+        """Connect, and find out what the server is.
+
+        Raises:
+            ClientError: there is no server, or none that can be talked to.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._connected = self._loop.create_future()
+        self._open = True
+        try:
+            await self._answering.open()
+            await self._transport.open(self._inlet)
+            self._perform(self._machine.begin(self._now()))
+            await self._ready()
+        except BaseException as error:
+            await self.close(error)
+            raise
+
+    async def close(self, reason: BaseException | None = None) -> None:
+        """End the connection: what is not answered yet fails. More than once does no harm."""
+        if not self._open:
+            return
+        self._open = False
+        self._perform(self._machine.close())
+        self._alarm.stop()
+        await self._answering.close(reason)
+        await self._transport.close()
+        self._perform(self._machine.closed(None))
+        await self._background.end()
+
+    async def request(
+        self,
+        method: str,
+        params: Any,
+        *,
+        timeouts: Timeouts,
+        progress: Report | None = None,
+        mirrored: events.Mirrored = (),
+        begun: Callable[[RequestId], None] | None = None,
+    ) -> Outcome:
+        """Send one request, and return what the server answers.
+
+        Cancelling it cancels the request. A session the server does not know any more is begun
+        anew, and the request sent again; no other is.
+
+        progress: is told how far the request is. mirrored: the `Mcp-Param-*` headers.
+        begun: is given the id of the request before it is sent.
+
+        Raises:
+            ServerSaid: the answer is an error.
+            Timeout: it took too long.
+            OutcomeUnknown: the connection broke after it was sent.
+            ClientError: it was not sent, or the answer is none.
+        """
+        while True:
+            await self._ready()
+            renewed = self._renewed
+            waiter = Waiter(self._loop, method, progress)
+            id, steps = self._machine.request(
+                method,
+                params,
+                now=self._now(),
+                timeouts=timeouts,
+                progress=progress is not None,
+                mirrored=mirrored,
+            )
+            if begun is not None:
+                begun(id)
+            try:
+                return await self._exchange(id, steps, waiter)
+            except ClientError as error:
+                # 2025-11-25, transports, "Session Management", point 4. The machine gives up a
+                # server that forgets one session after the other.
+                if error.sent or renewed == self._renewed:
+                    raise
+
+    async def notify(self, method: str, params: Any = None) -> None:
+        """Send a notification; one that the revision does not have is not sent.
+
+        Raises:
+            ClientError: it could not be delivered.
+        """
+        await self._ready()
+        await self._deliver(self._machine.notify(method, params))
+
+    async def log_level(self, level: Any, timeouts: Timeouts) -> None:
+        """Ask for log messages of *level* and above, from now on.
+
+        Raises:
+            ClientError: as for a request.
+        """
+        await self._ready()
+        id, steps = self._machine.log_level(level, now=self._now(), timeouts=timeouts)
+        if id is not None:  # since 2026-07-28 nothing is sent for it
+            await self._exchange(id, steps, Waiter(self._loop, "logging/setLevel", None))
+
+    def said(self, error: Exception | None) -> ClientError:
+        """Return *error*, of the connection as a whole, as a caller sees it."""
+        return said(error, "the connection", self.where)
+
+    def _now(self) -> float:
+        return self._loop.time()
+
+    async def _ready(self) -> None:
+        """Wait until requests can be sent.
+
+        Raises:
+            ClientError: they never will be.
+        """
+        if not self._open:
+            raise Closed(self.where)
+        if not self._connected.done():
+            await asyncio.shield(self._connected)
+        elif self._machine.reason is not None:
+            self._connected.result()
+            raise self.said(self._machine.reason)
+        if self._background.is_greeting:
+            # 2025-11-25, lifecycle, "Initialization": nothing is sent before it.
+            await self._background.greeted()
+
+    async def _exchange(self, id: RequestId, steps: Steps, waiter: Waiter) -> Outcome:
+        self._waiters.add(id, waiter)
+        try:
+            async with asyncio.timeout(None) as waiter.scope:
+                try:
+                    await self._deliver(steps)
+                except ClientError as error:
+                    self._inlet.failed(id, error)
+                return await waiter.future
+        except TimeoutError:  # the response is not wanted any more: `HangUp`
+            return await waiter.future
+        except BaseException:
+            waiter.scope = None  # it is left already
+            self._perform(self._machine.cancel(id))
+            raise
+        finally:
+            self._waiters.remove(id)
+
+    async def _deliver(self, steps: Steps) -> None:
+        """Perform *steps*, and see what they send off in this asyncio.Task."""
+        self._alarm.set(self._machine.next_check)
+        for step in steps:
+            if type(step) is events.Send:
+                await self._transport.send(step)
+            else:
+                self._take(step)
+
+    def _perform(self, steps: Steps) -> None:
+        """Perform *steps*; what they send is sent beside whatever runs."""
+        for step in steps:
+            if type(step) is events.Send:
+                self._background.send(step)
+            else:
+                self._take(step)
+        if self._open:
+            self._alarm.set(self._machine.next_check)
+
+    def _take(self, step: Any) -> None:
+        """Take what the machine asks for or tells of, other than a message to send."""
+        if self._waiters.take(step, self._now()):
+            if type(step) is events.Progress:
+                self._answering.tell(_PROGRESS, _progress(step))
+            return
+        match step:
+            case events.Notified():
+                self._told(step)
+                self._answering.tell(step.method, step.params)
+            case events.Asked():
+                self._answering.start(step.id, step.method, step.params, partial(self._reply, step))
+            case events.Withdrawn():
+                self._answering.cancel(step.id)
+            case events.Dropped():
+                logger.warning("%s: %s", self.where, step.fault)
+            case _:
+                self._turn(step)
+
+    def _turn(self, step: Any) -> None:
+        """Take a change of the connection as a whole."""
+        match step:
+            case events.Connected():
+                if not self._connected.done():
+                    self._connected.set_result(None)
+            case events.Reset():
+                self._renewed += 1
+                self._connected = self._loop.create_future()
+                self._told(step)
+            case events.ConnectionFailed() | events.Disconnected():
+                if not self._connected.done():
+                    self._connected.set_exception(self.said(step.error))
+                    self._connected.exception()  # nobody need wait for it
+                self._told(step)
+
+    async def _reply(self, asked: events.Asked, answer: Any) -> None:
+        if isinstance(answer, McpError):
+            await self._deliver(self._machine.refuse(asked.id, answer))
+        else:
+            await self._deliver(self._machine.answer(asked.id, answer))
+
+    def _wake(self) -> None:
+        self._perform(self._machine.check_timeouts(self._now()))
+
+
+def _progress(event: events.Progress) -> ProgressNotificationParams:
+    return ProgressNotificationParams(event.id, event.progress, event.total, event.message)
+
+
+def _machine(
+    transport: Transport,
+    answering: Answering[Any],
+    options: ClientOptions,
+    remembered: str | None,
+) -> ClientDispatch:
+    return ClientDispatch(
+        options.info,
+        _declared(answering, options),
+        per_message=transport.per_message,
+        options=DispatchOptions(
+            revision=options.revision,
+            remembered=remembered,
+            probe_timeout=options.probe_timeout,
+            connect_timeout=options.open_timeout,
+            max_pending=options.max_pending,
+        ),
+    )
+
+
+def _declared(answering: Answering[Any], options: ClientOptions) -> ClientCapabilities:
+    """What the client says it can do: what its handler can, and tasks."""
+    capabilities = options.capabilities or answering.capabilities
+    if not options.tasks:
+        return capabilities
+    extensions = {TASKS: {}, **(capabilities.extensions or {})}
+    return msgspec.structs.replace(capabilities, extensions=extensions)

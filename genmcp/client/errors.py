@@ -1,0 +1,223 @@
+"""What can go wrong between a client and a server, one class a cause.
+
+    ClientError                  `where` is the server; `sent` whether the message may have arrived
+    ├── Unreachable              no connection came about; nothing was sent
+    │   └── ConnectionRefused    ... nobody listens there
+    ├── HttpStatus               an HTTP status that is an error; carries it and the body
+    │   ├── Unauthorized         401: the server wants to know who asks
+    │   └── NotFound             404: there is no server at this URL
+    │       └── SessionEnded     ... there is one, but it does not know the session (any more)
+    ├── ConnectionLost           the connection broke
+    ├── Timeout                  the time that was allowed ran out
+    ├── ProtocolFault            the server broke the protocol
+    │   └── TooLong              ... or sent more than this client takes
+    ├── ServerSaid               a JSON-RPC error: the server's own code, message and data
+    ├── ProcessEnded             the server's process is over; carries its exit status
+    ├── TaskCancelled            the task of a call was cancelled, here or elsewhere
+    ├── OutcomeUnknown           the connection broke while a request ran: it may have had effects
+    └── Closed                   the client is closed
+
+Each says what happened, where, and what can be done. None of them is ever in an exception group.
+"""
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from genmcp.errors import GenmcpError
+
+__all__ = [
+    "ClientError",
+    "Closed",
+    "ConnectionLost",
+    "ConnectionRefused",
+    "HttpStatus",
+    "NotFound",
+    "OutcomeUnknown",
+    "ProcessEnded",
+    "ProtocolFault",
+    "ServerSaid",
+    "SessionEnded",
+    "TaskCancelled",
+    "Timeout",
+    "TooLong",
+    "Unauthorized",
+    "Unreachable",
+]
+
+_EXCERPT = 200  # characters of a foreign body that an error shows
+
+
+class ClientError(GenmcpError):
+    """A request that failed, or a server that cannot be reached."""
+
+    sent: bool = True
+
+    def __init__(self, message: str, where: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+class Unreachable(ClientError):
+    """No connection to the server came about; the same request may be tried again."""
+
+    sent = False
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"cannot reach {where}: {reason}", where)
+        self.reason = reason
+
+
+class ConnectionRefused(Unreachable):
+    """Nobody listens there."""
+
+    def __init__(self, where: str, reason: str = "connection refused") -> None:
+        super().__init__(where, f"{reason}; is the server running, and is the port right?")
+
+
+class HttpStatus(ClientError):
+    """The server, or something before it, answered with an HTTP error .
+
+    `headers` have names in lower case; `content` is the body, of which the text has the beginning.
+    """
+
+    advice: str | None = None
+
+    def __init__(
+        self,
+        where: str,
+        status: int,
+        content: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status = status
+        self.headers = dict(headers or {})
+        self.content = content
+        start = " ".join(content[: 4 * _EXCERPT].decode("utf-8", "replace").split())[:_EXCERPT]
+        said = f": {start}" if start else ""
+        advice = f" ({self.advice})" if self.advice else ""
+        super().__init__(f"{where} answered HTTP {status}{said}{advice}", where)
+
+
+class Unauthorized(HttpStatus):
+    """The server wants to know who asks; `challenge` is its `WWW-Authenticate`."""
+
+    sent = False
+    advice = "give credentials: an authorization header, or an httpx client that adds it"
+
+    @property
+    def challenge(self) -> str | None:
+        """How the server wants to be told, if it said so."""
+        return self.headers.get("www-authenticate")
+
+
+class NotFound(HttpStatus):
+    """Nothing is at this URL, or nothing that speaks the Model Context Protocol."""
+
+    advice = "is the path of the URL right?"
+
+
+class SessionEnded(NotFound):
+    """The server does not know the session any more; a new one has to be begun.
+
+    2025-11-25, transports, "Session Management": HTTP 404.
+    """
+
+    sent = False
+    advice = "the session is over; a new one has to be begun"
+
+
+class ConnectionLost(ClientError):
+    """The connection broke: what was under way on it is over."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"the connection to {where} broke: {reason}", where)
+        self.reason = reason
+
+
+class Timeout(ClientError):
+    """It took longer than it was allowed to; `seconds` is how long that was."""
+
+    def __init__(self, what: str, where: str, seconds: float) -> None:
+        super().__init__(f"{what} took longer than {seconds:g} s at {where}", where)
+        self.seconds = seconds
+
+
+class ProtocolFault(ClientError):
+    """The server broke the protocol; the message says how."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{where} broke the protocol: {what}", where)
+
+
+class TooLong(ProtocolFault):
+    """The server sent a message of more than `limit` bytes; `size` is what is known of it."""
+
+    def __init__(self, where: str, size: int, limit: int) -> None:
+        super().__init__(f"a message of {size} bytes or more (max_message: {limit})", where)
+        self.size = size
+        self.limit = limit
+
+
+class ServerSaid(ClientError):
+    """The server answered with a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, data: Any = None, *, where: str = "") -> None:
+        super().__init__(f"{message} ({code})", where)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class TaskCancelled(ClientError):
+    """The task `id` of a call was cancelled, by this client or another, or by the server."""
+
+    def __init__(self, id: str, where: str, reason: str | None = None) -> None:
+        why = f": {reason}" if reason else ""
+        super().__init__(f"the task {id} at {where} was cancelled{why}", where)
+        self.id = id
+
+
+class ProcessEnded(ClientError):
+    """The process of a server over stdio is over.
+
+    status: its exit status; negative: the number of the signal that ended it; None if unknown.
+    last_line: the last line it wrote to stderr, empty if none.
+    """
+
+    def __init__(self, where: str, status: int | None, last_line: str = "") -> None:
+        self.status = status
+        self.last_line = last_line
+        said = f"; the last it said: {last_line}" if last_line else ""
+        super().__init__(f"{where} has ended, {_how(status)}{said}", where)
+
+
+class OutcomeUnknown(ClientError):
+    """The connection broke while a request was under way: it may have been carried out, or not.
+
+    Only who sent it knows whether it can be sent again. `cause` is what broke.
+    """
+
+    def __init__(self, what: str, where: str, cause: BaseException | str) -> None:
+        super().__init__(f"{what} may or may not have been carried out: {cause}", where)
+        self.__cause__ = cause if isinstance(cause, BaseException) else None
+
+
+class Closed(ClientError):
+    """The client is closed, by this side."""
+
+    sent = False
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"the client of {where} is closed", where)
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "nobody knows how"
+    if status >= 0:
+        return f"with exit status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"

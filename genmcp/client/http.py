@@ -1,0 +1,342 @@
+"""Streamable HTTP, all revisions: one POST a message, answered by JSON or an event stream.
+
+2026-07-28, Streamable HTTP; 2025-11-25, transports. What the older revisions have besides is here
+as well: sessions, the stream a server speaks on unasked, and streams that are taken up again.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import ClassVar, Final
+from urllib.parse import SplitResult
+
+from genmcp.client.errors import (
+    ClientError,
+    Closed,
+    ConnectionLost,
+    HttpStatus,
+    OutcomeUnknown,
+    ProtocolFault,
+    Unreachable,
+)
+from genmcp.client.event_place import EventPlace
+from genmcp.client.http_endpoint import HttpEndpoint
+from genmcp.client.http_headers import media_type
+from genmcp.client.http_options import HttpOptions
+from genmcp.client.requester import Reply, Requester
+from genmcp.client.sse_pair import SsePair
+from genmcp.client.transport import Sink, Transport
+from genmcp.core.client_events import Send
+from genmcp.errors import (
+    HeaderMismatch,
+    InvalidRequest,
+    MethodNotFound,
+    MissingCapability,
+    ParseError,
+    UnsupportedVersion,
+)
+from genmcp.protocol.revisions.chain import REVISIONS
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import RequestId
+from genmcp.wire.lines import MAX_MESSAGE
+
+__all__ = ["HttpTransport"]
+
+logger = logging.getLogger("genmcp.client")
+
+_OLD_SERVER: Final = (400, 404, 405)
+"""2026-07-28, Streamable HTTP, "HTTP+SSE Transport (2024-11-05)", for clients, point 2."""
+_MODERN_CODES: Final = frozenset(
+    each.code for each in (HeaderMismatch, MethodNotFound, MissingCapability, UnsupportedVersion)
+)
+_PASSING: Final = (429, 502, 503, 504)  # what may be over soon
+_REST = 1.0  # seconds in which a stream whose request is answered has to end
+_LIVED = 5.0  # seconds after which a stream that ends has not failed
+
+
+class HttpTransport(Transport):
+    """Speaks to the server at *url* through *requester*, which it closes.
+
+    max_message: the most bytes a message may have.
+    """
+
+    per_message: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        url: SplitResult,
+        requester: Requester,
+        options: HttpOptions,
+        *,
+        max_message: int = MAX_MESSAGE,
+    ) -> None:
+        self.where = requester.where
+        self._url = url
+        self.requester = requester
+        self._options = options
+        self._max_message = max_message
+        self._endpoint = HttpEndpoint(url, requester, options, max_message)
+        self._sink: Sink
+        self._pair: SsePair | None = None
+        self._over: ClientError | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._hearing = asyncio.Event()
+        self._rests: set[asyncio.Task[None]] = set()
+
+    async def open(self, sink: Sink) -> None:
+        """Remember *sink*: a connection is made by the first message."""
+        if self._over is not None:
+            raise self._over
+        self._sink = sink
+
+    async def send(self, message: Send) -> None:
+        """Send a message, and pass on all that comes in response."""
+        if self._over is not None:
+            raise self._over
+        if self._pair is not None:
+            await self._pair.send(message)
+            return
+        try:
+            await self._exchange(message)
+        except ClientError as error:
+            if message.id is None:
+                raise
+            if self._over is None:
+                self._sink.failed(message.id, self._told(message, error))
+            return
+        if message.method == "notifications/initialized" and self._options.listen:
+            await self._stop_listening()
+            if self._over is None:  # it may have been closed meanwhile
+                self._hearing.clear()
+                self._listening = asyncio.create_task(self._listen(message.revision))
+                self._listening.add_done_callback(lambda _: self._hearing.set())
+
+    async def hearing(self) -> None:
+        """Wait until the stream is there on which the server speaks unasked, if there is one."""
+        if self._listening is not None:
+            await self._hearing.wait()
+
+    async def close(self) -> None:
+        """End the session, if there is one, and all connections."""
+        if self._over is not None:
+            return
+        self._over = Closed(self.where)
+        try:
+            await self._stop_listening()
+            if self._pair is not None:
+                await self._pair.close()
+            with suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(self._options.close_timeout):
+                    await self._endpoint.end_session()
+        finally:
+            for rest in self._rests:
+                rest.cancel()
+            await self.requester.close()
+            await asyncio.gather(*self._rests, return_exceptions=True)
+
+    async def _exchange(self, message: Send) -> None:
+        """Post a message and take its response, to its end or as far as it is wanted."""
+        if message.method == "initialize":
+            self._endpoint.session = None
+            await self._stop_listening()
+        session = self._endpoint.session
+        reply = await self._endpoint.post(message)
+        unread = False
+        try:
+            if reply.status < 300:
+                unread = await self._take(message, reply)
+                return
+            error = await self._endpoint.refusal(reply, session)
+        finally:
+            await self._leave(reply, unread=unread)
+        if message.method != "initialize" or not self._may_be_pair(error):
+            raise error
+        await self._fall_back(message, error)
+
+    async def _take(self, message: Send, reply: Reply) -> bool:
+        """Take a response that is no error; return whether its end is still to come.
+
+        Raises:
+            ClientError: the request has no answer.
+        """
+        if message.method == "initialize":
+            self._endpoint.begin_session(reply)
+        media = media_type(reply)
+        if message.id is None:
+            if media != "text/event-stream":  # its end may never come, and nothing is wanted
+                await reply.read(self._max_message)
+            return False
+        if media == "text/event-stream":
+            return await self._follow(message, reply)
+        if media != "application/json":
+            said = f"HTTP {reply.status} with {media or 'no content'} in response to a request"
+            raise ProtocolFault(said, self.where)
+        if not self._sink.received(await reply.read(self._max_message), message.id):
+            raise ProtocolFault(f"its response to {message.method} is no answer", self.where)
+        return False
+
+    async def _follow(self, message: Send, reply: Reply) -> bool:
+        """Pass on what an event stream brings until the request is answered.
+
+        Return whether the stream given is still to end.
+
+        Raises:
+            ConnectionLost: it ended without the answer, and cannot be taken up again.
+            OutcomeUnknown: that was tried, in vain.
+        """
+        place = EventPlace(self._max_message)
+        cause: ClientError
+        try:
+            if await place.follow(reply, self._sink, message.id):
+                return True
+            cause = ConnectionLost(self.where, "the event stream ended without the answer")
+        except ConnectionLost as error:
+            cause = error
+        if not _resumable(message) or not place.last_id:
+            raise cause
+        await reply.close()
+        await self._resume(message, place, cause)
+        return False
+
+    async def _resume(self, message: Send, place: EventPlace, cause: ClientError) -> None:
+        """Take up the stream of a request where it broke, until the request is answered.
+
+        2025-11-25, transports, "Resumability and Redelivery".
+
+        Raises:
+            OutcomeUnknown: it cannot be taken up (any more).
+        """
+        attempts = 0
+        while attempts < self._options.resumptions:
+            await asyncio.sleep(place.delay(attempts))
+            attempts += 1
+            heard = place.events
+            try:
+                if await self._listen_once(message.revision, place, message.id):
+                    return
+            except (ConnectionLost, Unreachable) as error:
+                cause = error
+            except HttpStatus as error:
+                cause = error
+                if error.status not in _PASSING:
+                    break
+            if place.events > heard:
+                attempts = 0
+        # Whatever stands in the way now: the request itself did arrive.
+        raise OutcomeUnknown(_named(message), self.where, cause)
+
+    async def _listen(self, revision: str | None) -> None:
+        """Pass on what the server says unasked, for as long as it has a stream for that.
+
+        2025-11-25, transports, "Listening for Messages from the Server".
+        """
+        loop = asyncio.get_running_loop()
+        place = EventPlace(self._max_message)
+        began = 0.0
+        failures = 0
+        while failures <= self._options.resumptions:
+            await asyncio.sleep(place.delay(failures) if began else 0)
+            began, heard = loop.time(), place.events
+            try:
+                await self._listen_once(revision, place, None)
+            except HttpStatus as error:
+                if error.status not in _PASSING:  # mostly 405: it has none
+                    return
+            except ClientError as error:
+                logger.debug("the stream of %s broke: %s", self.where, error)
+            lived = place.events > heard or loop.time() - began > _LIVED
+            failures = 0 if lived else failures + 1
+        logger.warning("%s says nothing unasked any more: its stream cannot be had", self.where)
+
+    async def _listen_once(
+        self, revision: str | None, place: EventPlace, about: RequestId | None
+    ) -> bool:
+        """Open a stream at *place* and pass on what it brings; return whether *about* is answered.
+
+        Raises:
+            ClientError: it could not be opened, or broke.
+        """
+        session = self._endpoint.session
+        reply = await self._endpoint.get(revision, place.last_id)
+        unread = False
+        try:
+            if reply.status >= 300:
+                raise await self._endpoint.refusal(reply, session)
+            if media_type(reply) != "text/event-stream":
+                raise HttpStatus(self.where, reply.status)
+            if about is None:
+                self._hearing.set()
+            unread = await place.follow(reply, self._sink, about)
+            return unread
+        finally:
+            await self._leave(reply, unread=unread)
+
+    async def _fall_back(self, message: Send, error: ClientError) -> None:
+        """Go on with HTTP+SSE of 2024-11-05, if that is what the server speaks."""
+        pair = SsePair(self._url, self.requester, self._options, max_message=self._max_message)
+        try:
+            await pair.open(self._sink)
+        except ClientError:
+            raise error from None
+        if self._over is not None:  # closed meanwhile
+            await pair.close()
+            raise self._over
+        self._pair = pair
+        await pair.send(message)
+
+    async def _stop_listening(self) -> None:
+        if self._listening is not None:
+            listening, self._listening = self._listening, None
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _leave(self, reply: Reply, *, unread: bool) -> None:
+        """Close *reply*; its end, if *unread*, is waited for beside: the connection is kept."""
+        if not unread:
+            await reply.close()
+            return
+        rest = asyncio.create_task(_read_rest(reply))
+        self._rests.add(rest)
+        rest.add_done_callback(self._rests.discard)
+
+    def _may_be_pair(self, error: ClientError) -> bool:
+        return (
+            isinstance(error, HttpStatus)
+            and error.status in _OLD_SERVER
+            and not _is_modern(error.content)
+        )
+
+    def _told(self, message: Send, error: ClientError) -> ClientError:
+        """Return *error* as the one who waits for the answer to *message* should see it."""
+        if isinstance(error, ConnectionLost):
+            return OutcomeUnknown(_named(message), self.where, error)
+        return error
+
+
+async def _read_rest(reply: Reply) -> None:
+    try:
+        with suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(_REST):
+                while await reply.chunk():
+                    pass
+    finally:
+        await reply.close()
+
+
+def _named(message: Send) -> str:
+    return message.method or "an answer"
+
+
+def _resumable(message: Send) -> bool:
+    known = REVISIONS.get(message.revision or "")
+    return known is None or not known.modern
+
+
+def _is_modern(content: bytes) -> bool:
+    """Whether the body of an HTTP error is one that only 2026-07-28 and later know."""
+    try:
+        message = jsonrpc.decode(content)
+    except (ParseError, InvalidRequest):
+        return False
+    error = None if isinstance(message, list) else message.error
+    return error is not None and error.code in _MODERN_CODES

@@ -1,0 +1,291 @@
+"""HTTP/1.1 to one origin over kept connections: no more than the protocol asks for.
+
+A call of a tool is one small request. A general HTTP client takes several times as long over it
+as the server does (docs/decisions.md); where more than this is needed (a proxy, HTTP/2, its own
+authentication), `HttpxRequester` takes its place.
+"""
+
+import asyncio
+import re
+import select
+import ssl
+import time
+from contextlib import suppress
+from urllib.parse import SplitResult
+
+from genmcp.client.errors import (
+    ClientError,
+    Closed,
+    ConnectionLost,
+    ConnectionRefused,
+    ProtocolFault,
+    Unreachable,
+)
+from genmcp.client.requester import Headers, Reply, Requester
+
+__all__ = ["Http1"]
+
+_HEAD = 64 * 1024  # bytes that the head of a response may have
+_PIECE = 256 * 1024  # bytes of a body that are taken at once
+_IDLE = 4.0
+"""Seconds a connection is kept unused. Common servers keep one for 5 s: when both ends give up in
+the same moment, nobody can tell whether a request got through."""
+
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+
+
+class _Connection:
+    """A connection, and whether it can be used again."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.idle_since = 0.0
+        self._fd = writer.get_extra_info("socket").fileno()
+
+    def usable(self, now: float) -> bool:
+        """Whether nothing came since it was used: only its end, or what nobody asked for, can."""
+        return (
+            now - self.idle_since < _IDLE
+            and not self.reader.at_eof()
+            and not self.writer.is_closing()
+            and not _readable(self._fd)
+        )
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+
+
+class Http1(Requester):
+    """A pool of connections to the origin of *url*.
+
+    where: the server, as errors name it. most: how many connections there may be at once; a request
+    past them waits. connect_timeout: seconds.
+    """
+
+    def __init__(
+        self,
+        url: SplitResult,
+        where: str,
+        *,
+        connect_timeout: float,
+        most: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.where = where
+        self._host = url.hostname or ""
+        self._port = url.port or (443 if url.scheme == "https" else 80)
+        self._tls = tls
+        if url.scheme == "https" and tls is None:
+            self._tls = ssl.create_default_context()
+        self._connect_timeout = connect_timeout
+        self._host_line = b"Host: %b\r\n" % url.netloc.rpartition("@")[2].encode("idna")
+        self._slots = asyncio.Semaphore(most)
+        self._idle: list[_Connection] = []
+        self._busy: set[_Connection] = set()
+        self._closed = False
+
+    async def request(
+        self, method: str, path: str, headers: Headers, body: bytes | None = None
+    ) -> Reply:
+        """Send a request and return the head of its response."""
+        lines = [f"{method} {path} HTTP/1.1\r\n".encode("ascii"), self._host_line]
+        for name, value in headers:
+            lines += (name, b": ", value, b"\r\n")
+        if body is not None:
+            lines.append(b"Content-Length: %d\r\n\r\n" % len(body))
+            lines.append(body)
+        else:
+            lines.append(b"\r\n")
+        await self._slots.acquire()
+        try:
+            connection = self._kept() or await self._connect()
+        except BaseException:
+            self._slots.release()
+            raise
+        self._busy.add(connection)
+        reply = _Http1Reply(self, connection)
+        try:
+            # Not drained: a server may answer before it has read everything, and reading that
+            # answer must not wait for it. The body is in memory anyway.
+            connection.writer.write(b"".join(lines))
+            await reply.read_head()
+        except BaseException:
+            await reply.close()
+            raise
+        return reply
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        connections = [*self._idle, *self._busy]
+        self._idle.clear()
+        for connection in connections:
+            connection.abort()
+        for connection in connections:
+            with suppress(OSError, asyncio.CancelledError):
+                await connection.writer.wait_closed()
+
+    def give_back(self, connection: _Connection, *, reusable: bool) -> None:
+        """Take a connection back from the reply that used it."""
+        self._busy.discard(connection)
+        self._slots.release()
+        if reusable and not self._closed:
+            connection.idle_since = time.monotonic()
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    def _kept(self) -> _Connection | None:
+        now = time.monotonic()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable(now):
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self) -> _Connection:
+        if self._closed:
+            raise Closed(self.where)
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                streams = await asyncio.open_connection(
+                    self._host, self._port, ssl=self._tls, limit=_HEAD
+                )
+        except TimeoutError:
+            reason = f"no connection within {self._connect_timeout:g} s"
+            raise Unreachable(self.where, reason) from None
+        except ConnectionRefusedError:
+            raise ConnectionRefused(self.where) from None
+        except (OSError, UnicodeError) as error:  # the name is unknown, the certificate is bad, ...
+            raise Unreachable(self.where, str(error) or type(error).__name__) from error
+        connection = _Connection(*streams)
+        if self._closed:  # meanwhile
+            connection.abort()
+            raise Closed(self.where)
+        return connection
+
+
+class _Http1Reply(Reply):
+    """A response on a connection."""
+
+    def __init__(self, pool: Http1, connection: _Connection) -> None:
+        super().__init__(pool.where)
+        self._pool = pool
+        self._connection: _Connection | None = connection
+        self._reader = connection.reader
+        self._left = 0  # bytes of the body, or of the chunk, that are still to come
+        self._framing = "length"
+        self._over = False
+        self._reusable = False
+
+    async def read_head(self) -> None:
+        """Read status and headers, those of interim responses left out."""
+        while True:
+            version, self.status, self.headers = self._parsed(await self._until(b"\r\n\r\n"))
+            if self.status >= 200:
+                break
+            if self.status == 101:
+                raise ProtocolFault("it changed to a protocol nobody asked for", self.where)
+        headers = self.headers
+        self._reusable = version == b"1" and "close" not in headers.get("connection", "").lower()
+        if self.status in (204, 304):
+            self._over = True
+        elif "chunked" in headers.get("transfer-encoding", "").lower():
+            self._framing = "chunked"
+        elif (length := headers.get("content-length")) is not None:
+            if not _LENGTH.fullmatch(length):
+                raise ProtocolFault(f"its Content-Length is {length[:40]!r}", self.where)
+            self._left = int(length)
+            self._over = not self._left
+        else:
+            self._framing = "close"
+            self._reusable = False
+
+    async def chunk(self) -> bytes:
+        """Return the next piece of the body."""
+        if self._over:
+            return b""
+        if self._framing == "close":
+            data = await self._some(_PIECE)
+            self._over = not data
+            return data
+        if self._framing == "chunked" and not self._left:
+            await self._next_chunk()
+            if self._over:
+                return b""
+        data = await self._some(min(self._left, _PIECE))
+        if not data:
+            raise ConnectionLost(self.where, "it ended within a response")
+        self._left -= len(data)
+        if not self._left:
+            if self._framing == "length":
+                self._over = True
+            elif await self._until(b"\r\n") != b"\r\n":
+                raise ProtocolFault("a chunk does not end where it said", self.where)
+        return data
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._pool.give_back(connection, reusable=self._over and self._reusable)
+
+    async def _next_chunk(self) -> None:
+        if not (found := _SIZE.fullmatch(await self._until(b"\r\n"))):
+            raise ProtocolFault("it sent a chunk without a size", self.where)
+        self._left = int(found[1], 16)
+        if not self._left:
+            while await self._until(b"\r\n") != b"\r\n":
+                pass  # a trailer
+            self._over = True
+
+    async def _until(self, end: bytes) -> bytes:
+        try:
+            return await self._reader.readuntil(end)
+        except asyncio.IncompleteReadError as error:
+            when = "within a response" if error.partial else "before it answered"
+            raise ConnectionLost(self.where, f"it ended {when}") from None
+        except asyncio.LimitOverrunError:
+            raise ProtocolFault(f"a head of more than {_HEAD} bytes", self.where) from None
+        except OSError as error:
+            raise self._lost(error) from error
+
+    async def _some(self, most: int) -> bytes:
+        try:
+            return await self._reader.read(most)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: OSError) -> ClientError:
+        return ConnectionLost(self.where, str(error) or type(error).__name__)
+
+    def _parsed(self, head: bytes) -> tuple[bytes, int, dict[str, str]]:
+        first, *lines = head[:-4].split(b"\r\n")
+        if not (found := _STATUS.fullmatch(first)):
+            said = first[:40].decode("latin-1")
+            raise ProtocolFault(f"it does not speak HTTP/1.1 but says {said!r}", self.where)
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, colon, value = line.decode("latin-1").partition(":")
+            if not colon or not name or name != name.strip():
+                raise ProtocolFault(f"a header that is none: {name[:40]!r}", self.where)
+            name, value = name.lower(), value.strip()
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        return found[1], int(found[2]), headers
+
+
+if hasattr(select, "poll"):
+
+    def _readable(fd: int) -> bool:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(0))
+
+else:
+
+    def _readable(fd: int) -> bool:
+        return bool(select.select([fd], [], [], 0)[0])

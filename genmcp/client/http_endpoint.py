@@ -1,0 +1,117 @@
+"""The endpoint of a server over Streamable HTTP: where it is, and the session there."""
+
+from typing import Final
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from genmcp.client.errors import (
+    ClientError,
+    HttpStatus,
+    NotFound,
+    ProtocolFault,
+    SessionEnded,
+    Unauthorized,
+    Unreachable,
+)
+from genmcp.client.http_headers import HeaderList, encoded, headers_of, path_of, version_header
+from genmcp.client.http_options import HttpOptions
+from genmcp.client.requester import Reply, Requester
+from genmcp.core.client_events import Send
+
+__all__ = ["HttpEndpoint"]
+
+_POST: Final = [
+    (b"Accept", b"application/json, text/event-stream"),
+    (b"Content-Type", b"application/json"),
+]
+_GET: Final = [(b"Accept", b"text/event-stream")]
+_MOVED: Final = (307, 308)
+_MOVES = 5  # redirects that are followed for one request
+_KINDS: Final = {401: Unauthorized, 404: NotFound}
+
+
+class HttpEndpoint:
+    """Makes the requests of the protocol to *url*, through *requester*.
+
+    session: its id, if the server gave one. max_message: the most bytes a body may have.
+    """
+
+    def __init__(
+        self, url: SplitResult, requester: Requester, options: HttpOptions, max_message: int
+    ) -> None:
+        self.where = requester.where
+        self.session: str | None = None
+        self._url = url
+        self._path = path_of(url)
+        self._requester = requester
+        self._max_message = max_message
+        own = encoded(options.headers)
+        self._posting = [*_POST, *own]
+        self._getting = [*_GET, *own]
+
+    async def post(self, message: Send) -> Reply:
+        """Send a message.
+
+        Raises:
+            ClientError: there is no response.
+        """
+        return await self._request("POST", [*self._posting, *headers_of(message)], message.message)
+
+    async def get(self, revision: str | None, last_id: str) -> Reply:
+        """Ask for the stream of the server, or, with *last_id*, for what comes behind that event.
+
+        Raises:
+            ClientError: there is no response.
+        """
+        headers = [*self._getting, *version_header(revision)]
+        if last_id:
+            headers.append((b"Last-Event-ID", last_id.encode("utf-8")))
+        return await self._request("GET", headers)
+
+    async def end_session(self) -> None:
+        """2025-11-25, transports, "Session Management": a client that is done should say so."""
+        if self.session is not None:
+            reply = await self._request("DELETE", [*self._getting])
+            await reply.close()
+
+    def begin_session(self, reply: Reply) -> None:
+        """Keep the session that the response to `initialize` begins.
+
+        Raises:
+            ProtocolFault: its id has characters it must not have.
+        """
+        session = reply.headers.get("mcp-session-id")
+        # 2025-11-25, transports, "Session Management": visible ASCII characters only.
+        if session is not None and not all("!" <= each <= "~" for each in session):
+            raise ProtocolFault("its session id has characters it must not have", self.where)
+        self.session = session
+
+    async def refusal(self, reply: Reply, session: str | None) -> ClientError:
+        """Return the error that *reply* is, to a request that was made in *session*."""
+        content = await reply.read(self._max_message)
+        kind = _KINDS.get(reply.status, HttpStatus)
+        if reply.status == 404 and session is not None:
+            if session != self.session:  # another one has been begun meanwhile
+                return Unreachable(self.where, "the session ended before the request got there")
+            kind = SessionEnded
+        return kind(self.where, reply.status, content, reply.headers)
+
+    async def _request(self, method: str, headers: HeaderList, body: bytes | None = None) -> Reply:
+        """Make a request, also where the endpoint has moved on its own origin."""
+        if self.session is not None:
+            headers.append((b"Mcp-Session-Id", self.session.encode("ascii")))
+        for _ in range(_MOVES):
+            reply = await self._requester.request(method, self._path, headers, body)
+            if reply.status not in _MOVED:
+                return reply
+            try:
+                self._path = self._new_path(reply)
+                await reply.read(self._max_message)
+            finally:
+                await reply.close()
+        raise Unreachable(self.where, f"it has moved {_MOVES} times in a row")
+
+    def _new_path(self, reply: Reply) -> str:
+        target = urlsplit(urljoin(self._url.geturl(), reply.headers.get("location", "")))
+        if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
+            raise Unreachable(self.where, f"it has moved to {target.geturl()}: use that")
+        return path_of(target)

@@ -1,0 +1,50 @@
+"""What a transport tells of, given to the machine."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from genmcp.client.errors import ClientError, HttpStatus, SessionEnded
+from genmcp.client.faults import failure_of
+from genmcp.core.client_dispatch import ClientDispatch
+from genmcp.wire.jsonrpc import RequestId
+
+__all__ = ["Inlet"]
+
+
+class Inlet:
+    """The sink of a transport: *machine* is told, and *perform* does what it says to that.
+
+    now: tells the time of the event loop.
+    """
+
+    def __init__(
+        self,
+        machine: ClientDispatch,
+        perform: Callable[[Iterable[Any]], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._machine = machine
+        self._perform = perform
+        self._now = now
+
+    def received(self, message: bytes, about: RequestId | None = None) -> bool:
+        """Take a message of the server; see `Sink.received`."""
+        self._perform(self._machine.received(message, self._now(), about=about))
+        return not self._machine.waits_for(about)
+
+    def too_long(self, size: int, head: bytes, about: RequestId | None = None) -> bool:
+        """Learn of a message that was not read; see `Sink.too_long`."""
+        self._perform(self._machine.too_long(size, head, now=self._now(), about=about))
+        return not self._machine.waits_for(about)
+
+    def failed(self, id: RequestId | None, error: ClientError) -> None:
+        """Learn that a request, or everything, has failed; see `Sink.failed`."""
+        if id is None:
+            self._perform(self._machine.closed(error))
+            return
+        # An HTTP error may hold the answer; that to a request in a session that is over is none.
+        if isinstance(error, HttpStatus) and not isinstance(error, SessionEnded):
+            content, status = error.content, error.status
+            if content.lstrip().startswith(b"{"):
+                self._perform(self._machine.received(content, self._now(), about=id, status=status))
+        self._perform(self._machine.failed(id, failure_of(error), self._now()))

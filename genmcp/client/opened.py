@@ -1,0 +1,146 @@
+"""All that belongs to one connection of a client, from when it is opened until it is closed."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from genmcp.client.answering import Answering
+from genmcp.client.cache import Cache
+from genmcp.client.calls import Calls
+from genmcp.client.connection import Connection
+from genmcp.client.eras import ERAS
+from genmcp.client.errors import ClientError, Timeout
+from genmcp.client.handler import ClientHandler
+from genmcp.client.listening import Listeners, Listening
+from genmcp.client.offers import Offers
+from genmcp.client.options import ClientOptions
+from genmcp.client.requests import Requests
+from genmcp.client.targets import Target, transport_to
+from genmcp.core.client_events import ConnectionFailed, Disconnected, Notified, Reset
+from genmcp.core.client_pending import Timeouts
+from genmcp.protocol.discovery import DiscoverResult
+from genmcp.protocol.revisions.chain import REVISIONS
+from genmcp.protocol.subscriptions import SubscriptionFilter
+
+__all__ = ["Opened"]
+
+News = Callable[[str, Any], None]
+
+
+class Opened:
+    """One connection, with what is known of the server and who listens to it."""
+
+    def __init__(
+        self,
+        target: Target,
+        handler: ClientHandler[Any] | None,
+        options: ClientOptions,
+    ) -> None:
+        transport = transport_to(
+            target, max_message=options.max_message, http=options.http, stdio=options.stdio
+        )
+        self._options = options
+        self._server = _key(transport.where)
+        self.answering = Answering(
+            handler, parallel=options.questions, capabilities=options.capabilities
+        )
+        self.cache = Cache(options.cache)
+        self.connection = Connection(
+            transport, self.answering, options, self._told, ERAS.get(self._server)
+        )
+        self.timeouts = Timeouts(idle=options.idle_timeout, total=options.timeout)
+        self.listeners = Listeners(self.connection, self.timeouts)
+        self.requests = Requests(self.connection, self.answering, self.cache, options)
+        self.offers = Offers(transport.where, mirrors=False)
+        self.calls = Calls(self.requests, self.offers, self.cache, self.listen_to_task)
+        self._mirrors = transport.per_message
+        self._over = asyncio.Event()
+        self._error: ClientError | None = None
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            ClientError: there is no server, or none that can be talked to.
+        """
+        options = self._options
+        try:
+            async with asyncio.timeout(options.open_timeout):
+                await self.connection.open()
+                self.offers.mirrors = self._mirrors and self.is_modern
+                if options.log_level is not None:
+                    await self.connection.log_level(options.log_level, self.timeouts)
+        except TimeoutError:
+            await self.close()
+            where = self.connection.where
+            raise Timeout("connecting", where, options.open_timeout) from None
+        except BaseException:
+            await self.close()
+            raise
+        if self._server:
+            ERAS.remember(self._server, self.connection.server.revision)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        self._over.set()
+        await self.connection.close()
+
+    async def ended(self) -> ClientError | None:
+        """Wait until the connection is over, and return what ended it; None: it was closed."""
+        await self._over.wait()
+        return self._error
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether each request stands for itself: 2026-07-28 and later."""
+        return REVISIONS[self.connection.server.revision].modern
+
+    async def discover(self) -> DiscoverResult:
+        """Return what the server says of itself; before 2026-07-28, what it said at first.
+
+        Raises:
+            ClientError: as `Connection.request`.
+        """
+        if self.is_modern:
+            result: DiscoverResult = await self.requests.kept("server/discover", "", None)
+            return result
+        server = self.connection.server
+        return DiscoverResult(
+            ttl_ms=0,
+            cache_scope="private",
+            supported_versions=[server.revision],
+            capabilities=server.capabilities,
+            instructions=server.instructions,
+        )
+
+    def listen(self, wanted: SubscriptionFilter) -> Listening:
+        """Return what listens for what is *wanted* when it is entered."""
+        return Listening(self.connection, self.listeners, wanted, self._options.open_timeout)
+
+    def listen_to_task(self, id: str) -> Listening:
+        """Return what listens for changes of a task."""
+        return self.listen(SubscriptionFilter(task_ids=[id]))
+
+    def _told(self, event: Notified | Reset | Disconnected | ConnectionFailed) -> None:
+        match event:
+            case Notified():
+                self.cache.heard(event.method, event.params)
+                self.listeners.heard(event)
+            case Reset():
+                self.cache.clear()
+                self.listeners.session_ended(self.connection.said(event.error))
+            case Disconnected() | ConnectionFailed():
+                error = self.connection.said(event.error)
+                self.listeners.end(error)
+                if not self._over.is_set():
+                    self._error = error
+                    self._over.set()
+
+
+def _key(where: str) -> str:
+    """What a server is remembered by: its URL without query; nothing if it is no URL."""
+    parts = urlsplit(where)
+    if parts.scheme not in ("http", "https"):
+        return ""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"

@@ -1,0 +1,82 @@
+"""How a client behaves, whatever it is a client of."""
+
+from typing import Final
+
+import msgspec
+
+from genmcp.client.http_options import HttpOptions
+from genmcp.client.stdio_options import StdioOptions
+from genmcp.errors import ConfigurationError
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.revisions.chain import REVISIONS
+from genmcp.protocol.severity import LoggingLevel
+
+__all__ = ["ClientOptions"]
+
+_BOUNDS: Final = ("timeout", "idle_timeout", "open_timeout", "probe_timeout")
+_COUNTS: Final = ("rounds", "pages", "max_message", "questions")
+
+
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client says of itself, and how long it waits; times in seconds.
+
+    info: who the client is, by its own account.
+    capabilities: what it can do for the server; None says what the hooks of its handler say.
+    revision: the revision to speak; None finds out what the server speaks, newest first.
+    timeout: how long one request may take in all, with its questions and its task; None: for ever.
+    idle_timeout: how long nothing may be heard of it; progress begins it anew. None: for ever.
+    open_timeout: how long it may take to connect. probe_timeout: how long a server may leave the
+        question which revisions it speaks unanswered, before it is taken for an older one.
+    rounds: how often a request may be answered with questions. questions: how many of them are
+        put to the handler at once.
+    pages: the most pages a list is read to.
+    max_message: the largest message that is read, in bytes.
+    max_pending: how many requests may be unanswered at once; 0 is no limit.
+    log_level: the least severe log message that is wanted; None wants none (2026-07-28), or what
+        the server thinks fit (before).
+    cache: how many results are kept for as long as their server says; 0 keeps none.
+    tasks: whether the server may answer a call with a task, which the client then waits for.
+    check_output: whether structured results are checked against the `outputSchema` of their tool.
+    http, stdio: what counts for servers that are reached that way.
+
+    Raises:
+        ConfigurationError: an option has a value that means nothing.
+    """
+
+    info: Implementation = Implementation("genmcp", "0.1.0")
+    capabilities: ClientCapabilities | None = None
+    revision: str | None = None
+    timeout: float | None = 600.0
+    idle_timeout: float | None = 60.0
+    open_timeout: float = 30.0
+    probe_timeout: float = 5.0
+    rounds: int = 10
+    questions: int = 8
+    pages: int = 1000
+    max_message: int = 64 * 1024 * 1024
+    max_pending: int = 0
+    log_level: LoggingLevel | None = None
+    cache: int = 256
+    tasks: bool = True
+    check_output: bool = True
+    http: HttpOptions = HttpOptions()
+    stdio: StdioOptions = StdioOptions()
+
+    def __post_init__(self) -> None:
+        """Check every option."""
+        for name in (*_BOUNDS, *_COUNTS):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigurationError(f"ClientOptions.{name} must be positive, not {value!r}")
+        for name in ("max_pending", "cache"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"ClientOptions.{name} must not be negative")
+        if not 2 <= self.questions <= 16:
+            raise ConfigurationError(
+                f"ClientOptions.questions must be from 2 to 16, not {self.questions!r}"
+            )
+        if self.revision is not None and self.revision not in REVISIONS:
+            raise ConfigurationError(
+                f"ClientOptions.revision: {self.revision!r} is none of {', '.join(REVISIONS)}"
+            )

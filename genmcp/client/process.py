@@ -1,0 +1,226 @@
+"""The process of a server over stdio: its start, its three streams, and its end."""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+from genmcp.client.errors import Unreachable
+from genmcp.client.stdio_options import Command, StdioOptions
+from genmcp.wire.lines import LineReader, TooLong
+
+__all__ = ["Process"]
+
+logger = logging.getLogger("genmcp.client")
+
+_IN, _OUT, _ERR = 0, 1, 2
+_LINGER = 0.5  # seconds in which what a process has written is read when it has ended
+_KILLED = 5.0  # seconds the system has to end a process that is killed
+_LOG_LINE = 64 * 1024  # bytes of a line of stderr; of a longer one the beginning is told
+_PR_SET_PDEATHSIG = 1
+
+
+class Process(asyncio.SubprocessProtocol):
+    """A running server. Told of are, in the event loop:
+
+    out: what it wrote to stdout, in pieces. ended: that it is over, its output read.
+    """
+
+    def __init__(
+        self, options: StdioOptions, out: Callable[[bytes], None], ended: Callable[[], None]
+    ) -> None:
+        self.last_line = ""
+        self._options = options
+        self._out = out
+        self._ended = ended
+        self._log = LineReader(_LOG_LINE)
+        self._transport: asyncio.SubprocessTransport
+        self._input: asyncio.WriteTransport
+        self._fading: asyncio.Task[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._exited = asyncio.Event()
+        self._over = asyncio.Event()
+
+    @classmethod
+    async def start(
+        cls,
+        command: Command,
+        options: StdioOptions,
+        out: Callable[[bytes], None],
+        ended: Callable[[], None],
+    ) -> "Process":
+        """Start *command*.
+
+        Raises:
+            Unreachable: it cannot be started.
+        """
+        try:
+            # A session of its own: an interrupt typed at a terminal is for this process, which
+            # then ends the server properly; and what the command has started can be ended with it.
+            _, process = await asyncio.get_running_loop().subprocess_exec(
+                lambda: cls(options, out, ended),
+                command.command,
+                *command.args,
+                env=command.environment(),
+                cwd=command.cwd,
+                start_new_session=True,
+                preexec_fn=_dying_with(os.getpid()),
+            )
+        except (OSError, ValueError) as error:
+            raise Unreachable(str(command), f"it cannot be started: {error}") from error
+        return process
+
+    @property
+    def pid(self) -> int:
+        """The number the system knows it by."""
+        return self._transport.get_pid()
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative for the signal that ended it; None while it runs."""
+        return self._transport.get_returncode()
+
+    async def write(self, data: bytes) -> bool:
+        """Write to its stdin when it has read most of what came before; whether it still reads."""
+        while not self._writable.is_set() and not self._gone:
+            await self._writable.wait()
+        if self._gone:
+            await self._over.wait()
+            return False
+        self._input.write(data)
+        return True
+
+    async def end(self) -> None:
+        """End it, and return when it is over: by closing its stdin, SIGTERM, and SIGKILL.
+
+        2026-07-28, stdio, "Shutdown".
+        """
+        try:
+            await (self._fading or self._fade())
+            await self._wait_until_over()
+        finally:
+            # Also when this is cancelled, and when something else holds its streams open.
+            if not self._over.is_set():
+                self._signal(_KILL)
+                self._transport.close()
+        await self._wait_until_over()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Learn that the process runs."""
+        # Casts: the transports of uvloop are of no class of asyncio's.
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self._input = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_IN))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Take what it has written."""
+        if fd == _OUT:
+            self._out(data)
+        else:
+            self._take_log(self._log.feed(data))
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """Learn that it has closed one of its streams; a server ends with them."""
+        if fd == _ERR:
+            self._take_log(self._log.finish())
+            return
+        self._writable.set()
+        if self._fading is None and not self._exited.is_set():
+            self._fading = asyncio.get_running_loop().create_task(self._fade())
+
+    def process_exited(self) -> None:
+        """Learn that it has ended; what it has written may still have to be read."""
+        self._exited.set()
+        self._writable.set()
+        # What it has started may hold its streams open for as long as it likes.
+        asyncio.get_running_loop().call_later(_LINGER, self._finish)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Learn that it has ended, and that everything is read."""
+        self._finish()
+
+    def pause_writing(self) -> None:
+        """Learn that it does not read as fast as it is written to."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Learn that it has caught up."""
+        self._writable.set()
+
+    @property
+    def _gone(self) -> bool:
+        return self._exited.is_set() or self._fading is not None or self._input.is_closing()
+
+    async def _fade(self) -> None:
+        self._input.close()
+        patience = self._options.exit_timeout
+        for number in (signal.SIGTERM, _KILL, None):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._exited.wait()
+                    return
+            if number is not None:
+                self._signal(number)
+            patience = self._options.term_timeout if number == signal.SIGTERM else _KILLED
+
+        self._finish()  # it cannot be ended
+
+    async def _wait_until_over(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER):
+                await self._over.wait()
+
+    def _finish(self) -> None:
+        if not self._over.is_set():
+            self._over.set()
+            self._signal(_KILL)
+            self._transport.close()
+            self._ended()
+
+    def _signal(self, number: int) -> None:
+        """Send a signal to the process and to all it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            if sys.platform == "win32":
+                self._transport.send_signal(number)
+            else:
+                os.killpg(self.pid, number)
+
+    def _take_log(self, lines: list[bytes | TooLong]) -> None:
+        for line in lines:
+            raw = line.head if isinstance(line, TooLong) else line
+            self.last_line = raw.decode("utf-8", "replace").strip()
+            self._tell(self.last_line)
+
+    def _tell(self, line: str) -> None:
+        if self._options.stderr == "pass":
+            sys.stderr.write(f"{line}\n")
+        elif self._options.stderr is not None:
+            try:
+                self._options.stderr(line)
+            except Exception:
+                logger.exception("the function that is given what a server writes to stderr failed")
+
+
+_KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
+
+
+def _dying_with(parent: int) -> Callable[[], None] | None:
+    """Return what makes a new process die with process *parent*, where the system can do that.
+
+    It runs between fork and exec, so everything it needs is found before.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+
+    def bind() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it was too late
+            os._exit(1)
+
+    return bind

@@ -1,0 +1,249 @@
+"""Requests as a caller means them: with the questions they raise, and what is kept of lists."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from msgspec import UNSET, UnsetType
+
+from genmcp.client.answering import Answering
+from genmcp.client.cache import Cache
+from genmcp.client.connection import Connection
+from genmcp.client.errors import ProtocolFault, ServerSaid, Timeout
+from genmcp.client.options import ClientOptions
+from genmcp.client.waiting import Outcome, Report
+from genmcp.core.client_encoder import Params
+from genmcp.core.client_events import Answered, InputRequired, Mirrored, TaskCreated
+from genmcp.core.client_pending import Timeouts
+from genmcp.protocol.completion import (
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    Reference,
+)
+from genmcp.protocol.prompts import GetPromptResult
+from genmcp.protocol.resources import ReadResourceResult
+
+__all__ = ["Patience", "Requests", "Wait"]
+
+Wait: TypeAlias = float | UnsetType | None
+"""Seconds to wait; None is for ever, UNSET what the options say."""
+
+
+class Patience:
+    """How long one call is waited for, all its requests together.
+
+    idle: seconds in which nothing is heard. total: seconds in all. Either may be None: for ever.
+    """
+
+    __slots__ = ("_until", "idle", "total")
+
+    def __init__(self, idle: float | None, total: float | None) -> None:
+        self.idle = idle
+        self.total = total
+        self._until = None if total is None else asyncio.get_running_loop().time() + total
+
+    @property
+    def left(self) -> Timeouts:
+        """What is left for the next request."""
+        if self._until is None:
+            return Timeouts(idle=self.idle, total=None)
+        left = self._until - asyncio.get_running_loop().time()
+        return Timeouts(idle=self.idle, total=max(left, 0.001))
+
+    def limit(self) -> asyncio.Timeout:
+        """A scope that ends with a TimeoutError when the time is over."""
+        return asyncio.timeout_at(self._until)
+
+
+class Requests:
+    """Sends requests over *connection*, and answers what they ask with *answering*."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        answering: Answering[Any],
+        cache: Cache,
+        options: ClientOptions,
+    ) -> None:
+        self.connection = connection
+        self.answering = answering
+        self.options = options
+        self._cache = cache
+
+    def patience(self, timeout: Wait = UNSET, idle_timeout: Wait = UNSET) -> Patience:
+        """How long to wait for a call: what is given, or else what the options say."""
+        return Patience(
+            self.options.idle_timeout if idle_timeout is UNSET else idle_timeout,
+            self.options.timeout if timeout is UNSET else timeout,
+        )
+
+    async def result(self, method: str, params: Params) -> Any:
+        """Send a request that is not answered with questions, and return its result.
+
+        Raises:
+            ClientError: as `Connection.request`.
+        """
+        waits = Timeouts(idle=self.options.idle_timeout, total=self.options.timeout)
+        return self._complete(method, await self.connection.request(method, params, timeouts=waits))
+
+    async def kept(self, method: str, member: str, what: str | None) -> Any:
+        """Send a request unless its result is kept: for *what*, the member of its params.
+
+        Raises:
+            ClientError: as `Connection.request`.
+        """
+        found = self._cache.get(method, what or "")
+        if found is not None:
+            return found
+        changes = self._cache.changes
+        result = await self.result(method, {} if what is None else {member: what})
+        self._cache.keep(method, what or "", result, changes)
+        return result
+
+    async def listed(self, method: str, member: str) -> list[Any]:
+        """Return the items on all pages of a list.
+
+        A cursor the server does not take any more was that of a page kept too long: the list is
+        read again (2026-07-28, caching, "Interaction with Pagination").
+
+        Raises:
+            ProtocolFault: the list does not end.
+            ClientError: as `Connection.request`.
+        """
+        try:
+            return await self._pages(method, member)
+        except ServerSaid:
+            if self._cache.get(method) is None:
+                raise
+            self._cache.forget(method)
+            return await self._pages(method, member)
+
+    async def _pages(self, method: str, member: str) -> list[Any]:
+        found: list[Any] = []
+        cursors: set[str | None] = {None}
+        cursor: str | None = None
+        while True:
+            page = await self.kept(method, "cursor", cursor)
+            found += getattr(page, member)
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+            if cursor in cursors or len(cursors) >= self.options.pages:
+                self._cache.forget(method)
+                raise ProtocolFault(
+                    f"the list of {method} does not end after {len(cursors)} pages",
+                    self.connection.where,
+                )
+            cursors.add(cursor)
+
+    async def answered(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        patience: Patience,
+        report: Report | None = None,
+        mirrored: Mirrored = (),
+    ) -> tuple[Answered | TaskCreated, int]:
+        """Send a request, and again with answers as long as it is answered with questions.
+
+        2026-07-28, basic/patterns, "Multi Round-Trip Requests". Returns how often it asked, too.
+
+        Raises:
+            ProtocolFault: it asks too often.
+            McpError: a question was not answered: the handler refused.
+            ClientError: as `Connection.request`.
+        """
+        given: Mapping[str, Any] = {}
+        for asked in range(self.options.rounds + 1):
+            found = await self.connection.request(
+                method,
+                {**params, **given},
+                timeouts=patience.left,
+                progress=report,
+                mirrored=mirrored,
+            )
+            if not isinstance(found, InputRequired):
+                return found, asked
+            given = await self._answers(method, found, patience)
+        raise ProtocolFault(
+            f"{method} asks more than {self.options.rounds} times (option: rounds)",
+            self.connection.where,
+        )
+
+    async def read(self, uri: str, patience: Patience) -> ReadResourceResult:
+        """Read a resource, unless what it holds is kept.
+
+        What depends on answers is not kept (2026-07-28, caching, "Cache Key").
+
+        Raises:
+            ClientError, McpError: as `answered`.
+        """
+        method = "resources/read"
+        if (found := self._cache.get(method, uri)) is not None:
+            kept: ReadResourceResult = found
+            return kept
+        changes = self._cache.changes
+        outcome, asked = await self.answered(method, {"uri": uri}, patience)
+        result: ReadResourceResult = self._complete(method, outcome)
+        if not asked:
+            self._cache.keep(method, uri, result, changes)
+        return result
+
+    async def prompt(
+        self, name: str, arguments: Mapping[str, str], patience: Patience
+    ) -> GetPromptResult:
+        """Get a prompt.
+
+        Raises:
+            ClientError, McpError: as `answered`.
+        """
+        method, params = "prompts/get", {"name": name, "arguments": arguments}
+        outcome, _ = await self.answered(method, params, patience)
+        result: GetPromptResult = self._complete(method, outcome)
+        return result
+
+    async def complete(
+        self,
+        reference: Reference,
+        argument: str,
+        value: str,
+        context: Mapping[str, str] | None,
+    ) -> Completion:
+        """Complete an argument.
+
+        Raises:
+            ClientError: as `Connection.request`.
+        """
+        params = CompleteRequestParams(
+            ref=reference,
+            argument=CompletionArgument(argument, value),
+            context=CompletionContext(context) if context else None,
+        )
+        result: CompleteResult = await self.result("completion/complete", params)
+        return result.completion
+
+    async def _answers(
+        self, method: str, asked: InputRequired, patience: Patience
+    ) -> Mapping[str, Any]:
+        """What the same request is sent with again; the state as it came, if it came."""
+        given: dict[str, Any] = {}
+        try:
+            async with patience.limit():
+                if asked.requests:
+                    given["inputResponses"] = await self.answering.answer_all(asked.requests)
+        except TimeoutError:
+            what = f"{method}, with the questions it asks,"
+            raise Timeout(what, self.connection.where, patience.total or 0) from None
+        if asked.state is not None:
+            given["requestState"] = asked.state
+        return given
+
+    def _complete(self, method: str, outcome: Outcome) -> Any:
+        if isinstance(outcome, Answered):
+            return outcome.result
+        raise ProtocolFault(
+            f"{method} must not be answered with questions or a task", self.connection.where
+        )

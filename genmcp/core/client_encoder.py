@@ -1,0 +1,124 @@
+"""What a client says as bytes, in the words of the revision that will read them."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.meta import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    RequestId,
+)
+from genmcp.protocol.params import RequestParams
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
+from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.value import Value
+from genmcp.wire import jsonrpc
+
+__all__ = ["ClientEncoder", "Params"]
+
+Params = Value | Mapping[str, Any] | None
+"""Params in the shape of 2026-07-28; a mapping has the names of the wire."""
+
+_json: Final = msgspec.json.Encoder()
+_NO_META: Final = RequestParams().meta
+
+
+class ClientEncoder:
+    """Encodes what one client says.
+
+    2026-07-28 wants the client's version, name and capabilities in the `_meta` of every request
+    (basic, "`_meta`"). They are constant, so they are encoded once and spliced in.
+    """
+
+    def __init__(self, info: Implementation, capabilities: ClientCapabilities) -> None:
+        self._info = info
+        self._capabilities = capabilities
+        self._log_level: LoggingLevel | None = None
+        self._constant: dict[str, bytes] = {}
+
+    def log_from(self, level: LoggingLevel | None) -> None:
+        """Want log messages from *level* on with every request of 2026-07-28 and later."""
+        self._log_level = level
+        self._constant.clear()
+
+    def hello(self, revision: Revision, id: int) -> bytes:
+        """Return the `initialize` that proposes *revision*."""
+        params = InitializeRequestParams(
+            protocol_version=revision.version,
+            capabilities=self._capabilities,
+            client_info=self._info,
+        )
+        return jsonrpc.encode_request(id, "initialize", revision.down(params))
+
+    def request(
+        self, revision: Revision, id: int, method: str, params: Params, meta: Mapping[str, Any]
+    ) -> bytes:
+        """Return a request; *meta* are members of `_meta` besides those of *params*."""
+        members, own = _parts(revision, params)
+        said = self._meta(revision, {**own, **meta} if own or meta else {})
+        if said:
+            members = b'"_meta":{%b}%b%b' % (said, b"," if members else b"", members)
+        head = b'{"jsonrpc":"2.0","id":%d,"method":%b' % (id, _text(method))
+        return b'%b,"params":{%b}}' % (head, members) if members else head + b"}"
+
+    def notification(self, revision: Revision, method: str, params: Params) -> bytes:
+        """Return a notification."""
+        said = revision.down(params) if isinstance(params, Value) else params
+        return jsonrpc.encode_notification(method, said)
+
+    def answer(self, revision: Revision, id: RequestId, result: Value | Mapping[str, Any]) -> bytes:
+        """Return the answer to request *id* of the server."""
+        return jsonrpc.encode_response(id, _json.encode(revision.down(result)))
+
+    def _meta(self, revision: Revision, others: Mapping[str, Any]) -> bytes:
+        """Return the members of a request's `_meta`: what every request has, and *others*."""
+        if not revision.modern:
+            return _members(others)
+        constant = self._constant.get(revision.version)
+        if constant is None:
+            constant = self._constant[revision.version] = _members(self._known(revision))
+        return _members({**others, **self._known(revision)}) if others else constant
+
+    def _known(self, revision: Revision) -> dict[str, Any]:
+        known: dict[str, Any] = {
+            PROTOCOL_VERSION: revision.version,
+            CLIENT_INFO: self._info,
+            CLIENT_CAPABILITIES: revision.down(self._capabilities),
+        }
+        if self._log_level is not None:
+            known[LOG_LEVEL] = self._log_level
+        return known
+
+
+def _parts(revision: Revision, params: Params) -> tuple[bytes, Mapping[str, Any]]:
+    """Return the members of *params* without `_meta`, encoded, and those of `_meta`."""
+    if params is None:
+        return b"", {}
+    if isinstance(params, Value):
+        params = revision.down(params)
+        encoded = _json.encode(params)
+        if getattr(params, "meta", None) is _NO_META:
+            return encoded[1:-1], {}
+        params = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
+    own: Any = params.get("_meta", {})
+    if isinstance(own, msgspec.Raw):
+        own = msgspec.json.decode(own)
+    return _members({key: value for key, value in params.items() if key != "_meta"}), own
+
+
+def _members(values: Mapping[str, Any]) -> bytes:
+    """Return *values* as JSON without its braces."""
+    return _json.encode(values)[1:-1]
+
+
+@lru_cache(maxsize=64)
+def _text(method: str) -> bytes:
+    return _json.encode(method)

@@ -1,0 +1,211 @@
+"""What a server's messages mean to a client, one after another."""
+
+from genmcp.core.client_answers import error_of, read
+from genmcp.core.client_asked import AskedRequests, notified
+from genmcp.core.client_connecting import Connecting, Failure
+from genmcp.core.client_events import (
+    Dropped,
+    Ended,
+    Failed,
+    HangUp,
+    Outcome,
+    Pinged,
+    Progress,
+    Refused,
+    Send,
+    Withdrawn,
+)
+from genmcp.core.client_faults import PeerFault, PeerOutOfTurn
+from genmcp.core.client_lifecycle import Lifecycle, State, Step
+from genmcp.core.client_pending import Pending, PendingRequests
+from genmcp.errors import GenmcpError, InvalidRequest, McpError
+from genmcp.protocol.meta import RequestId
+from genmcp.protocol.notifications import CancelledNotificationParams, ProgressNotificationParams
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import Message
+from genmcp.wire.lines import TooLong
+
+__all__ = ["Receiving"]
+
+_EMPTY = b"{}"
+
+
+class Receiving:
+    """Takes in what one server sends.
+
+    tasks: whether a request may become a task. per_message, max_depth: as for the machine.
+    """
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        pending: PendingRequests,
+        asked: AskedRequests,
+        connecting: Connecting,
+        *,
+        tasks: bool,
+        per_message: bool,
+        max_depth: int,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._pending = pending
+        self._asked = asked
+        self._connecting = connecting
+        self._tasks = tasks
+        self._per_message = per_message
+        self._max_depth = max_depth
+
+    def take(self, body: bytes, now: float, about: RequestId | None, status: int) -> list[Outcome]:
+        """Take in one message, or a batch: 2025-03-26, basic, "Batching"."""
+        try:
+            decoded = jsonrpc.decode(body, max_depth=self._max_depth)
+        except McpError as fault:
+            return self._garbage(body, fault, now)
+        if isinstance(decoded, Message):
+            return self._take(decoded, now, about, status)
+        outcomes: list[Outcome] = []
+        for each in decoded:
+            if isinstance(each, Message):
+                outcomes += self._take(each, now, about, status)
+            else:
+                outcomes.append(Dropped(each, each.id))
+        return outcomes
+
+    def _take(
+        self, message: Message, now: float, about: RequestId | None, status: int
+    ) -> list[Outcome]:
+        if message.is_response:
+            return self._response(message, now, about, status)
+        id = message.request_id
+        return self._told(message, now, about) if id is None else self._asks(message, id)
+
+    def _garbage(self, body: bytes, fault: McpError, now: float) -> list[Outcome]:
+        """Take in what is no message; what was to be an answer fails its request."""
+        id = jsonrpc.id_of(body)
+        return self._unread(id, fault, now, is_answer=b'"method"' not in body)
+
+    def too_long(self, found: TooLong, now: float, about: RequestId | None) -> list[Outcome]:
+        """Take in that a message was too long to be read; an answer fails its request."""
+        fault = PeerFault(f"a message of {found.size} bytes is more than is read here")
+        id = about if found.id is None else found.id
+        return self._unread(id, fault, now, is_answer=b'"method"' not in found.head)
+
+    def failed(self, id: object, failure: Failure, now: float) -> list[Outcome]:
+        """Take in that no answer to request *id* will come."""
+        request = self._pending.get(id)
+        if request is None:
+            return []
+        self._pending.remove(request)
+        if request.opening:
+            return self._connecting.failed(request, failure, now)
+        error = failure.error
+        failed = Failed(request.id, error, failure.sent and not failure.session)
+        if not failure.session or self._lifecycle.state is not State.READY:
+            return [failed]
+        self._asked.clear()
+        return [failed, *self._connecting.renew(error, now)]
+
+    def _unread(
+        self, id: RequestId | None, fault: GenmcpError, now: float, *, is_answer: bool
+    ) -> list[Outcome]:
+        """Fail request *id*, whose answer cannot be read, if it is one."""
+        if not is_answer or self._pending.get(id) is None:
+            return [Dropped(fault, id)]
+        error = PeerFault(f"the answer cannot be read: {fault}")
+        return self.failed(id, Failure(error, status=200), now)
+
+    def _response(
+        self, message: Message, now: float, about: RequestId | None, status: int
+    ) -> list[Outcome]:
+        id = message.request_id
+        request = self._unnamed(about) if id is None else self._pending.get(id)
+        if request is None:
+            said = f": {message.error.message}" if message.error else ""
+            return [Dropped(PeerFault(f"no request {id!r} waits for an answer{said}"), id)]
+        self._pending.remove(request)
+        if request.opening:
+            return self._connecting.answered(request, message, status, now)
+        self._connecting.renewed = False
+        if message.error is not None:
+            return [Refused(request.id, error_of(request, message.error, status))]
+        try:
+            return [read(request, message.result, tasks=self._tasks)]
+        except PeerFault as fault:
+            return [Failed(request.id, fault, may_have_run=True)]
+
+    def _unnamed(self, about: RequestId | None) -> Pending | None:
+        """Return the request an error without an id is about.
+
+        That on whose response it came; or that which opens the connection, since nothing else has
+        been sent: a server of the era before may not even find the id of what it does not know.
+        """
+        if about is not None:
+            return self._pending.get(about)
+        return next((each for each in self._pending if each.opening), None)
+
+    def _asks(self, message: Message, id: RequestId) -> list[Outcome]:
+        revision, state = self._connecting.revision, self._lifecycle.state
+        if state is State.READY and revision.modern:
+            # 2026-07-28, stdio and Streamable HTTP: the server MUST NOT send requests, and the
+            # client MUST NOT send responses.
+            return [Dropped(PeerOutOfTurn(message.method, f"speaking {revision.version}"), id)]
+        ping = message.method == "ping"
+        try:
+            self._lifecycle.take(Step.PINGED if ping else Step.ASKED)
+        except PeerOutOfTurn as fault:
+            dropped = Dropped(fault, id)
+            if state not in (State.PROBING, State.INITIALIZING):
+                return [dropped]
+            early = InvalidRequest("Nothing but a ping may be asked before the client is ready")
+            return [self._reply(jsonrpc.encode_error(id, early)), dropped]
+        if ping:
+            return [self._reply(jsonrpc.encode_response(id, _EMPTY)), Pinged(id)]
+        try:
+            return [self._asked.take(message, id, revision)]
+        except PeerFault as fault:
+            return [Dropped(fault, id)]
+        except McpError as error:
+            return [self._reply(jsonrpc.encode_error(id, error)), Dropped(error, id)]
+
+    def _reply(self, message: bytes) -> Send:
+        ready = self._lifecycle.state is State.READY
+        return Send(message, revision=self._connecting.revision.version if ready else None)
+
+    def _told(self, message: Message, now: float, about: RequestId | None) -> list[Outcome]:
+        try:
+            self._lifecycle.take(Step.TOLD)
+            told = notified(message, self._connecting.revision, about)
+        except PeerFault as fault:
+            return [Dropped(fault)]
+        match told.params:
+            case ProgressNotificationParams():
+                return [self._progress(told.params, now)]
+            case CancelledNotificationParams():
+                return self._cancelled(told.params)
+            case _:
+                return [told]
+
+    def _progress(self, params: ProgressNotificationParams, now: float) -> Outcome:
+        request = self._pending.get(params.progress_token)
+        if request is None or not request.progress:
+            return Dropped(PeerFault(f"no request wants the progress of {params.progress_token!r}"))
+        request.heard(now)
+        return Progress(request.id, params.progress, params.total, params.message)
+
+    def _cancelled(self, params: CancelledNotificationParams) -> list[Outcome]:
+        """Learn that the server has had enough.
+
+        Before 2026-07-28 of a request of its own; since, of a subscription (basic/patterns,
+        "Cancellation"), whose id is this side's.
+        """
+        id = params.request_id
+        if not self._connecting.revision.modern:
+            if self._asked.end(id):
+                return [Withdrawn(id, params.reason)]
+            return [Dropped(PeerFault(f"the server cancels {id!r}, which it does not wait for"))]
+        request = self._pending.get(id)
+        if request is None or request.method != "subscriptions/listen":
+            return [Dropped(PeerFault(f"the server cancels {id!r}, which is no subscription"))]
+        self._pending.remove(request)
+        ended = Ended(request.id, params.reason)
+        return [HangUp(request.id), ended] if self._per_message else [ended]

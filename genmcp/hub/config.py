@@ -1,0 +1,138 @@
+"""Which servers a hub is to have: written in Python, or read from a desktop client's file."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.errors import ConfigurationError
+
+__all__ = ["Retry", "ServerConfig", "servers_of"]
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How a server whose connection broke is connected to again; times in seconds.
+
+    The wait *before* attempt n, from 0, is `base_delay` x 2^n, at most `cap`: 0.5, 1 and 2 s for
+    `Retry(3, 0.5)`. jitter: the part of each wait, from 0 to 1, that is left to chance, so that
+    many clients of one server do not come back at once.
+
+    Raises:
+        ConfigurationError: an option has a value that means nothing.
+    """
+
+    max_attempts: int = 3
+    base_delay: float = 0.5
+    cap: float = 30.0
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check every option."""
+        if self.max_attempts < 1:
+            raise ConfigurationError(f"Retry.max_attempts must be 1 or more: {self.max_attempts!r}")
+        if self.base_delay < 0 or self.cap < 0:
+            raise ConfigurationError("Retry.base_delay and Retry.cap must not be negative")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"Retry.jitter must be from 0 to 1, not {self.jitter!r}")
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """Return how long to wait before *attempt*; *chance* is a random number below 1."""
+        whole: float = min(self.cap, self.base_delay * 2.0 ** min(attempt, 64))
+        return whole * (1 - self.jitter * chance)
+
+
+class ServerConfig(msgspec.Struct, frozen=True):
+    """One server of a hub.
+
+    name: what the hub calls it; not empty, without `/`.
+    command, args, env, cwd: the process to start, for a server over stdio. *env* is added to what
+        such a process gets anyway.
+    url, headers: where it is, for a server over HTTP.
+    target: anything else a Client takes: a Suite, an Endpoint, a Transport.
+    retry: how it is connected to again; None: it is evicted once its connection breaks.
+
+    Raises:
+        ConfigurationError: there is not exactly one of command, url and target, or the name will
+            not do.
+    """
+
+    name: str
+    command: str | None = None
+    args: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    retry: Retry | None = None
+    url: str | None = None
+    headers: Mapping[str, str] | None = None
+    cwd: str | Path | None = None
+    target: Any = None
+
+    def __post_init__(self) -> None:
+        """Check that it is one server, whose tools can be told by their names."""
+        if not isinstance(self.name, str) or not self.name.strip() or "/" in self.name:
+            raise ConfigurationError(
+                f"ServerConfig.name must be a text without '/', not {self.name!r}"
+            )
+        given = [each for each in (self.command, self.url, self.target) if each is not None]
+        if len(given) != 1:
+            raise ConfigurationError(
+                f"ServerConfig {self.name!r}: give one of command, url and target"
+            )
+
+
+_KEY: Final = "mcpServers"
+
+
+class _Entry(msgspec.Struct, rename="camel"):
+    """A server as desktop clients write it; what only they need is left alone."""
+
+    command: str | None = None
+    args: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] | None = None
+    disabled: bool = False
+
+
+def servers_of(
+    source: str | Path | Mapping[str, Any], *, retry: Retry | None = None
+) -> list[ServerConfig]:
+    """Return the servers of the `mcpServers` that *source* has, in their order.
+
+        {"mcpServers": {"files": {"command": "npx", "args": ["server-filesystem", "/tmp"]},
+                        "remote": {"url": "https://example.com/mcp"}}}
+
+    source: a mapping, or the path of a JSON file. A server that is `disabled` is left out. retry:
+    that of each of them.
+
+    Raises:
+        ConfigurationError: it is not of this form; names the place. OSError: there is no file.
+    """
+    if isinstance(source, Mapping):
+        text = msgspec.json.encode(source)
+        place = _KEY
+    else:
+        text = Path(source).read_bytes()
+        place = str(source)
+    try:
+        entries = msgspec.json.decode(text, type=dict[str, Any])[_KEY]
+        read = msgspec.convert(entries, dict[str, _Entry])
+    except KeyError:
+        raise ConfigurationError(f"{place}: there is no {_KEY!r}") from None
+    except msgspec.MsgspecError as error:
+        raise ConfigurationError(f"{place}: {error}") from error
+    return [
+        ServerConfig(
+            name,
+            command=each.command,
+            args=tuple(each.args),
+            env=each.env,
+            retry=retry,
+            url=each.url,
+            headers=each.headers,
+            cwd=each.cwd,
+        )
+        for name, each in read.items()
+        if not each.disabled
+    ]

@@ -1,0 +1,195 @@
+"""A client of many servers."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
+from genmcp.client.reports import ProgressCallback
+from genmcp.client.requests import Wait
+from genmcp.errors import ContractError
+from genmcp.hub.catalog import HubPrompt, HubResource, HubTool
+from genmcp.hub.config import ServerConfig
+from genmcp.hub.errors import HubError, ServerNotFound, ToolNotFound
+from genmcp.hub.member import Pace
+from genmcp.hub.members import Members
+from genmcp.hub.server import HubServer
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.prompts import GetPromptResult
+from genmcp.protocol.resources import ReadResourceResult
+from genmcp.protocol.tools import CallToolResult
+
+__all__ = ["Hub"]
+
+
+class Hub:
+    """Many servers, whose tools have the names `server/tool`.
+
+        async with Hub() as hub:
+            await hub.register(ServerConfig("files", "npx", ["server-files"], retry=Retry(3)))
+            await hub.call("files/read_file", {"path": "/tmp/a"})
+
+    handler: answers what the servers ask; one for all, with a state for each. options: those of
+    each client. pace: how time passes between attempts to connect.
+
+    A server whose connection breaks is connected to again as its `Retry` says, and evicted when
+    that fails. The call that was under way then fails with OutcomeUnknown; later ones wait for
+    the connection. None of this concerns the other servers. All of it runs in one event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        handler: ClientHandler[Any] | None = None,
+        options: ClientOptions | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._members = Members(handler, options or ClientOptions(), pace or Pace())
+
+    def __repr__(self) -> str:
+        return f"<Hub of {', '.join(self.servers()) or 'no servers'}>"
+
+    async def __aenter__(self) -> "Hub":
+        """Return itself: servers are connected to as they are registered."""
+        return self
+
+    async def __aexit__(
+        self,
+        type_: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        await self.stop()
+
+    async def register(self, config: ServerConfig) -> None:
+        """Connect to a server, and find out what it has.
+
+        Raises:
+            AlreadyRegistered: a server of its name is here, or on its way.
+            ConnectFailed: it cannot be connected to; nothing of it is left.
+        """
+        await self._members.add(config)
+
+    async def register_all(
+        self, configs: Iterable[ServerConfig], *, at_once: int = 8
+    ) -> Mapping[str, HubError]:
+        """Register many, a few at a time; return what went wrong, by the names of the servers."""
+        turns = asyncio.Semaphore(at_once)
+        failed: dict[str, HubError] = {}
+
+        async def one(config: ServerConfig) -> None:
+            async with turns:
+                try:
+                    await self.register(config)
+                except HubError as error:
+                    failed[config.name] = error
+
+        async with asyncio.TaskGroup() as tasks:
+            for config in configs:
+                tasks.create_task(one(config))
+        return failed
+
+    async def unregister(self, name: str) -> None:
+        """End the connection to a server, and forget what it has.
+
+        Raises:
+            ServerNotFound: there is none of that name.
+        """
+        await self._members.remove(name)
+
+    async def stop(self) -> None:
+        """End all connections; their processes are over when this returns."""
+        await self._members.clear()
+
+    def server(self, *, name: str = "hub", version: str = "1") -> HubServer:
+        """Return a Server that has what all servers of this hub have, for a Mux or an Endpoint.
+
+        Its tools and prompts are called `server/name`, its resources by their own URIs; of two
+        servers with one URI the first counts. What servers ask is passed on to whoever has called,
+        unless the hub has a handler: ask for the server before registering servers, since those
+        that are registered already were told that nobody can be asked.
+        """
+        self._members.relays = True
+        return HubServer(self._members, Implementation(name, version))
+
+    def servers(self) -> list[str]:
+        """Return the names of the servers, sorted."""
+        return sorted(each.name for each in self._members)
+
+    def tools(self) -> list[HubTool]:
+        """Return the tools of all servers."""
+        return [tool for each in self._members for tool in each.catalog.hub_tools(each.name)]
+
+    def resources(self) -> list[HubResource]:
+        """Return the resources of all servers."""
+        return [found for each in self._members for found in each.catalog.hub_resources(each.name)]
+
+    def prompts(self) -> list[HubPrompt]:
+        """Return the prompts of all servers."""
+        return [found for each in self._members for found in each.catalog.hub_prompts(each.name)]
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | str | None = None,
+        *,
+        progress: ProgressCallback | None = None,
+        timeout: Wait = UNSET,
+    ) -> CallToolResult:
+        """Call the tool *name*, `server/tool`; *arguments*: a mapping, or the JSON of one.
+
+        Raises:
+            ToolNotFound: there is none of that name.
+            ContractError: the arguments are JSON, but no object.
+            ConnectFailed: the server is gone.
+            ClientError: as `Client.call`.
+        """
+        server, _, tool = name.partition("/")
+        try:
+            member = self._members[server]
+        except ServerNotFound:
+            raise ToolNotFound(name) from None
+        if not member.catalog.has_tool(tool):
+            raise ToolNotFound(name)
+        given = _arguments(arguments)
+        return await self._members.on(
+            member,
+            lambda client: client.call(tool, given, progress=progress, timeout=timeout),
+        )
+
+    async def read(self, server: str, uri: str) -> ReadResourceResult:
+        """Read a resource of a server.
+
+        Raises:
+            ServerNotFound: there is none of that name.
+            ConnectFailed, ClientError: as for `call`.
+        """
+        return await self._members.on(self._members[server], lambda client: client.read(uri))
+
+    async def prompt(
+        self, server: str, name: str, arguments: Mapping[str, str] | None = None
+    ) -> GetPromptResult:
+        """Get a prompt of a server.
+
+        Raises:
+            ServerNotFound: there is none of that name.
+            ConnectFailed, ClientError: as for `call`.
+        """
+        return await self._members.on(
+            self._members[server], lambda client: client.prompt(name, arguments)
+        )
+
+
+def _arguments(given: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
+    if not isinstance(given, str):
+        return given
+    try:
+        return msgspec.json.decode(given, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise ContractError(f"arguments: the JSON of an object is needed: {error}") from error

@@ -1,0 +1,254 @@
+"""A server that has what all servers of a hub have."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.channel import Channel
+from genmcp.client.client import Client
+from genmcp.client.errors import (
+    ClientError,
+    OutcomeUnknown,
+    ProtocolFault,
+    ServerSaid,
+    Timeout,
+)
+from genmcp.continuation import Continue
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
+from genmcp.errors import (
+    InvalidParams,
+    McpError,
+    Overloaded,
+    ResourceNotFound,
+    ToolError,
+)
+from genmcp.hub.errors import HubError
+from genmcp.hub.index import LISTS, HubRoute, Index
+from genmcp.hub.members import Members
+from genmcp.hub.relay import Relay, RelayingHandler, Work
+from genmcp.protocol.capabilities import (
+    PromptsCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+    ToolsCapability,
+)
+from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.result import PaginatedResult, Result
+from genmcp.server import Server
+from genmcp.subscription import Announcer
+
+__all__ = ["HubServer"]
+
+logger = logging.getLogger("genmcp.hub")
+
+# Calls that wait for an answer of whoever has called: how many, and each for how many seconds.
+_MOST: Final = 1000
+_KEPT: Final = 1200.0
+_RELAY: Final = "relay"
+
+# What says that there is no such resource: 2026-07-28, and before.
+_NOT_FOUND: Final = (-32602, -32002)
+
+_GONE: Final = "The server behind this one cannot be reached"
+_SAID: Final[Mapping[type[Exception], str]] = {
+    OutcomeUnknown: "The server behind this one is gone: it may or may not have done this",
+    Timeout: "The server behind this one took too long",
+    ProtocolFault: "The server behind this one broke the protocol",
+}
+
+_CALLS: Final = ("tools/call", "prompts/get", "resources/read", "completion/complete")
+
+
+class HubServer(Server):
+    """What all *members* have, under the name of *info*; see `Hub.server`."""
+
+    def __init__(self, members: Members, info: Implementation) -> None:
+        self._members = members
+        self._info = info
+        self._kept = _Kept()
+        self._index = Index(members)
+
+    def __repr__(self) -> str:
+        return f"<HubServer {self._info.name}>"
+
+    @property
+    def info(self) -> Implementation:
+        """The name it was given."""
+        return self._info
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """What there may be, whatever servers there are; their log messages are not passed on."""
+        return ServerCapabilities(
+            tools=ToolsCapability(list_changed=True),
+            resources=ResourcesCapability(list_changed=True),
+            prompts=PromptsCapability(list_changed=True),
+            completions={},
+        )
+
+    @property
+    def methods(self) -> Collection[str]:
+        """Those of tools, resources, prompts and completion."""
+        return (*LISTS, *_CALLS)
+
+    @property
+    def announcer(self) -> Announcer:
+        """What says that a server has other lists, has come, or is gone."""
+        return self._members.announcer
+
+    def find(self, method: str, key: str) -> HubRoute | None:
+        """Return whom to ask: whose name *key* begins with, or who lists the URI."""
+        return self._index.now.find(method, key)
+
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
+        """Have the server answer whose request it is; pass on what it asks."""
+        if request.route is None:
+            return await self._completed(request)
+        return await self._step(Relay(channel, self._work(request)), channel)
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Give the server the answers it waits for."""
+        relay = self._kept.take(continuation.assigns.get(_RELAY))
+        if relay is None:
+            raise InvalidParams("The call does not wait for an answer any more: make it again")
+        relay.channel = channel
+        relay.answer(outcome)
+        return await self._step(relay, channel)
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Have the server stop."""
+        relay = self._kept.take(channel.own.get(_RELAY))
+        if relay is not None:
+            relay.cancel()
+
+    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
+        """Return everything on one page."""
+        if cursor is not None:
+            raise InvalidParams(f"Invalid cursor: {cursor}")
+        return self._index.now.page(method)
+
+    async def _step(self, relay: Relay, channel: Channel) -> Result | Continue:
+        try:
+            step = await relay.step()
+        except asyncio.CancelledError:
+            relay.cancel()
+            raise
+        except (ClientError, HubError) as error:
+            raise _told(error, channel.request.method) from error
+        if isinstance(step, Continue):
+            channel.own[_RELAY] = self._kept.keep(relay)
+        return step
+
+    def _work(self, request: Request) -> Work:
+        """Return what asks the server for what *request* wants."""
+        route: HubRoute = request.route
+        params: Any = request.params
+
+        def asked(client: Client, relay: Relay) -> Any:
+            match request.method:
+                case "tools/call":
+                    given = msgspec.json.decode(params.arguments or b"{}")
+                    report = relay.progress if request.progress_token is not None else None
+                    return client.call(route.key, given, progress=report)
+                case "prompts/get":
+                    return client.prompt(route.key, params.arguments)
+                case _:
+                    return client.read(route.key)
+
+        async def work(relay: Relay) -> Result:
+            for member in route.members:
+                handler = member.handler
+                calls = handler.open if isinstance(handler, RelayingHandler) else set()
+                calls.add(relay)
+                try:
+                    result: Result = await self._members.on(
+                        member, lambda client: asked(client, relay)
+                    )
+                except ServerSaid as error:
+                    if len(route.members) == 1 or error.code not in _NOT_FOUND:
+                        raise
+                else:
+                    return result
+                finally:
+                    calls.discard(relay)
+            raise ResourceNotFound(route.key)
+
+        return work
+
+    async def _completed(self, request: Request) -> CompleteResult:
+        params: Any = request.params
+        assert isinstance(params, CompleteRequestParams)
+        ref = params.ref
+        if isinstance(ref, PromptReference):
+            route = self.find("prompts/get", ref.name)
+        else:
+            route = self._index.now.completing(ref.uri)
+        if route is None:
+            raise InvalidParams("Nothing is called like this whose arguments could be completed")
+        if isinstance(ref, PromptReference):
+            ref = msgspec.structs.replace(ref, name=route.key)
+        context = params.context.arguments if params.context else None
+        argument = params.argument
+        try:
+            completion = await self._members.on(
+                route.members[0],
+                lambda client: client.complete(ref, argument.name, argument.value, context),
+            )
+        except (ClientError, HubError) as error:
+            raise _told(error, request.method) from error
+        return CompleteResult(completion=completion)
+
+
+class _Kept:
+    """Relays that wait for whoever has called to come back; each for a while, and not too many."""
+
+    def __init__(self) -> None:
+        self._relays: dict[str, tuple[Relay, asyncio.TimerHandle]] = {}
+
+    def keep(self, relay: Relay) -> str:
+        """Keep *relay*, and return under which name.
+
+        Raises:
+            Overloaded: there are too many.
+        """
+        if len(self._relays) >= _MOST:
+            relay.cancel()
+            raise Overloaded(f"Too many calls wait for an answer: {_MOST}")
+        name = secrets.token_urlsafe(12)
+        timer = asyncio.get_running_loop().call_later(_KEPT, self._run_out, name)
+        self._relays[name] = relay, timer
+        return name
+
+    def take(self, name: str | None) -> Relay | None:
+        """Return the relay of that *name*, which is not kept any more; None: it is not there."""
+        relay, timer = self._relays.pop(name or "", (None, None))
+        if timer is not None:
+            timer.cancel()
+        return relay
+
+    def _run_out(self, name: str) -> None:
+        relay = self.take(name)
+        if relay is not None:
+            relay.cancel()
+
+
+def _told(error: Exception, method: str) -> Exception:
+    """Return what whoever has called is told of *error*.
+
+    That is what the server said; what this side says of it has the server's command line or URL in
+    it, and is for the log.
+    """
+    if isinstance(error, ServerSaid):
+        return McpError(error.message, error.data, code=error.code)
+    logger.warning("%s failed: %s", method, error)
+    text = next((text for kind, text in _SAID.items() if isinstance(error, kind)), _GONE)
+    return ToolError(text) if method == "tools/call" else McpError(text)

@@ -1,0 +1,1 @@
+"""Named servers of this process: called without a transport, or served together."""

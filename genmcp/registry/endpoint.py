@@ -1,0 +1,104 @@
+"""A registry over HTTP: all of its servers at one URL, and each at its own."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from genmcp.errors import ConfigurationError, InvalidRequest
+from genmcp.mux.mux import Mux
+from genmcp.registry.errors import RegistryError
+from genmcp.registry.live import LiveRegistry
+from genmcp.registry.registry import Registry
+from genmcp.registry.together import Together
+from genmcp.server import Server
+from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, reply
+from genmcp.transports.endpoint import Endpoint
+from genmcp.wire import jsonrpc
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+__all__ = ["RegistryEndpoint"]
+
+
+class RegistryEndpoint:
+    """Serves the servers of a registry, as they are at each time. It is an ASGI application.
+
+        app = Starlette(routes=RegistryEndpoint(registry).routes("/mcp"))
+
+    At `/mcp` are the tools of all servers that are enabled, each called `server/tool`; at
+    `/mcp/server` are those of one. serve: makes the mux of all of them together. The others are
+    options of an Endpoint, for every one of them.
+
+    An Endpoint of its own for each server keeps what only an HTTP endpoint knows (who may call,
+    what is open) where it is for every other server; it is made when its first request comes.
+    """
+
+    def __init__(
+        self,
+        registry: Registry | LiveRegistry,
+        *,
+        serve: Callable[[Server], Mux] = Mux,
+        **options: Any,
+    ) -> None:
+        if not isinstance(registry, Registry | LiveRegistry):
+            raise ConfigurationError(f"registry must be a Registry, not {registry!r}")
+        self.registry = registry if isinstance(registry, LiveRegistry) else LiveRegistry(registry)
+        self._options = options
+        self._together = Together(self.registry)
+        self._all = Endpoint(serve(self._together), **options)
+        self._endpoints: dict[Mux, Endpoint] = {}
+
+    def __repr__(self) -> str:
+        return f"<RegistryEndpoint of {self.registry!r}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope; what is left of its path is the name of a server, or nothing."""
+        if scope["type"] != "http":
+            await self._all(scope, receive, send)
+            return
+        root, path = scope.get("root_path", ""), scope["path"]
+        name = scope.get("path_params", {}).get("server")
+        if name is None:
+            name = path.removeprefix(root).strip("/")
+        if not name:
+            await self._all(scope, receive, send)
+            return
+        try:
+            mux = self.registry.current.find(name)
+        except RegistryError as error:
+            body = jsonrpc.encode_error(None, InvalidRequest(str(error)))
+            with suppress(ClientLeft):
+                await reply(send, 404, body)
+            return
+        await self._endpoint(mux)(scope, receive, send)
+
+    def routes(self, path: str) -> "list[Route]":
+        """Return Starlette routes that answer at *path*, and below it for each server.
+
+        Raises:
+            ConfigurationError: the path does not begin with a slash.
+        """
+        if not path.startswith("/"):
+            raise ConfigurationError(f"routes: a path begins with a slash, unlike {path!r}")
+        from genmcp.transports.route import EndpointRoute
+
+        each = path.rstrip("/") + "/{server}"
+        return [EndpointRoute(path, self._all), EndpointRoute(each, self)]
+
+    async def aclose(self) -> None:
+        """End what is open, and close the mux of all together; those of the servers are theirs."""
+        for endpoint in (self._all, *self._endpoints.values()):
+            await endpoint.aclose()
+        await self._all.mux.aclose()
+        self._together.close()
+
+    def _endpoint(self, mux: Mux) -> Endpoint:
+        endpoint = self._endpoints.get(mux)
+        if endpoint is None:
+            muxes = {entry.mux for entry in self.registry.current.entries.values()}
+            self._endpoints = {
+                each: endpoint for each, endpoint in self._endpoints.items() if each in muxes
+            }
+            endpoint = self._endpoints[mux] = Endpoint(mux, **self._options)
+        return endpoint

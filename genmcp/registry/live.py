@@ -1,0 +1,169 @@
+"""Registries that change: the one that counts now, and those of sessions."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from threading import Lock, RLock
+from typing import Any
+
+from genmcp.errors import ConfigurationError
+from genmcp.mux.mux import Mux
+from genmcp.registry.errors import SessionNotFound
+from genmcp.registry.registry import Registry, Status
+from genmcp.server import Server
+from genmcp.suite.suite import Suite
+
+__all__ = ["GLOBAL", "LiveRegistry", "SessionRegistries"]
+
+Watcher = Callable[[int], None]
+
+
+class LiveRegistry:
+    """The registry that counts now. It is read and changed from any thread.
+
+    version: how often it has changed.
+    """
+
+    def __init__(self, registry: Registry | None = None) -> None:
+        self._registry = Registry() if registry is None else registry
+        self._lock = RLock()
+        self._watchers: list[Watcher] = []
+        self.version = 0
+
+    def __repr__(self) -> str:
+        return f"<LiveRegistry {self.version}: {self._registry!r}>"
+
+    @property
+    def current(self) -> Registry:
+        """The registry as it is now; it stays as it is."""
+        return self._registry
+
+    def update(self, change: Callable[[Registry], Registry]) -> Registry:
+        """Put what *change* makes of the registry in its place, and return it.
+
+        Nobody else changes it meanwhile; if *change* raises, nothing has changed. Then all that
+        watch are told, in this thread.
+        """
+        with self._lock:
+            self._registry = changed = change(self._registry)
+            self.version += 1
+            for watcher in list(self._watchers):
+                watcher(self.version)
+        return changed
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Tell *watcher* the new version after each change; return what ends that."""
+        with self._lock:
+            self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    # What `Registry` has, done to the one that counts now.
+
+    def register(self, server: Server | Mux, *, name: str | None = None) -> None:
+        """Register *server*, in place of one of its name."""
+        self.update(lambda registry: registry.register(server, name=name))
+
+    def unregister(self, name: str) -> None:
+        """Forget the server *name*, if there is one."""
+        self.update(lambda registry: registry.unregister(name))
+
+    def clear(self) -> None:
+        """Forget all servers."""
+        self.update(lambda registry: registry.set_servers([]))
+
+    def set_servers(self, servers: Iterable[Server | Mux]) -> None:
+        """Let these be the servers; those that were disabled stay so."""
+        self.update(lambda registry: registry.set_servers(servers))
+
+    def toggle(self, name: str, enabled: bool) -> None:
+        """Enable the server *name*, or not.
+
+        Raises:
+            ServerNotFound: there is none.
+        """
+        self.update(lambda registry: registry.toggle(name, enabled))
+
+    def reconnect(self, name: str) -> None:
+        """Enable the server *name*, and forget its error.
+
+        Raises:
+            ServerNotFound: there is none.
+        """
+        self.update(lambda registry: registry.reconnect(name))
+
+    def reload(self) -> None:
+        """Let all that watch, and all clients, look at the tools anew."""
+        self.update(lambda registry: registry)
+
+
+GLOBAL = LiveRegistry()
+"""The servers of this process that everybody may use."""
+
+
+class SessionRegistries:
+    """A registry for each session: any hashable value. From any thread.
+
+    make: the registry that a session begins with when a server is added to it.
+    """
+
+    def __init__(self, make: Callable[[], Registry] = Registry) -> None:
+        self._make = make
+        self._lock = Lock()
+        self._live: dict[Hashable, LiveRegistry] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def register(self, session: Hashable, registry: Registry | None) -> None:
+        """Let *registry* be that of *session*; None changes nothing."""
+        if registry is not None:
+            with self._lock:
+                self._live[session] = LiveRegistry(registry)
+
+    def unregister(self, session: Hashable) -> None:
+        """Forget the registry of *session*, if there is one."""
+        with self._lock:
+            self._live.pop(session, None)
+
+    def get(self, session: Hashable) -> LiveRegistry:
+        """Return the registry of *session*: `toggle`, `set_servers` and the like are its methods.
+
+        Raises:
+            SessionNotFound: there is none.
+        """
+        live = self._live.get(session)
+        if live is None:
+            raise SessionNotFound(session)
+        return live
+
+    def update(self, session: Hashable, change: Callable[[Registry], Registry]) -> Registry:
+        """Do to the registry of *session* what `LiveRegistry.update` does.
+
+        Raises:
+            SessionNotFound: there is none.
+        """
+        return self.get(session).update(change)
+
+    def add_server(self, session: Hashable, server: Server | Mux | Mapping[str, Any]) -> None:
+        """Register *server* for *session*, which has a registry from then on.
+
+        It may be a mapping of its `name`, and of what else a Suite takes: `tools` and the like.
+
+        Raises:
+            ConfigurationError: it is no server.
+        """
+        made = server if isinstance(server, Server | Mux) else _suite_of(server)
+        with self._lock:
+            live = self._live.get(session)
+            if live is None:
+                live = self._live[session] = LiveRegistry(self._make())
+        live.register(made)
+
+    async def status(self, session: Hashable) -> dict[str, Status]:
+        """Return how each server of *session* stands; a session without a registry has none."""
+        live = self._live.get(session)
+        return {} if live is None else await live.current.status()
+
+
+def _suite_of(body: Mapping[str, Any]) -> Suite:
+    if not isinstance(body, Mapping):
+        raise ConfigurationError(f"add_server takes a server, or a mapping, not {body!r}")
+    return Suite(**{"name": "unnamed", "version": "1.0.0", **body})

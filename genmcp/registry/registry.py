@@ -1,0 +1,246 @@
+"""A registry: named servers of this process, as a value."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from genmcp.errors import ConfigurationError, McpError, ToolNotFound
+from genmcp.mux.mux import Mux
+from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.tools import CallToolResult, ToolDefinition
+from genmcp.registry.errors import ServerDisabled, ServerNotFound
+from genmcp.registry.in_process import answer_of
+from genmcp.server import Server
+
+__all__ = ["TIMEOUT", "Entry", "Registry", "Status"]
+
+TIMEOUT: Final = 30.0
+"""For how many seconds a server may work on one message, if nothing else is said."""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a registered server stands. *tools* is how many it lists."""
+
+    name: str
+    version: str
+    tools: int
+    enabled: bool
+    error: str | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, eq=False):
+    """A server in a registry, by its mux. *error*: why it does not work, if somebody said so."""
+
+    mux: Mux
+    enabled: bool = True
+    error: str | None = None
+
+
+class Registry:
+    """Servers of this process by their names, in the order in which they came.
+
+    A registry never changes: what changes something returns another one, so that any number of
+    threads may read it. `LiveRegistry` keeps the one that counts now.
+
+    servers: what is registered first. serve: makes the mux of a server that has none.
+    """
+
+    def __init__(
+        self, servers: Iterable[Server | Mux] = (), *, serve: Callable[[Server], Mux] = Mux
+    ) -> None:
+        self.entries: Mapping[str, Entry] = {}
+        self._serve = serve
+        for server in servers:
+            self.entries = self.register(server).entries
+
+    def __repr__(self) -> str:
+        return f"<Registry of {', '.join(self.entries) or 'nothing'}>"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.entries
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    # What is in it.
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all servers, those that are disabled among them."""
+        return list(self.entries)
+
+    @property
+    def enabled(self) -> dict[str, Mux]:
+        """The servers that are listed and called, by their muxes."""
+        return {name: entry.mux for name, entry in self.entries.items() if entry.enabled}
+
+    def find(self, name: str) -> Mux:
+        """Return the mux of the server *name*.
+
+        Raises:
+            ServerNotFound: there is none.
+            ServerDisabled: it is switched off.
+        """
+        entry = self._entry(name)
+        if not entry.enabled:
+            raise ServerDisabled(name)
+        return entry.mux
+
+    async def status(self) -> dict[str, Status]:
+        """Return how each server stands."""
+        return {
+            name: Status(
+                name,
+                entry.mux.server.info.version,
+                len(await _tools_of(entry.mux)),
+                entry.enabled,
+                entry.error,
+            )
+            for name, entry in self.entries.items()
+        }
+
+    async def tools(self) -> list[ToolDefinition]:
+        """Return the tools of all servers that are enabled."""
+        return [tool for mux in self.enabled.values() for tool in await _tools_of(mux)]
+
+    def servers_for_cli(self) -> dict[str, Any]:
+        """Return the servers as a configuration of command line agents names those in process."""
+        return {"mcpServers": {name: {"type": "sdk", "name": name} for name in self.entries}}
+
+    def servers_for_init(self) -> list[str]:
+        """Return the names with which an agent's handshake announces them."""
+        return self.names
+
+    # Others that follow from it.
+
+    def register(self, server: Server | Mux, *, name: str | None = None) -> "Registry":
+        """Return a registry with *server* as well, by its own name if no other is given.
+
+        One that has this name is replaced.
+
+        Raises:
+            ConfigurationError: it is no server, or the name has a slash, which ends it in the
+                names of tools.
+        """
+        mux = server if isinstance(server, Mux) else self._serve(server)
+        name = mux.server.info.name if name is None else name
+        if not name or "/" in name:
+            raise ConfigurationError(f"a server cannot be registered as {name!r}")
+        return self._with({**self.entries, name: Entry(mux)})
+
+    def unregister(self, name: str) -> "Registry":
+        """Return a registry without the server *name*, if there is one."""
+        return self._with({key: each for key, each in self.entries.items() if key != name})
+
+    def set_servers(self, servers: Iterable[Server | Mux]) -> "Registry":
+        """Return a registry of just these servers; those it knows by name stay disabled."""
+        fresh = self._with({})
+        for server in servers:
+            fresh = fresh.register(server)
+        kept = {
+            name: replace(entry, enabled=self.entries[name].enabled) if name in self else entry
+            for name, entry in fresh.entries.items()
+        }
+        return self._with(kept)
+
+    def toggle(self, name: str, enabled: bool) -> "Registry":
+        """Return a registry in which the server *name* is enabled, or not.
+
+        One that is not is neither listed nor called.
+
+        Raises:
+            ServerNotFound: there is none.
+        """
+        return self._with({**self.entries, name: replace(self._entry(name), enabled=enabled)})
+
+    def failed(self, name: str, error: str) -> "Registry":
+        """Return a registry whose status tells that the server *name* does not work.
+
+        Raises:
+            ServerNotFound: there is none.
+        """
+        return self._with({**self.entries, name: replace(self._entry(name), error=error)})
+
+    def reconnect(self, name: str) -> "Registry":
+        """Return a registry in which the server *name* is enabled, and has no error.
+
+        Raises:
+            ServerNotFound: there is none.
+        """
+        return self._with({**self.entries, name: Entry(self._entry(name).mux)})
+
+    # Calls.
+
+    async def call_tool_by_name(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = TIMEOUT
+    ) -> CallToolResult:
+        """Call the tool *name* of the first enabled server that has it.
+
+        A tool that fails, or does not end within *timeout* seconds, gives an `isError` result.
+
+        Raises:
+            ToolNotFound: none has it.
+            McpError: the server answers with another error.
+        """
+        unknown = ToolNotFound(name)
+        for mux in self.enabled.values():
+            route = mux.find("tools/call", name)
+            if route is None:
+                continue
+            meta = {PROTOCOL_VERSION: LATEST.version, CLIENT_CAPABILITIES: {}}
+            params = {"name": name, "arguments": dict(arguments or {}), "_meta": meta}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            answer = await answer_of(mux, message, timeout=timeout)
+            if (error := answer.get("error")) is None:
+                return msgspec.convert(answer["result"], CallToolResult)
+            if not (route.pending and error["message"] == unknown.message):
+                raise McpError(error["message"], error.get("data"), code=error["code"])
+        raise unknown
+
+    async def handle_message(
+        self, server: str, message: Mapping[str, Any] | str | bytes, *, timeout: float = TIMEOUT
+    ) -> Any:
+        """Return what the server *server* answers to one JSON-RPC *message*, as JSON values.
+
+        Messages of every revision are understood, and each stands for itself: there need be no
+        `initialize` before. None: it is a notification, which gets no answer. What answers it runs
+        in an asyncio.Task of its own; whatever becomes of that is told in the answer.
+
+        Raises:
+            ServerNotFound: there is no such server.
+            ServerDisabled: it is switched off.
+        """
+        return await answer_of(self.find(server), message, timeout=timeout)
+
+    async def aclose(self) -> None:
+        """Let go of what the servers hold."""
+        for entry in self.entries.values():
+            await entry.mux.aclose()
+
+    def _entry(self, name: str) -> Entry:
+        entry = self.entries.get(name)
+        if entry is None:
+            raise ServerNotFound(name)
+        return entry
+
+    def _with(self, entries: Mapping[str, Entry]) -> "Registry":
+        registry = Registry(serve=self._serve)
+        registry.entries = entries
+        return registry
+
+
+async def _tools_of(mux: Mux) -> list[ToolDefinition]:
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    params: dict[str, Any] = {"_meta": {PROTOCOL_VERSION: LATEST.version, CLIENT_CAPABILITIES: {}}}
+    found: list[ToolDefinition] = []
+    while True:
+        answer = await answer_of(mux, {**message, "params": params}, timeout=TIMEOUT)
+        if (error := answer.get("error")) is not None:
+            raise McpError(error["message"], error.get("data"), code=error["code"])
+        found += msgspec.convert(answer["result"]["tools"], list[ToolDefinition])
+        if (cursor := answer["result"].get("nextCursor")) is None:
+            return found
+        params = {**params, "cursor": cursor}

@@ -1,0 +1,384 @@
+"""All that one client says over one pipe, in both eras, and what is answered.
+
+2026-07-28 and 2025-11-25, stdio; "nothing in this binding depends on [standard streams] except
+the process lifecycle".
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Collection, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, Final, Protocol
+
+from genmcp.core.piped_dispatch import piped_request
+from genmcp.core.request import Request
+from genmcp.core.server_dispatch import params_of
+from genmcp.core.session import Session, begin
+from genmcp.errors import InternalError, InvalidRequest, McpError, StoreError
+from genmcp.mux.mux import LISTEN, Mux
+from genmcp.mux.telemetry import Rejection
+from genmcp.protocol.notifications import CancelledNotificationParams
+from genmcp.protocol.result import Result
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.revisions.v2025_11_25 import REVISION
+from genmcp.protocol.value import Value
+from genmcp.stores.store import Event
+from genmcp.transports.listening import farewell, heard
+from genmcp.transports.pace import Newest
+from genmcp.transports.piped import PipedCall
+from genmcp.transports.shutdown import LAST_WORDS
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import Message
+
+__all__ = ["Conversation", "Outlet"]
+
+logger = logging.getLogger("genmcp")
+
+
+class Outlet(Protocol):
+    """Where messages to the client go."""
+
+    @property
+    def full(self) -> bool:
+        """Whether some of what waits for the client should be read before more is said."""
+
+    async def room(self) -> None:
+        """Wait until it is not full, or the client is gone."""
+
+    def put(self, message: bytes) -> None:
+        """Send *message*, behind those there are."""
+
+
+class Conversation:
+    """The conversation of *mux* with one client, whose messages `take` is given.
+
+    It is the pipe of its calls. principal: who the client was authenticated as. session: what it
+    is served as where it neither shakes hands nor names a revision.
+    """
+
+    copied = None
+    keep: Collection[str] = ()
+
+    def __init__(
+        self,
+        mux: Mux,
+        outlet: Outlet,
+        *,
+        principal: str | None = None,
+        session: Session | None = None,
+    ) -> None:
+        self.mux = mux
+        self.principal = principal
+        self._outlet = outlet
+        self._newest = Newest(mux.limits.progress_rate, outlet.put)
+        self._session = session
+        self._begun: Session | None = None
+        self._news = _News(self)
+        self._calls: set[PipedCall] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        if mux.long.dormant:
+            mux.long.wake()
+
+    def __repr__(self) -> str:
+        return f"<Conversation of {self.mux!r}, {len(self._calls)} calls>"
+
+    def take(self, body: bytes) -> None:
+        """Take in one message, or a batch; what answers it comes when it comes."""
+        method = None
+        try:
+            message = jsonrpc.decode(body, max_depth=self.mux.limits.depth)
+            if isinstance(message, list):
+                self._take_batch(message)
+            elif message.is_request:
+                method = message.method
+                self._take_request(message)
+            else:
+                self._take_other(message)
+        except Exception as error:  # whatever it is, it costs one message
+            self.put(self.refused(_told(error), jsonrpc.id_of(body), method))
+
+    def refuse(self, beginning: bytes, error: McpError) -> None:
+        """Answer with *error* a message of which no more than the *beginning* was read."""
+        self.put(self.refused(error, jsonrpc.id_at_front(beginning)))
+
+    def _take_request(self, message: Message) -> None:
+        """Begin to answer a request.
+
+        Raises:
+            McpError: it is not accepted.
+        """
+        if message.method == "initialize":
+            self._initialize(message)
+        elif message.method == "ping" and self._session is None:
+            # 2025-11-25, lifecycle, "Initialization": pings may come before it.
+            self._respond(REVISION, message, Result())
+        else:
+            request = piped_request(self._session, message, self.mux)
+            if request.route is None and request.method == LISTEN:
+                self._news.begin(request)
+            else:
+                self._begin(PipedCall(self, request), self)
+
+    def _take_batch(self, batch: Sequence[Message | InvalidRequest]) -> None:
+        """Begin to answer a batch, in one message: 2025-03-26, basic, "Batching".
+
+        Raises:
+            InvalidRequest: the revision spoken has none.
+        """
+        if self._session is None:
+            raise InvalidRequest("There must be one message a line, not a batch")
+        self._session.check_batch()
+        answers = _Batch(self)
+        calls: list[PipedCall] = []
+        for member in batch:
+            if isinstance(member, InvalidRequest):
+                answers.said.append(self.refused(member, member.id))
+            elif not member.is_request:
+                self._take_other(member)
+            else:
+                try:
+                    request = piped_request(self._session, member, self.mux)
+                except Exception as error:
+                    refused = self.refused(_told(error), member.request_id, member.method)
+                    answers.said.append(refused)
+                else:
+                    calls.append(PipedCall(answers, request))
+        self.start(answers.send([self._begin(call, answers) for call in calls]))
+
+    def _take_other(self, message: Message) -> None:
+        """Take in what is not answered: a notification, or a response."""
+        if message.is_response:
+            if self._session is not None:
+                self.start(self._take_response(self._session, message))
+        elif message.method == "notifications/cancelled":
+            # 2025-11-25 and 2026-07-28, cancellation, "Error Handling": a malformed one is ignored.
+            with suppress(McpError):
+                params: CancelledNotificationParams = params_of(_CANCELLED, message)
+                self._cancel(params)
+        elif message.method == "notifications/initialized" and self._begun is not None:
+            self._news.relay(self._begun)
+
+    async def _take_response(self, session: Session, message: Message) -> None:
+        try:
+            await self.mux.long.asked.take(session.key, self.principal, message)
+        except (InvalidRequest, StoreError) as error:
+            logger.debug("a response is dropped: %s", error)
+
+    def _cancel(self, params: CancelledNotificationParams) -> None:
+        """Stop what answers a request, of which nothing more is said then."""
+        self._news.cancel(params.request_id)
+        for call in self._calls:
+            if call.request.id == params.request_id:
+                call.cancel()
+
+    def _initialize(self, message: Message) -> None:
+        """Begin a session, whose revision counts for requests that name none.
+
+        2025-11-25, lifecycle, "Initialization". A client that sends it again, behind a proxy say,
+        begins anew.
+
+        Raises:
+            MalformedParams: it is no `initialize`.
+        """
+        params = params_of(REVISION.methods["initialize"], message)
+        session = begin(params, key=secrets.token_urlsafe(12), now=time.time())
+        self._news.forget()
+        self._session = self._begun = session
+        server = self.mux.server
+        result = session.welcome(server.info, server.capabilities, server.instructions)
+        self._respond(session.revision, message, result)
+
+    def _respond(self, revision: Revision, message: Message, result: Value) -> None:
+        assert message.request_id is not None
+        self.put(self.mux.encoder.response(revision, message.request_id, result))
+
+    def refused(
+        self, error: McpError, id: jsonrpc.RequestId | None, method: str | None = None
+    ) -> bytes:
+        """Return *error* as the answer to what never became a request, and tell telemetry."""
+        session = None if self._session is None else self._session.key
+        rejection = Rejection(
+            error=error, id=id, method=method, principal=self.principal, session=session
+        )
+        self.mux.observers.rejected(rejection)
+        revision = LATEST if self._session is None else self._session.revision
+        return self.mux.encoder.error(revision, id, error)
+
+    # What is said to it.
+
+    async def say(self, message: bytes) -> None:
+        """Send *message*, once there is room."""
+        await self._outlet.room()
+        self.put(message)
+
+    def put(self, message: bytes) -> None:
+        """Send *message* now."""
+        self._outlet.put(message)
+
+    async def report(self, request: Request, message: bytes) -> None:
+        """Send the newest progress of *request*, once there is room and it is time."""
+        self._newest.offer(request, message, room=not self._outlet.full)
+
+    async def answer(self, request: Request, message: bytes | None) -> None:
+        """Send what answers *request*, behind its progress."""
+        self._newest.finish(request)
+        if message is not None:
+            await self.say(message)
+
+    def said(self) -> None:
+        """Take in that the client has read all there was for it."""
+        self._newest.say()
+
+    # Its calls.
+
+    def _begin(self, call: PipedCall, pipe: "Conversation | _Batch") -> "asyncio.Task[None]":
+        self._calls.add(call)
+        return self.start(self._called(call, pipe))
+
+    async def _called(self, call: PipedCall, pipe: "Conversation | _Batch") -> None:
+        request = call.request
+        try:
+            await call.run()
+        except Exception as error:
+            await pipe.answer(request, self.refused(_told(error), request.id, request.method))
+        finally:
+            self._calls.discard(call)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Do *work* in an asyncio.Task, which ends with the conversation at the latest."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def idle(self) -> None:
+        """Wait until everything is answered."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def end(self, *, grace: float) -> None:
+        """Let calls end by themselves for *grace* seconds, and end those that have not then."""
+        self._news.end()
+        await _over(self._tasks, grace)
+        for call in self._calls:
+            call.leave()
+        await _over(self._tasks, LAST_WORDS)
+        for task in self._tasks:
+            task.cancel()
+        await _over(self._tasks, LAST_WORDS)
+        self._newest.close()
+        if self._begun is not None:
+            with suppress(StoreError):
+                await self.mux.listeners.end(self._begun.key)
+
+
+class _News:
+    """What the client of *conversation* hears of, for as long as it wants."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._relay: asyncio.Task[None] | None = None
+        self._streams: dict[Request, asyncio.Task[None]] = {}
+
+    def begin(self, request: Request) -> None:
+        """Begin the stream that *request*, a `subscriptions/listen`, opens."""
+        self._streams[request] = stream = self._conversation.start(self._stream(request))
+        stream.add_done_callback(lambda _: self._streams.pop(request))
+
+    def relay(self, session: Session) -> None:
+        """Tell of what *session* hears without asking, unless that has begun."""
+        if self._relay is None:
+            self._relay = self._conversation.start(self._relayed(session))
+
+    def cancel(self, id: jsonrpc.RequestId) -> None:
+        """End the stream *id*, of which nothing more is said."""
+        for request, stream in self._streams.items():
+            if request.id == id:
+                stream.cancel()
+
+    def forget(self) -> None:
+        """Tell no more of what a session hears of."""
+        if self._relay is not None:
+            self._relay.cancel()
+            self._relay = None
+
+    def end(self) -> None:
+        """End all streams, and say so.
+
+        2026-07-28, basic/patterns, "Subscriptions", "Graceful Closure".
+        """
+        self.forget()
+        for request, stream in self._streams.items():
+            stream.cancel()
+            self._conversation.put(farewell(self._conversation.mux, request))
+
+    async def _stream(self, request: Request) -> None:
+        conversation = self._conversation
+        try:
+            async with heard(conversation.mux, request, conversation.principal) as messages:
+                async for each in messages:
+                    for message in each:
+                        await conversation.say(message)
+        except StoreError as error:
+            logger.warning("a client hears of no more changes: %s", error)
+            await conversation.say(farewell(conversation.mux, request))
+        except Exception as error:
+            told = conversation.refused(_told(error), request.id, request.method)
+            await conversation.say(told)
+
+    async def _relayed(self, session: Session) -> None:
+        conversation = self._conversation
+        try:
+            while True:
+                async with aclosing(conversation.mux.listeners.heard(session)) as messages:
+                    async for each in messages:
+                        if isinstance(each, Event):
+                            await conversation.say(each.data)
+        except StoreError as error:
+            logger.warning("a client hears of no more changes: %s", error)
+
+
+class _Batch:
+    """The pipe of the calls of a batch, whose answers go out together."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.mux = conversation.mux
+        self.principal = conversation.principal
+        self.copied = conversation.copied
+        self.keep = conversation.keep
+        self.say = conversation.say
+        self.report = conversation.report
+        self.said: list[bytes] = []
+        self._conversation = conversation
+
+    async def answer(self, request: Request, message: bytes | None) -> None:
+        """Take in what answers one of them."""
+        await self._conversation.answer(request, None)
+        if message is not None:
+            self.said.append(message)
+
+    async def send(self, calls: "Sequence[asyncio.Task[None]]") -> None:
+        """Send all answers, as soon as the *calls* are over; a batch may have none."""
+        await asyncio.gather(*calls, return_exceptions=True)
+        if self.said:
+            await self.say(jsonrpc.encode_batch(self.said))
+
+
+def _told(error: Exception) -> McpError:
+    """Return what a client is told of *error*; a defect, here or of the server, is logged."""
+    if isinstance(error, McpError):
+        return error
+    reference = secrets.token_hex(6)
+    logger.error("a request failed [%s]", reference, exc_info=error)
+    return InternalError(f"Internal error (reference {reference})", reference=reference)
+
+
+async def _over(tasks: "Collection[asyncio.Task[None]]", seconds: float) -> None:
+    if tasks:
+        await asyncio.wait(set(tasks), timeout=seconds)
+
+
+_CANCELLED: Final = REVISION.methods["notifications/cancelled"]

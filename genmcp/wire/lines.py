@@ -1,0 +1,85 @@
+"""Newline-delimited JSON: one message a line, as the stdio transport uses it.
+
+2026-07-28, stdio, and the same in every revision before.
+"""
+
+import re
+
+import msgspec
+
+__all__ = ["HEAD", "MAX_MESSAGE", "LineReader", "TooLong", "frame"]
+
+MAX_MESSAGE = 64 * 1024 * 1024
+"""How many bytes a message may have, if nothing else is said."""
+
+HEAD = 256
+"""How many bytes are kept of one that has more."""
+
+_ID = re.compile(rb'"id"\s*:\s*([0-9]{1,15})\s*[,}]')
+_ENDS = bytes.maketrans(b"\r\n", b"  ")
+
+
+class TooLong(msgspec.Struct, frozen=True):
+    """Stands where a message of *size* bytes was, which is more than may be.
+
+    *head* is how it began.
+    """
+
+    size: int
+    head: bytes
+
+    @property
+    def id(self) -> int | None:
+        """The id of the request it answers, None if the head does not show it."""
+        found = None if b'"method"' in self.head else _ID.search(self.head)
+        return None if found is None else int(found[1])
+
+
+def frame(message: bytes) -> bytes:
+    """Return *message*, which is JSON, as a line of its own.
+
+    stdio, "messages are delimited by newlines, and MUST NOT contain embedded newlines": between
+    the tokens of JSON a line end is as good as a blank, and within a string there is none.
+    """
+    return message.translate(_ENDS) + b"\n"
+
+
+class LineReader:
+    """Turns chunks, cut anywhere, into messages.
+
+    A line ends in LF or CR LF; one with nothing but blanks is no message. Of a line longer than
+    *max_message* nothing is kept but its head, and reading goes on behind it.
+    """
+
+    def __init__(self, max_message: int = MAX_MESSAGE) -> None:
+        self._max_message = max_message
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes | TooLong]:
+        """Return the messages that *chunk* completes."""
+        *ended, rest = chunk.split(b"\n")
+        done: list[bytes | TooLong] = []
+        for piece in ended:
+            self._take(piece)
+            done += self.finish()
+        self._take(rest)
+        return done
+
+    def finish(self) -> list[bytes | TooLong]:
+        """Return the line the stream has ended within, if there is one."""
+        pieces, size = self._pieces, self._size
+        self._pieces, self._size = [], 0
+        line = b"".join(pieces)
+        if size > self._max_message:
+            return [TooLong(size, line)]
+        line = line.removesuffix(b"\r")
+        return [line] if line.strip() else []
+
+    def _take(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._size += len(piece)
+        self._pieces.append(piece)
+        if self._size > self._max_message:
+            self._pieces = [b"".join(each[:HEAD] for each in self._pieces)[:HEAD]]

@@ -1,0 +1,220 @@
+"""`genmcp serve`: real processes, over HTTP and over standard streams."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from genmcp import Mux, Suite
+from genmcp.cli.command import main
+from genmcp.cli.serve import application, serve_until_told
+from genmcp.transports.stdio import Streams
+from tests.asgi import PATIENCE
+from tests.transports.pipes import line, modern
+
+SHOP = """
+print("imported")
+import asyncio, sys
+from genmcp import *
+
+@tool
+async def add(a: int, b: int) -> int:
+    return a + b
+
+@tool
+async def hold() -> str:
+    print("held", flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print("let go", flush=True)
+    return ""
+
+@tool
+def stuck() -> str:
+    import threading
+    print("held", flush=True)
+    threading.Event().wait()
+    return ""
+
+suite = Suite(name="shop", version="1", tools=[add, hold, stuck])
+mux = Mux(suite)
+endpoint = Endpoint(mux)
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+@contextmanager
+def started(*options: str, cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Give a server, a process of its own, which is killed if it has not ended by then."""
+    command = [sys.executable, "-m", "genmcp", "serve", *options]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=cwd, env={**os.environ, **environment}, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def call(name: str) -> bytes:
+    return line(modern("tools/call", {"name": name, "arguments": {}}))
+
+
+async def status_of(url: str) -> int:
+    """Return the status of a listing, once somebody answers."""
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/list",
+    }
+    async with httpx.AsyncClient() as http, asyncio.timeout(PATIENCE * 2):
+        while True:
+            try:
+                answer = await http.post(url, json=modern("tools/list"), headers=headers)
+            except httpx.ConnectError:
+                await asyncio.sleep(0.02)  # it has not started: nobody tells when
+            else:
+                return answer.status_code
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("shop:suite",), ("shop:endpoint", "--path", "/tools"), ("shop:mux", "--workers", "2")],
+)
+async def test_serve_serves_over_http(shop: Path, free_port: int, options: tuple[str, ...]) -> None:
+    """A server, an endpoint, or a mux by several processes; SIGTERM ends them."""
+    with started(*options, "--port", str(free_port), cwd=shop) as process:
+        path = options[2] if "--path" in options else "/mcp"
+        assert 200 == await status_of(f"http://127.0.0.1:{free_port}{path}")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE * 2)
+
+    assert (b"GENMCP_STORE" in said) is ("--workers" in options)
+
+
+def test_serve_over_streams_lets_no_import_speak(shop: Path) -> None:
+    """What the module prints goes to stderr, and the process ends with its input."""
+    with started("shop:suite", "--stdio", cwd=shop) as process:
+        said, noise = process.communicate(line(modern("tools/list", id=7)), PATIENCE * 2)
+
+    (answer,) = map(json.loads, said.splitlines())
+    assert (7, "add") == (answer["id"], answer["result"]["tools"][0]["name"])
+    assert b"imported" in noise
+    assert 0 == process.returncode
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_over_streams_ends_when_it_is_told_to(shop: Path, number: int) -> None:
+    """What is open is cancelled; it ends with 0."""
+    with started("shop:suite", "--stdio", cwd=shop) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(call("hold"))
+        process.stdin.flush()
+        while b"held" not in process.stderr.readline():
+            pass
+        process.send_signal(number)
+        noise = process.stderr.read()
+
+        assert 0 == process.wait(PATIENCE)
+    assert b"let go" in noise
+
+
+def test_serve_over_streams_ends_although_a_thread_goes_on(shop: Path) -> None:
+    """A `def` hook cannot be cancelled; nobody waits for it."""
+    with started("shop:suite", "--stdio", cwd=shop) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(call("stuck"))
+        process.stdin.flush()
+        while b"held" not in process.stderr.readline():
+            pass
+        process.stdin.close()
+
+        assert 0 == process.wait(PATIENCE * 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["nowhere:mux"], "there is no module"),
+        (["nowhere:mux", "--stdio"], "there is no module"),
+        (["tests.cli.test_serve:SHOP"], "name a Mux"),
+        (["shop:suite", "--path", "mcp"], "begins with a slash"),
+        (["shop:suite", "--port", "x"], "is not 1 or more"),
+    ],
+)
+def test_serve_says_what_is_wrong(
+    options: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With 2, on standard error."""
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *options])
+
+    assert 2 == ended.value.code
+    assert said in capfd.readouterr().err
+
+
+async def test_serve_closes_what_it_serves(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker process finds in its environment what it is to serve."""
+    monkeypatch.setenv("GENMCP_SERVE", '{"target":"tests.cli.shop:suite","path":"/tools"}')
+    app = application()
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            assert 404 == (await http.get("/mcp")).status_code
+            assert 404 != (await http.post("/tools/", content=b"{}")).status_code
+
+
+def test_serve_hands_what_it_was_told_to_uvicorn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One process serves the application, several make one each."""
+    run: list[Any] = []
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: run.append((app, options)))
+    monkeypatch.setenv("GENMCP_SERVE", "")
+    main(["serve", "tests.cli.shop:suite", "--host", "0.0.0.0", "--port", "1234"])
+    main(["serve", "tests.cli.shop:suite", "--workers", "3"])
+
+    (one, alone), (many, together) = run
+    assert isinstance(one, Starlette)
+    assert {"host": "0.0.0.0", "port": 1234} == alone
+    assert ("genmcp.cli.serve:application", 3) == (many, together["workers"])
+    assert "each of the 3 workers" in caplog.text
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_serve_over_streams_closes_the_mux(told: bool) -> None:
+    """Whether its input ends, or it is told to stop."""
+    its_input, to_server = os.pipe()
+    mux = Mux(Suite(name="test", version="1"))
+    serving = asyncio.create_task(serve_until_told(mux, Streams(its_input, its_input)))
+    try:
+        await asyncio.sleep(0)
+        if told:
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            os.close(to_server)
+        await asyncio.wait_for(serving, PATIENCE)
+    finally:
+        if told:
+            os.close(to_server)
+        os.close(its_input)

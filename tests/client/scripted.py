@@ -1,0 +1,94 @@
+"""Real servers that do what a test says, request by request."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from genmcp.client.http_options import HttpOptions
+from genmcp.client.targets import transport_to
+from genmcp.client.transport import Transport
+from tests.client.sinks import Recorder
+from tests.serving import serve
+
+ANSWER = {"jsonrpc": "2.0", "id": 1, "result": {}}
+NOTE = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
+
+
+class Asked:
+    """A request as a scripted server sees it, and what it can answer."""
+
+    def __init__(self, scope: Any, receive: Any, send: Any, body: bytes) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        self.body = body
+        self.receive = receive
+        self._send = send
+
+    @property
+    def rpc(self) -> Any:
+        return json.loads(self.body or b"{}").get("method")
+
+    async def head(self, status: int, **headers: str) -> None:
+        named = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": named})
+
+    async def write(self, data: str, *, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": data.encode(), "more_body": more})
+
+    async def reply(self, status: int, body: object = None, **headers: str) -> None:
+        await self.head(status, **{"content_type": "application/json", **headers})
+        await self.write("" if body is None else json.dumps(body), more=False)
+
+    async def stream(self, *events: str, more: bool = False) -> None:
+        await self.head(200, content_type="text/event-stream; charset=utf-8")
+        await self.write("".join(events), more=more)
+
+
+Script = Callable[[Asked], Awaitable[None]]
+
+
+def event(message: object, **fields: object) -> str:
+    lines = "".join(f"{name}: {value}\n" for name, value in fields.items())
+    return f"{lines}data: {json.dumps(message) if message else ''}\n\n"
+
+
+@asynccontextmanager
+async def served(script: Script) -> AsyncIterator[str]:
+    """Serve a script, which is run for every request."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            body = b""
+            while (part := await receive())["type"] == "http.request":
+                body += part.get("body", b"")
+                if not part.get("more_body"):
+                    break
+            await script(Asked(scope, receive, send, body))
+
+    async with serve(app) as url:
+        yield url + "/mcp"
+
+
+@asynccontextmanager
+async def opened(
+    target: Any, options: HttpOptions | None = None, max_message: int = 1 << 26
+) -> AsyncIterator[tuple[Transport, Recorder]]:
+    recorder = Recorder()
+    transport = transport_to(target, http=options, max_message=max_message)
+    await transport.open(recorder)
+    try:
+        async with asyncio.timeout(15):
+            yield transport, recorder
+    finally:
+        await transport.close()
+
+
+@asynccontextmanager
+async def scripted(
+    script: Script, options: HttpOptions | None = None, max_message: int = 1 << 26
+) -> AsyncIterator[tuple[Transport, Recorder]]:
+    async with served(script) as url, opened(url, options, max_message) as pair:
+        yield pair

@@ -1,0 +1,42 @@
+"""What the errors of a client say."""
+
+import pytest
+
+from genmcp.client import errors
+from genmcp.client.errors import (
+    ClientError,
+    HttpStatus,
+    OutcomeUnknown,
+    ProcessEnded,
+    ServerSaid,
+    Timeout,
+)
+from genmcp.errors import GenmcpError
+
+
+def test_client_errors_are_one_tree() -> None:
+    """Whoever catches ClientError catches every one of them, and the docstring draws them all."""
+    kinds = [getattr(errors, name) for name in errors.__all__]
+
+    assert all(issubclass(kind, ClientError) for kind in kinds)
+    assert issubclass(ClientError, GenmcpError)
+    assert [] == [kind.__name__ for kind in kinds if f" {kind.__name__} " not in errors.__doc__]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Timeout("tools/call", "here", 1.5), "tools/call took longer than 1.5 s at here"),
+        (ServerSaid(-32602, "Unknown tool: x", {"tool": "x"}), "Unknown tool: x (-32602)"),
+        (ProcessEnded("server", None), "server has ended, nobody knows how"),
+        (ProcessEnded("server", 0), "server has ended, with exit status 0"),
+        (ProcessEnded("server", -15, "bye"), "by SIGTERM; the last it said: bye"),
+        (ProcessEnded("server", -99), "server has ended, by signal 99"),
+        (OutcomeUnknown("a call", "here", "it broke"), "not have been carried out: it broke"),
+        (HttpStatus("here", 500, b" a\n b" + b"\xff" * 900), "here answered HTTP 500: a b\ufffd"),
+    ],
+)
+def test_client_error_says_what_and_where(error: ClientError, text: str) -> None:
+    """The text is enough to act on, and short."""
+    assert text in str(error)
+    assert len(str(error)) < 300

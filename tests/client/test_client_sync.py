@@ -1,0 +1,126 @@
+"""The client for programs without asyncio."""
+
+import threading
+from typing import Any, Literal
+
+import pytest
+
+from genmcp import Call, Channel, Resource, Suite, Tool, prompt, tool
+from genmcp.client.errors import Closed, ServerSaid
+from genmcp.client.sync import SyncClient
+from genmcp.protocol.completion import PromptReference
+
+
+@tool
+async def add(a: float, b: float) -> float:
+    """Adds."""
+    return a + b
+
+
+@prompt
+async def greet(name: Literal["Ann"]) -> str:
+    """Greets."""
+    return f"Hello {name}"
+
+
+class Bake(Tool):
+    """Bakes, as a task."""
+
+    name = "bake"
+    task = "always"
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        return "bread"
+
+
+def suite() -> Suite:
+    return Suite(
+        name="test",
+        version="1",
+        tools=[add, Bake],
+        prompts=[greet],
+        resources=[Resource("note://today", "Rain.", name="today"), Resource("p://*", "p")],
+    )
+
+
+def test_sync_client_does_what_the_client_does() -> None:
+    """Every method waits, and gives what the other one gives."""
+    with SyncClient(suite()) as client:
+        assert client.revision == "2026-07-28"
+        assert client.server_info is not None
+        assert client.server_info.name == "test"
+        assert client.instructions is None
+        assert client.capabilities.tools is not None
+        assert [each.name for each in client.tools()] == ["add", "bake"]
+        assert [each.uri for each in client.resources()] == ["note://today"]
+        assert len(client.templates()) == 1
+        assert [each.name for each in client.prompts()] == ["greet"]
+        assert client.call("add", {"a": 1, "b": 2}).data == "3.0"
+        assert client.read("note://today").contents[0].text == "Rain."
+        assert len(client.prompt("greet", {"name": "Ann"}).messages) == 1
+        assert client.complete(PromptReference("greet"), "name").values == ["Ann"]
+        client.log_level("error")
+        client.ping()
+        assert "2026-07-28" in client.discover().supported_versions
+        assert [each.name for each in client.request("prompts/list").prompts] == ["greet"]
+        client.notify("notifications/roots/list_changed")
+        with pytest.raises(ServerSaid):
+            client.call("nothing")
+
+
+def test_sync_client_shows_tasks() -> None:
+    """A task can be begun, looked at, waited for, and found again."""
+    with SyncClient(suite()) as client:
+        task = client.call_task("bake")
+        assert task.wait(timeout=10).data == "bread"
+        assert task.id is not None
+        again = client.task(task.id)
+        assert again.status().status == "completed"
+        assert again.wait().data == "bread"
+        again.update({})
+        again.cancel()
+
+
+def test_sync_client_listens() -> None:
+    """Changes are iterated over, and the iteration ends with the stream."""
+    server = suite()
+    with SyncClient(server) as client:
+        with client.subscribe("note://today") as changes:
+            assert changes.honored.resource_subscriptions == ["note://today"]
+            server.resource_updated("note://today")
+            assert next(iter(changes)).params.uri == "note://today"
+        assert list(changes) == []
+        with client.listen(tools=True) as lists:
+            assert lists.honored.tools_list_changed
+
+
+def test_sync_client_is_used_from_several_threads() -> None:
+    """Calls of different threads run side by side."""
+    found: list[Any] = []
+    with SyncClient(suite()) as client:
+        threads = [
+            threading.Thread(target=lambda n=n: found.append(client.call("add", {"a": n, "b": 0})))
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+    assert sorted(result.data for result in found) == [f"{n}.0" for n in range(8)]
+
+
+def test_sync_client_leaves_nothing_behind() -> None:
+    """Its thread ends when it is closed, or does not open; it can be opened again."""
+    client = SyncClient(suite())
+    client.open()
+    client.open()
+    client.close()
+    client.close()
+    with pytest.raises(Closed):
+        client.tools()
+    with client:
+        assert len(client.tools()) == 2
+    broken = SyncClient("http://127.0.0.1:9/mcp")
+    with pytest.raises(Exception, match="cannot reach"):
+        broken.open()
+    assert not [each for each in threading.enumerate() if each.name == "genmcp-client"]

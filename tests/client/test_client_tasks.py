@@ -1,0 +1,271 @@
+"""Calls that become tasks, hidden and shown."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    Done,
+    McpError,
+    Mux,
+    Outcome,
+    Suite,
+    Tool,
+    elicit,
+    tool,
+)
+from genmcp.client.client import Client
+from genmcp.client.errors import ServerSaid, TaskCancelled, Timeout
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
+from genmcp.protocol.capabilities import ClientCapabilities, ElicitationCapability
+
+
+class Bake(Tool):
+    """Bakes, as a task, until the oven is opened."""
+
+    name = "bake"
+    task = "always"
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.oven = asyncio.Event()
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        self.begun.set()
+        await channel.progress(1, 2, "in the oven")
+        try:
+            await self.oven.wait()
+        finally:
+            self.ended.set()
+        if request.arguments.get("burn"):
+            raise McpError("burnt", {"smoke": True}, code=-32050)
+        return "bread"
+
+
+class Season(Tool):
+    """Asks, as a task."""
+
+    name = "season"
+    task = "always"
+
+    async def call(self, request: Call, channel: Channel) -> Continue:
+        return Continue("salt", elicit("Salt?"))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        match tag, outcome:
+            case "salt", Done(Accepted()):
+                return Continue("pepper", elicit("Pepper?"))
+            case "pepper", Done(Accepted()):
+                return "salted and peppered"
+        return "bland"
+
+
+class Agreeing(ClientHandler[None]):
+    """Agrees, and counts how often it was asked."""
+
+    asked = 0
+
+    async def handle_elicitation_create(self, *_: Any) -> Any:
+        self.asked += 1
+        return Accepted({})
+
+
+@asynccontextmanager
+async def kitchen(
+    *tools: Any, handler: ClientHandler[Any] | None = None, **options: Any
+) -> AsyncIterator[Client]:
+    suite = Suite(name="kitchen", version="1", tools=tools)
+    async with asyncio.timeout(20):
+        async with Client(suite, handler=handler, options=ClientOptions(**options)) as client:
+            yield client
+
+
+async def test_call_waits_for_its_task() -> None:
+    """A call hides that its result came as a task's, and tells of the task's progress."""
+    bake = Bake()
+    said: list[Any] = []
+    seen = asyncio.Event()
+
+    def report(*progress: Any) -> None:
+        said.append(progress)
+        seen.set()
+
+    async with kitchen(bake) as client:
+        call = asyncio.create_task(client.call("bake", progress=report))
+        await seen.wait()
+        bake.oven.set()
+        assert (await call).data == "bread"
+    assert said[0] == (1, 2, "in the oven")
+
+
+async def test_call_answers_what_its_task_asks() -> None:
+    """Each question of a task is put to the handler, once."""
+    handler = Agreeing()
+    async with kitchen(Season, handler=handler) as client:
+        assert (await client.call("season")).data == "salted and peppered"
+    assert handler.asked == 2
+
+
+async def test_task_is_shown_by_its_handle() -> None:
+    """The handle tells how the task stands, and waits for its result."""
+    bake = Bake()
+    async with kitchen(bake) as client:
+        task = await client.call_task("bake")
+        await bake.begun.wait()
+        assert isinstance(task.id, str)
+        assert (await task.status()).status == "working"
+        assert not task.is_over
+        bake.oven.set()
+        assert (await task.wait()).data == "bread"
+        assert task.is_over
+        assert (await task.wait()).data == "bread"
+        assert (await task.status()).status == "completed"
+
+
+async def test_task_is_found_again_by_its_id() -> None:
+    """The id is enough for another client to go on, after a restart for one."""
+    bake = Bake()
+    mux = Mux(Suite(name="kitchen", version="1", tools=[bake]))
+    async with asyncio.timeout(20):
+        async with Client(mux) as client:
+            id = (await client.call_task("bake")).id
+        assert id is not None
+        bake.oven.set()
+        async with Client(mux) as client:
+            assert (await client.task(id, tool="bake").wait()).data == "bread"
+    await mux.aclose()
+
+
+async def test_task_of_a_call_that_is_answered_at_once_is_over() -> None:
+    """A handle of what is no task has no id, and its result."""
+
+    @tool
+    async def toast() -> str:
+        """Toasts."""
+        return "toast"
+
+    async with kitchen(toast) as client:
+        handle = await client.call_task("toast")
+        assert (handle.id, handle.is_over) == (None, True)
+        assert (await handle.wait()).data == "toast"
+        with pytest.raises(LookupError):
+            await handle.status()
+
+
+async def test_task_is_cancelled_by_its_handle() -> None:
+    """Cancelling ends the work, and who waits is told."""
+    bake = Bake()
+    async with kitchen(bake) as client:
+        task = await client.call_task("bake")
+        await bake.begun.wait()
+        waiting = asyncio.create_task(task.wait())
+        await task.cancel()
+        with pytest.raises(TaskCancelled, match=str(task.id)):
+            await waiting
+        await bake.ended.wait()
+        assert (await task.status()).status == "cancelled"
+
+
+async def test_task_of_a_call_that_is_given_up_is_cancelled() -> None:
+    """Cancelling the awaiting asyncio.Task, or a timeout, cancels the task at the server."""
+    bake = Bake()
+    async with kitchen(bake) as client:
+        call = asyncio.create_task(client.call("bake"))
+        await bake.begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await bake.ended.wait()
+        bake.ended.clear()
+        with pytest.raises(Timeout, match=r"the task .* took longer than 0\.1 s"):
+            await client.call("bake", timeout=0.1)
+        await bake.ended.wait()
+
+
+async def test_task_goes_on_when_waiting_for_it_is_given_up() -> None:
+    """`wait` of a handle only waits."""
+    bake = Bake()
+    async with kitchen(bake) as client:
+        task = await client.call_task("bake")
+        with pytest.raises(Timeout):
+            await task.wait(timeout=0.05)
+        assert (await task.status()).status == "working"
+        bake.oven.set()
+        assert (await task.wait()).data == "bread"
+
+
+async def test_task_that_fails_raises_its_error() -> None:
+    """The JSON-RPC error of a failed task is a ServerSaid."""
+    bake = Bake()
+    bake.oven.set()
+    async with kitchen(bake) as client:
+        with pytest.raises(ServerSaid) as found:
+            await client.call("bake", {"burn": True})
+        assert (found.value.code, found.value.message) == (-32050, "burnt")
+        assert found.value.data == {"smoke": True}
+
+
+async def test_task_that_nobody_knows_is_what_the_server_says() -> None:
+    """An id of no task is the server's error."""
+    async with kitchen(Bake()) as client:
+        with pytest.raises(ServerSaid, match="Unknown task"):
+            await client.task("nothing").wait()
+
+
+async def test_task_is_answered_by_hand() -> None:
+    """What a task asks is in its status, and `update` answers it; no hook is needed for that."""
+
+    class Able(ClientHandler[None]):
+        capabilities = ClientCapabilities(elicitation=ElicitationCapability())
+
+    asked: dict[str, bytes] = {}
+    async with kitchen(Season, handler=Able()) as client:
+        task = await client.call_task("season")
+        while (status := await task.status()).status != "completed":
+            for key, question in (status.input_requests or {}).items():
+                asked[key] = bytes(question)
+                await task.update({key: {"action": "accept", "content": {}}})
+        assert (await task.wait()).data == "salted and peppered"
+    salt, pepper = asked.values()
+    assert b"Salt?" in salt
+    assert b"Pepper?" in pepper
+
+
+async def test_task_is_polled_where_the_server_tells_nothing() -> None:
+    """A server without task notifications is asked as often as it says."""
+
+    bake = Bake()
+    async with kitchen(bake) as client:
+        task = await client.call_task("bake")
+        task._listen = lambda _: client.listen(tools=True)
+        bake.oven.set()
+        assert (await task.wait()).data == "bread"
+
+
+async def test_client_without_tasks_is_answered_without() -> None:
+    """With `tasks=False` the extension is not declared, and calls are held."""
+    bake = Bake()
+    bake.oven.set()
+    async with kitchen(bake, tasks=False) as client:
+        assert (await client.call_task("bake")).id is None
+
+
+async def test_task_whose_handler_refuses_fails() -> None:
+    """A question that is refused fails the call, and the task is cancelled."""
+
+    class Refusing(ClientHandler[None]):
+        async def handle_elicitation_create(self, *_: Any) -> Any:
+            raise McpError("ask somebody else")
+
+    async with kitchen(Season, handler=Refusing()) as client:
+        with pytest.raises(McpError, match="ask somebody else"):
+            await client.call("season")

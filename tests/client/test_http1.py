@@ -1,0 +1,279 @@
+"""HTTP/1.1 as a client of one origin speaks it, and peers that speak it badly."""
+
+import asyncio
+import json
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from genmcp.client.errors import (
+    ClientError,
+    Closed,
+    ConnectionRefused,
+    OutcomeUnknown,
+    ProtocolFault,
+    TooLong,
+    Unreachable,
+)
+from genmcp.client.http1 import Http1
+from genmcp.client.http_options import HttpOptions
+from tests.client.scripted import ANSWER, Asked, opened, scripted
+from tests.client.sinks import request
+
+JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+BODY = json.dumps(ANSWER).encode()
+LENGTH = b"content-length: %d\r\n\r\n" % len(BODY)
+CHUNKED = JSON + b"transfer-encoding: chunked\r\n\r\n"
+
+
+@asynccontextmanager
+async def saying(*pieces: bytes) -> AsyncIterator[str]:
+    """Serve these bytes to whoever asks, then hang up."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.writelines(pieces)
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+
+
+async def test_http_nobody_there_is_refused(free_port: int) -> None:
+    """The error says where nobody listens, and that nothing was sent."""
+    async with opened(f"http://127.0.0.1:{free_port}/mcp") as (transport, recorder):
+        await transport.send(request(1))
+
+    assert isinstance(recorder.failure, ConnectionRefused)
+    assert f"cannot reach http://127.0.0.1:{free_port}/mcp: connection refused" in str(
+        recorder.failure
+    )
+    assert not recorder.failure.sent
+
+
+@pytest.mark.parametrize(
+    ("pieces", "kind", "text"),
+    [
+        ([], OutcomeUnknown, "before it answered"),
+        ([b"HTTP/1.1 200 OK\r\nConte"], OutcomeUnknown, "within a response"),
+        ([b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"],
+         OutcomeUnknown, "within a response"),
+        ([CHUNKED + b"zz\r\n"], ProtocolFault, "without a size"),
+        ([CHUNKED + b"2\r\n{}xx\r\n"], ProtocolFault, "where it said"),
+        ([b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n"], ProtocolFault, "Content-Length"),
+        ([b"HTTP/1.1 200 OK\r\nno header\r\n\r\n"], ProtocolFault, "a header that is none"),
+        ([b"HTTP/1.1 101 Switching Protocols\r\n\r\n"], ProtocolFault, "nobody asked for"),
+        ([b"SSH-2.0-OpenSSH_9.2\r\n\r\n"], ProtocolFault, "SSH-2.0"),
+        ([b"HTTP/1.1 200 OK\r\nx: " + b"x" * 200_000], ProtocolFault, "a head of more than"),
+    ],
+)  # fmt: skip
+async def test_http_peer_that_breaks_http_is_a_clear_error(
+    pieces: list[bytes], kind: type[ClientError], text: str
+) -> None:
+    """Whatever a peer sends instead of a response, the request fails and says why."""
+    async with saying(*pieces) as url, opened(url) as (transport, recorder):
+        await transport.send(request(1))
+
+    assert isinstance(recorder.failure, kind)
+    assert text in str(recorder.failure)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n"
+        + JSON
+        + b"content-length: %d\r\n\r\n%b" % (len(BODY), BODY),
+        b"HTTP/1.0 200\r\ncontent-type: application/json\r\nx: 1\r\nX: 2\r\n\r\n" + BODY,
+        CHUNKED + b"%x;ext=1\r\n%b\r\n0\r\ntrailer: 1\r\n\r\n" % (len(BODY), BODY),
+    ],
+    ids=["length", "to the end", "chunks"],
+)
+async def test_http_every_framing_is_read(whole: bytes) -> None:
+    """A body may have a length, come in chunks, or end with the connection."""
+    async with saying(whole) as url, opened(url) as (transport, recorder):
+        await transport.send(request(1))
+
+    assert [ANSWER] == recorder.said
+
+
+async def test_http_kept_connection_that_the_server_closed_is_not_used() -> None:
+    """A server may close an idle connection: the next request takes a new one."""
+    connections = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps(ANSWER).encode()
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % len(body) + body)
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, opened(url) as (transport, recorder):
+        for _ in range(3):
+            await transport.send(request(1))
+
+    assert 3 == connections == len(recorder.messages)
+
+
+async def test_http_connections_are_bounded() -> None:
+    """A request past the most connections waits for one of them."""
+    running = most = 0
+
+    async def script(asked: Asked) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        await asked.reply(200, {**ANSWER, "id": json.loads(asked.body)["id"]})
+
+    async with scripted(script, HttpOptions(connections=2)) as (transport, recorder):
+        await asyncio.gather(*(transport.send(request(id)) for id in range(8)))
+
+    assert 2 == most
+    assert 8 == len(recorder.messages)
+
+
+def certificate() -> tuple[bytes, bytes]:
+    """Return a certificate for 127.0.0.1 that nobody trusts, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    address = x509.IPAddress(ip_address("127.0.0.1"))
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, SHA256())
+    )
+    plain = serialization.NoEncryption()
+    return (
+        signed.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain),
+    )
+
+
+async def test_http_certificates_are_checked(tmp_path: Path) -> None:
+    """Over TLS a server is believed if its certificate is trusted, and else not spoken to."""
+    trusted, key = certificate()
+    files = tmp_path / "cert.pem", tmp_path / "key.pem"
+    files[0].write_bytes(trusted)
+    files[1].write_bytes(key)
+    listening = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    listening.load_cert_chain(*files)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(JSON + LENGTH + BODY)
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0, ssl=listening)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    tls = ssl.create_default_context(cadata=trusted.decode())
+    async with server:
+        async with opened(url, HttpOptions(tls=tls)) as (transport, recorder):
+            await transport.send(request(1))
+        async with opened(url) as (transport, doubting):
+            await transport.send(request(1))
+
+    assert [ANSWER] == recorder.said
+    assert isinstance(doubting.failure, Unreachable)
+    assert "certificate" in str(doubting.failure)
+
+
+@pytest.mark.parametrize("by_httpx", [False, True])
+async def test_http_connection_that_takes_too_long_is_given_up(by_httpx: bool) -> None:
+    """A server that accepts and says nothing of TLS is unreachable after `connect_timeout`."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    async with httpx.AsyncClient() as client:
+        options = HttpOptions(connect_timeout=0.1, client=client if by_httpx else None)
+        async with server, opened(url, options) as (transport, recorder):
+            await transport.send(request(1))
+
+    assert isinstance(recorder.failure, Unreachable)
+    assert by_httpx or "no connection within 0.1 s" in str(recorder.failure)
+
+
+@pytest.mark.parametrize("before", [b"", JSON + b"content-length: 9\r\n\r\n{"])
+async def test_http_by_httpx_a_broken_connection_is_lost(before: bytes) -> None:
+    """Through httpx as well the outcome of a request is unknown when its connection breaks."""
+    async with (
+        saying(before) as url,
+        httpx.AsyncClient() as client,
+        opened(url, HttpOptions(client=client)) as (transport, recorder),
+    ):
+        await transport.send(request(1))
+
+    assert isinstance(recorder.failure, OutcomeUnknown)
+
+
+@pytest.mark.parametrize("before", [b"", JSON + b"content-length: 9\r\n\r\n{"])
+async def test_http_connection_that_is_reset_is_lost(before: bytes) -> None:
+    """A reset before or within a response leaves the outcome of the request unknown."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(before)
+        linger = struct.pack("ii", 1, 0)  # closing resets
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    async with server, opened(url) as (transport, recorder):
+        await transport.send(request(1))
+
+    assert isinstance(recorder.failure, OutcomeUnknown)
+
+
+async def test_http_closed_pool_connects_to_nobody() -> None:
+    """After `close` there is no connection, and there will be none."""
+    pool = Http1(urlsplit("http://127.0.0.1:9/"), "here", connect_timeout=1, most=1)
+    await pool.close()
+
+    with pytest.raises(Closed):
+        await pool.request("GET", "/", [])
+
+
+async def test_http_body_of_no_length_is_bounded() -> None:
+    """A body without end is read as far as a message may go."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(JSON + b"\r\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"x" * 1000)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    async with server, opened(url, max_message=5000) as (transport, recorder):
+        await transport.send(request(1))
+
+    assert isinstance(recorder.failure, TooLong)

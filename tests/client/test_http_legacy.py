@@ -1,0 +1,223 @@
+"""What Streamable HTTP has besides before 2026-07-28: sessions, and streams that are resumed."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from genmcp.client.errors import (
+    OutcomeUnknown,
+    SessionEnded,
+    Unreachable,
+)
+from genmcp.client.http_options import HttpOptions
+from tests.client.scripted import ANSWER, NOTE, Asked, event, scripted
+from tests.client.sinks import LEGACY, notification, request
+
+
+async def test_http_broken_stream_of_a_legacy_revision_is_resumed() -> None:
+    """It is taken up behind the last event, not before `retry` is over, as often as it moves on."""
+    resumed: list[tuple[str, float]] = []
+    loop = asyncio.get_running_loop()
+
+    async def script(asked: Asked) -> None:
+        if asked.method == "POST":
+            await asked.stream(event(None, id="a", retry=50))
+            return
+        resumed.append((asked.headers["last-event-id"], loop.time()))
+        if len(resumed) < 3:
+            await asked.stream(event(NOTE, id=f"b{len(resumed)}"))
+        else:
+            await asked.stream(event(ANSWER, id="c"))
+
+    options = HttpOptions(resumptions=1)
+    async with scripted(script, options) as (transport, recorder):
+        await transport.send(request(1, revision=LEGACY))
+
+    assert ["a", "b1", "b2"] == [place for place, _ in resumed]
+    assert [NOTE, NOTE, ANSWER] == recorder.said
+    assert [1, 1, 1] == recorder.abouts
+    assert all(later[1] - sooner[1] >= 0.05 for sooner, later in pairwise(resumed))
+
+
+@pytest.mark.parametrize(
+    ("status", "attempts"), [(200, 2), (503, 2), (404, 1), (405, 1), (0, 2)], ids=str
+)
+async def test_http_resumption_in_vain_is_given_up(status: int, attempts: int) -> None:
+    """A stream that brings nothing is tried again a few times, one that is refused is not."""
+    gets = 0
+
+    async def script(asked: Asked) -> None:
+        nonlocal gets
+        if asked.method == "POST":
+            await asked.stream(event(None, id="a", retry=1))
+            return
+        gets += 1
+        if status == 200:
+            await asked.stream()
+        elif status:
+            await asked.reply(status)
+        else:
+            await asked.head(200, content_type="text/event-stream", content_length="9")
+            raise ConnectionError
+
+    options = HttpOptions(resumptions=2)
+    async with scripted(script, options) as (transport, recorder):
+        await transport.send(request(1, revision=LEGACY))
+
+    assert isinstance(recorder.failure, OutcomeUnknown)
+    assert recorder.failure.sent
+    assert attempts == gets
+
+
+async def test_http_session_is_kept_and_ended() -> None:
+    """The id of the session goes with every request from its beginning to the DELETE at the end."""
+    seen: list[tuple[str, str | None, str | None]] = []
+    listening = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def script(asked: Asked) -> None:
+        session = asked.headers.get("mcp-session-id")
+        seen.append((asked.method, asked.rpc, session))
+        if asked.rpc == "initialize":
+            await asked.reply(200, ANSWER, mcp_session_id="s1")
+        elif asked.method == "GET":
+            await asked.stream(event(NOTE), more=True)
+            loop.call_soon_threadsafe(listening.set)
+            await asked.receive()
+        elif asked.method == "POST":
+            await asked.reply(202)
+        else:
+            await asked.reply(405)
+
+    async with scripted(script) as (transport, recorder):
+        await transport.send(request(1, "initialize", revision=None))
+        await transport.send(notification("notifications/initialized"))
+        await recorder.until(messages=2)
+
+    assert [
+        ("POST", "initialize", None),
+        ("POST", "notifications/initialized", "s1"),
+        ("GET", None, "s1"),
+        ("DELETE", None, "s1"),
+    ] == seen
+    assert [ANSWER, NOTE] == recorder.said
+    assert [1, None] == recorder.abouts
+
+
+async def test_http_session_that_ended_is_told_as_such() -> None:
+    """404 in a session says that it is over; a new one is begun without its id."""
+    sessions: list[str | None] = []
+
+    async def script(asked: Asked) -> None:
+        sessions.append(asked.headers.get("mcp-session-id"))
+        if asked.rpc == "initialize":
+            await asked.reply(200, ANSWER, mcp_session_id=f"s{len(sessions)}")
+        else:
+            await asked.reply(404)
+
+    options = HttpOptions(listen=False)
+    async with scripted(script, options) as (transport, recorder):
+        await transport.send(request(1, "initialize", revision=None))
+        await transport.send(request(2, revision=LEGACY))
+        await transport.send(request(1, "initialize", revision=None))
+
+    assert isinstance(recorder.failure, SessionEnded)
+    assert not recorder.failure.sent
+    assert [None, "s1", None, "s3"] == sessions
+
+
+async def test_http_late_404_of_an_older_session_ends_no_newer_one() -> None:
+    """A request of a session that another one has taken the place of was just not carried out."""
+    asked_old, begun_new = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    count = 0
+
+    async def script(asked: Asked) -> None:
+        nonlocal count
+        if asked.rpc == "initialize":
+            count += 1
+            await asked.reply(200, ANSWER, mcp_session_id=f"s{count}")
+            return
+        if asked.method == "POST":
+            loop.call_soon_threadsafe(asked_old.set)
+            wait = asyncio.run_coroutine_threadsafe(begun_new.wait(), loop)
+            await asyncio.wrap_future(wait)
+        await asked.reply(404)
+
+    async with scripted(script) as (transport, recorder):
+        await transport.send(request(1, "initialize", revision=None))
+        old = asyncio.ensure_future(transport.send(request(2, revision=LEGACY)))
+        await asked_old.wait()
+        await transport.send(request(1, "initialize", revision=None))
+        begun_new.set()
+        await old
+
+    assert type(recorder.failure) is Unreachable
+    assert not recorder.failure.sent
+
+
+async def test_http_session_id_with_wrong_characters_is_a_fault() -> None:
+    """A session id is visible ASCII, or could not be sent back."""
+
+    async def script(asked: Asked) -> None:
+        await asked.reply(200, ANSWER, mcp_session_id="a b")
+
+    async with scripted(script) as (transport, recorder):
+        await transport.send(request(1, "initialize", revision=None))
+
+    assert "session id" in str(recorder.failure)
+
+
+@pytest.mark.parametrize("status", [405, 503])
+async def test_http_server_without_a_stream_of_its_own_is_left_alone(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """405 is how a server says that it has none; a server that fails is asked again, and logged."""
+    gets = 0
+    over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    options = HttpOptions(resumptions=0 if status == 405 else 1)
+
+    async def script(asked: Asked) -> None:
+        nonlocal gets
+        if asked.method == "GET":
+            gets += 1
+            await asked.reply(status)
+            if gets > options.resumptions:
+                loop.call_soon_threadsafe(over.set)
+        else:
+            await asked.reply(202)
+
+    async with scripted(script, options) as (transport, recorder):
+        await transport.send(notification("notifications/initialized"))
+        async with asyncio.timeout(10):
+            await over.wait()
+            tasks = [
+                task
+                for task in asyncio.all_tasks()
+                if "_listen" in getattr(task.get_coro(), "__qualname__", "")
+            ]
+            await asyncio.gather(*tasks)
+
+    assert options.resumptions + 1 == gets
+    assert [] == recorder.failures
+    assert (status == 503) is ("says nothing unasked any more" in caplog.text)
+
+
+async def test_http_stream_of_a_server_is_taken_up_where_it_ended() -> None:
+    """What a server says unasked comes over as many connections as it likes."""
+    places: list[str | None] = []
+
+    async def script(asked: Asked) -> None:
+        if asked.method == "GET":
+            places.append(asked.headers.get("last-event-id"))
+            await asked.stream(event(NOTE, id=f"e{len(places)}", retry=1))
+        else:
+            await asked.reply(202)
+
+    async with scripted(script) as (transport, recorder):
+        await transport.send(notification("notifications/initialized"))
+        await recorder.until(messages=3)
+
+    assert [None, "e1", "e2"] == places[:3]

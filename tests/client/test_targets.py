@@ -1,0 +1,133 @@
+"""What a client may be a client of."""
+
+import ssl
+from typing import Any
+
+import httpx
+import pytest
+
+from genmcp.client.http import HttpTransport
+from genmcp.client.http1 import Http1
+from genmcp.client.http_options import HttpOptions
+from genmcp.client.httpx_requester import HttpxRequester
+from genmcp.client.memory import MemoryTransport
+from genmcp.client.stdio import StdioTransport
+from genmcp.client.stdio_options import Command
+from genmcp.client.targets import transport_to
+from genmcp.errors import ConfigurationError
+from genmcp.mux.mux import Mux
+from genmcp.suite.suite import Suite
+from genmcp.transports.endpoint import Endpoint
+from tests.client.scripted import ANSWER, Asked, served
+from tests.client.sinks import Recorder, request
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "where"),
+    [
+        ("http://127.0.0.1:1/mcp#part", HttpTransport, "http://127.0.0.1:1/mcp"),
+        ("https://[::1]/mcp?a=b", HttpTransport, "https://[::1]/mcp?a=b"),
+        (Command("npx", ["-y", "server"]), StdioTransport, "npx -y server"),
+        (Suite(name="s", version="1"), MemoryTransport, "s"),
+        (Mux(Suite(name="s", version="1")), MemoryTransport, "s"),
+        (Endpoint(Suite(name="s", version="1")), MemoryTransport, "s"),
+    ],
+)
+def test_target_gives_the_way_there(target: Any, kind: type, where: str) -> None:
+    """A URL, a command and a server in this process each have their transport."""
+    transport = transport_to(target)
+
+    assert type(transport) is kind
+    assert where in transport.where
+    assert transport is transport_to(transport)
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("python server.py", "Command"),
+        ("ftp://127.0.0.1/mcp", "not a URL"),
+        ("http:///mcp", "not a URL"),
+        ("http://127.0.0.1:99999/", "not a URL"),
+        ("http://me:secret@127.0.0.1/", "authorization"),
+        (42, "not 42"),
+    ],
+)
+def test_target_that_is_none_is_refused(target: Any, why: str) -> None:
+    """The error says what would be one, and repeats no password."""
+    with pytest.raises(ConfigurationError, match=why) as error:
+        transport_to(target)
+
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "kind"),
+    [
+        ({}, {}, Http1),
+        ({}, {"client": httpx.AsyncClient()}, HttpxRequester),
+        ({"https_proxy": "http://proxy.example:3128"}, {}, HttpxRequester),
+        ({"all_proxy": "http://proxy.example:3128"}, {}, HttpxRequester),
+        ({"http_proxy": "http://proxy.example:3128"}, {}, Http1),
+        ({"https_proxy": "http://proxy.example:3128", "no_proxy": "example.com"}, {}, Http1),
+    ],
+)
+def test_target_uses_httpx_only_for_what_needs_it(
+    environment: dict[str, str],
+    options: dict[str, Any],
+    kind: type,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proxy, or a client that is given, needs httpx; anything else is done without."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    transport = transport_to("https://example.com/mcp", http=HttpOptions(**options))
+
+    assert isinstance(transport, HttpTransport)
+    assert type(transport.requester) is kind
+
+
+async def test_target_that_is_proxied_is_asked_through_the_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the environment says of proxies holds."""
+    seen: list[str] = []
+
+    async def proxy(asked: Asked) -> None:
+        seen.append(asked.headers["host"])
+        await asked.reply(200, ANSWER)
+
+    async with served(proxy) as url:
+        monkeypatch.setenv("http_proxy", url.removesuffix("/mcp"))
+        transport, recorder = transport_to("http://server.example/mcp"), Recorder()
+        await transport.open(recorder)
+        await transport.send(request(1))
+        await transport.close()
+
+    assert ["server.example"] == seen
+    assert [ANSWER] == recorder.said
+
+
+async def test_target_with_a_faulty_certificate_is_unreachable() -> None:
+    """TLS is tried with the certificates that are given; a server that speaks none is told of."""
+
+    async def script(asked: Asked) -> None:
+        await asked.reply(200, ANSWER)
+
+    async with served(script) as url:
+        options = HttpOptions(tls=ssl.create_default_context())
+        transport = transport_to(url.replace("http:", "https:"), http=options)
+        recorder = Recorder()
+        await transport.open(recorder)
+        await transport.send(request(1))
+        await transport.close()
+
+    assert "cannot reach https://127.0.0.1" in str(recorder.failure)

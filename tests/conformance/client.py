@@ -1,0 +1,153 @@
+"""The fixture client of the official suite: `python -m tests.conformance.client URL`.
+
+The suite says by `MCP_CONFORMANCE_SCENARIO` what to do, by `MCP_CONFORMANCE_PROTOCOL_VERSION`
+which revision to speak, and by `MCP_CONFORMANCE_CONTEXT`, as JSON, with what.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from genmcp.client.client import Client
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
+from genmcp.protocol.capabilities import (
+    ClientCapabilities,
+    ElicitationCapability,
+    SamplingCapability,
+)
+from genmcp.question.answers import Accepted
+
+Scenario = Callable[[Client], Awaitable[object]]
+
+
+class Fixture(ClientHandler[None]):
+    """Agrees to every form, and says that it does."""
+
+    capabilities = ClientCapabilities(
+        roots={}, sampling=SamplingCapability(), elicitation=ElicitationCapability(form={})
+    )
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Any:
+        """Confirm what is to be confirmed, and leave the rest to its defaults."""
+        confirmable = "confirmed" in schema.get("properties", {})
+        return Accepted({"confirmed": True} if confirmable else {})
+
+
+async def list_tools(client: Client) -> None:
+    """Look at the tools."""
+    await client.tools()
+
+
+async def add_numbers(client: Client) -> None:
+    """Call a tool with arguments."""
+    await client.tools()
+    await client.call("add_numbers", {"a": 5, "b": 3})
+
+
+async def accept_defaults(client: Client) -> None:
+    """Be asked, and leave everything as it is filled in."""
+    await client.tools()
+    await client.call("test_client_elicitation_defaults", {})
+
+
+async def reconnect(client: Client) -> None:
+    """Call a tool whose stream breaks."""
+    await client.tools()
+    await client.call("test_reconnection", {})
+
+
+async def use_everything(client: Client) -> None:
+    """Send a request of every kind."""
+    for tool in await client.tools():
+        await client.call(tool.name, {})
+    for resource in await client.resources():
+        await client.read(resource.uri)
+    for prompt in await client.prompts():
+        await client.prompt(prompt.name, {})
+
+
+async def call_as_told(client: Client) -> None:
+    """Make the calls of the context, and no others."""
+    await client.tools()
+    for call in context()["toolCalls"]:
+        await client.call(call["name"], call["arguments"])
+
+
+async def call_what_is_left(client: Client) -> None:
+    """Call every tool that the client still shows."""
+    for tool in await client.tools():
+        await client.call(tool.name, example_of(tool.input_schema))
+
+
+async def echo_schema(client: Client) -> None:
+    """Send a schema back as it came."""
+    (schema,) = (
+        tool.input_schema
+        for tool in await client.tools()
+        if tool.name == "json_schema_2020_12_tool"
+    )
+    await client.call("json_schema_echo", {"schema": schema})
+
+
+async def answer_questions(client: Client) -> None:
+    """Call tools that ask, with a state and without, and some that do not, side by side."""
+    await client.tools()
+    async with asyncio.TaskGroup() as calls:
+        for name in ("test_mrtr_echo_state", "test_mrtr_unrelated", "test_mrtr_no_state"):
+            calls.create_task(client.call(name, {}))
+    await client.call("test_mrtr_no_result_type", {})
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "initialize": list_tools,
+    "tools_call": add_numbers,
+    "elicitation-sep1034-client-defaults": accept_defaults,
+    "sse-retry": reconnect,
+    "request-metadata": list_tools,
+    "http-standard-headers": use_everything,
+    "http-custom-headers": call_as_told,
+    "http-invalid-tool-headers": call_what_is_left,
+    "json-schema-ref-no-deref": list_tools,
+    "json-schema-2020-12-preservation": echo_schema,
+    "sep-2322-client-request-state": answer_questions,
+}
+
+
+def context() -> dict[str, Any]:
+    """Return what the suite says besides."""
+    given: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    return given
+
+
+def example_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that fit the *schema* of a fixture."""
+    examples = {"string": "value", "integer": 1, "number": 1, "boolean": True}
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    return {name: examples.get(each.get("type"), "value") for name, each in properties.items()}
+
+
+async def run(url: str, scenario: Scenario, revision: str | None) -> None:
+    """Do what the scenario is about."""
+    options = ClientOptions(revision=revision, timeout=20)
+    async with Client(url, handler=Fixture(), options=options) as client:
+        await scenario(client)
+
+
+def main() -> None:
+    """Run the scenario the environment names."""
+    name = os.environ.get("MCP_CONFORMANCE_SCENARIO", "initialize")
+    scenario = SCENARIOS.get(name)
+    if scenario is None:
+        sys.exit(f"there is no scenario {name!r} here: {', '.join(SCENARIOS)}")
+    revision = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION")
+    asyncio.run(run(sys.argv[-1], scenario, revision))
+
+
+if __name__ == "__main__":
+    main()

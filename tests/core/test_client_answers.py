@@ -1,0 +1,335 @@
+"""What a server answers a client: results, questions, tasks, errors, and what is none of these."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp.core.client_dispatch import ClientDispatch, State
+from genmcp.core.client_events import (
+    Answered,
+    Dropped,
+    Failed,
+    InputRequired,
+    Notified,
+    Pinged,
+    Refused,
+    Send,
+    TaskCreated,
+)
+from genmcp.core.client_faults import PeerFault
+from genmcp.errors import (
+    GenmcpError,
+)
+from genmcp.protocol.content import TextContent
+from genmcp.protocol.elicitation import ElicitRequest, ElicitRequestParams
+from genmcp.protocol.tools import CallToolResult, ListToolsResult
+from tests.core.client_lines import (
+    ANSWER,
+    EVERYTHING,
+    called,
+    either_era,
+    error,
+    in_state,
+    legacy,
+    message,
+    modern,
+    result,
+)
+
+
+@either_era
+def test_client_answer_is_a_value_and_its_json(made: Callable[..., ClientDispatch]) -> None:
+    """It comes under the id of its request, and is over then."""
+    client = made()
+    id = called(client)
+
+    (answered,) = client.received(result(id, ANSWER), 0)
+
+    assert isinstance(answered, Answered)
+    assert CallToolResult([TextContent("3")]) == answered.result
+    assert ANSWER == msgspec.json.decode(answered.raw)
+    assert not client.waits_for(id)
+    assert 0 == client.pending
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"resultType": "complete"}, {"a": {"resultType": "task"}, "resultType": "complete"}],
+)
+def test_client_answer_without_a_type_is_complete(kind: dict[str, Any]) -> None:
+    """2026-07-28, basic, "ResultType"."""
+    client = modern()
+    (answered,) = client.received(result(called(client), kind | ANSWER), 0)
+
+    assert isinstance(answered, Answered)
+
+
+def test_client_answer_of_an_older_revision_has_no_type() -> None:
+    """Whatever it says of itself, it is complete."""
+    client = legacy(capabilities=EVERYTHING)
+    (answered,) = client.received(result(called(client), ANSWER | {"resultType": "task"}), 0)
+
+    assert isinstance(answered, Answered)
+
+
+@either_era
+def test_client_answer_that_may_be_kept_is_the_same_in_both_eras(
+    made: Callable[..., ClientDispatch],
+) -> None:
+    """2026-07-28, "Caching": what a server does not say may not be kept."""
+    client = made()
+    id, _ = client.request("tools/list", now=0)
+
+    (answered,) = client.received(result(id, {"tools": [], "nextCursor": "c"}), 0)
+
+    assert isinstance(answered, Answered)
+    expected = ListToolsResult(tools=[], next_cursor="c", ttl_ms=0, cache_scope="private")
+    assert expected == answered.result
+
+
+def test_client_answer_says_how_long_it_may_be_kept() -> None:
+    """And where half of that is missing, the other counts."""
+    client = modern()
+    for given, scope in (
+        ({"ttlMs": 5, "cacheScope": "public"}, "public"),
+        ({"ttlMs": 5}, "private"),
+    ):
+        id, _ = client.request("resources/read", {"uri": "a:b"}, now=0)
+        (answered,) = client.received(result(id, {"contents": [], "ttlMs": 5, **given}), 0)
+        assert isinstance(answered, Answered)
+        assert (5, scope) == (answered.result.ttl_ms, answered.result.cache_scope)
+
+
+def test_client_answer_to_what_nobody_knows_is_what_it_holds() -> None:
+    """A method of an extension has no value here; nor has one that is only told."""
+    client = modern()
+    for method in ("com.example/x", "notifications/cancelled"):
+        id, _ = client.request(method, now=0)
+        (answered,) = client.received(result(id, {"a": [1]}), 0)
+        assert isinstance(answered, Answered)
+        assert {"a": [1]} == answered.result
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"content": 5},
+        {"resultType": 5},
+        {"resultType": "partial", "content": []},
+        {"resultType": "task", "taskId": "t"},
+        {"resultType": "input_required"},
+        {"resultType": "input_required", "inputRequests": {"a": {"method": "x"}}},
+        [],
+    ],
+)
+def test_client_answer_that_is_none_fails_its_request(bad: Any) -> None:
+    """It is the peer's fault, says what is wrong, and the request may have run."""
+    client = modern(capabilities=EVERYTHING)
+    id = called(client)
+
+    (failed,) = client.received(result(id, bad), 0)
+
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, PeerFault)
+    assert "the result of tools/call" in str(failed.error)
+    assert (id, True) == (failed.id, failed.may_have_run)
+    assert not client.waits_for(id)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [("tools/list", "input_required"), ("com.example/x", "input_required"), ("tools/call", "task")],
+)
+def test_client_answer_must_be_of_a_type_it_can_have(method: str, kind: str) -> None:
+    """Only some requests may be answered with questions; tasks have to be declared."""
+    client = modern()
+    id, _ = client.request(method, now=0)
+
+    (failed,) = client.received(result(id, {"resultType": kind, "requestState": "s"}), 0)
+
+    assert isinstance(failed, Failed)
+    assert kind in str(failed.error)
+
+
+def test_client_answer_may_be_questions() -> None:
+    """2026-07-28, "Multi Round-Trip Requests": what is asked, and the state as it came."""
+    client = modern(capabilities=EVERYTHING)
+    form = {"message": "Go on?", "requestedSchema": {"type": "object", "properties": {}}}
+    asked = {"a": {"method": "elicitation/create", "params": form}}
+    request = ElicitRequest(ElicitRequestParams(form["message"], form["requestedSchema"]))  # type: ignore[arg-type]
+
+    for given, requests, state in (
+        ({"inputRequests": asked, "requestState": " s"}, {"a": request}, " s"),
+        ({"inputRequests": asked}, {"a": request}, None),
+        ({"requestState": ""}, {}, ""),
+    ):
+        id = called(client)
+        outcomes = client.received(result(id, {"resultType": "input_required", **given}), 0)
+        assert [InputRequired(id, requests, state)] == outcomes
+        assert not client.waits_for(id)
+
+
+def test_client_answer_may_be_a_task() -> None:
+    """SEP-2663: the handle in place of the result."""
+    client = modern(capabilities=EVERYTHING)
+    task = {
+        "taskId": "t",
+        "status": "working",
+        "createdAt": "2026-01-01T00:00:00Z",
+        "lastUpdatedAt": "2026-01-01T00:00:00Z",
+        "ttlMs": None,
+    }
+
+    (created,) = client.received(result(called(client), {"resultType": "task", **task}), 0)
+
+    assert isinstance(created, TaskCreated)
+    assert "t" == created.task.task_id
+
+
+@either_era
+def test_client_error_has_the_words_of_the_server(made: Callable[..., ClientDispatch]) -> None:
+    """Code, message and data, and the HTTP status; the machine stays READY."""
+    client = made()
+    id = called(client)
+
+    (refused,) = client.received(error(id, -32602, "bad", data={"a": 1}), 0, about=id, status=400)
+
+    assert isinstance(refused, Refused)
+    assert (id, -32602, "bad", {"a": 1}, 400) == (
+        refused.id,
+        refused.error.code,
+        refused.error.message,
+        refused.error.data,
+        refused.error.status,
+    )
+    assert client.ready
+    assert not client.waits_for(id)
+
+
+@pytest.mark.parametrize(
+    ("made", "method", "code"),
+    [
+        (legacy, "resources/read", -32602),
+        (modern, "resources/read", -32002),
+        (legacy, "tools/call", -32002),
+    ],
+)
+def test_client_error_of_a_missing_resource_is_that_of_2026(
+    made: Callable[..., ClientDispatch], method: str, code: int
+) -> None:
+    """-32002 meant it before, of resources and nothing else."""
+    client = made()
+    id, _ = client.request(method, {"uri": "a:b"}, now=0)
+
+    (refused,) = client.received(error(id, -32002), 0)
+
+    assert isinstance(refused, Refused)
+    assert code == refused.error.code
+
+
+def test_client_error_without_an_id_is_about_the_response_it_came_on() -> None:
+    """Over HTTP that is known; on one channel nobody knows."""
+    client = modern(per_message=True)
+    id = called(client)
+
+    assert isinstance(client.received(error(None, -32700), 0)[0], Dropped)
+    (refused,) = client.received(error(None, -32700), 0, about=id, status=400)
+
+    assert isinstance(refused, Refused)
+
+
+@either_era
+def test_client_answer_comes_once(made: Callable[..., ClientDispatch]) -> None:
+    """A second one, one after cancellation, and one that nobody waits for are dropped and told."""
+    client = made()
+    answered, cancelled = called(client), called(client)
+    client.received(result(answered, ANSWER), 0)
+    client.cancel(cancelled)
+
+    for id in (answered, cancelled, 1, 99, str(answered), "x"):
+        for body in (result(id, ANSWER), message(id=id, error={"code": 1, "message": "late"})):
+            (dropped,) = client.received(body, 0)
+            assert isinstance(dropped, Dropped)
+            assert id == dropped.id
+            assert f"no request {id!r} waits" in str(dropped.fault)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b"5",
+        b"null",
+        b"[" * 1000,
+        message(id=None, method="ping"),
+        message(id=99),
+        message(id=2, method=5),
+        b'{"id":2,"result":{},"method":"x"}',
+    ],
+)
+@pytest.mark.parametrize("state", list(State))
+def test_client_garbage_is_dropped_in_every_state(body: bytes, state: State) -> None:
+    """It is told of, and moves nothing."""
+    client = in_state(state)
+
+    (dropped,) = client.received(body, 0)
+
+    assert isinstance(dropped, Dropped)
+    assert isinstance(dropped.fault, GenmcpError)
+    assert state is client.state
+
+
+@pytest.mark.parametrize(
+    "members", [{}, {"result": {}, "error": {"code": 1, "message": "x"}}, {"error": 5}]
+)
+def test_client_answer_that_is_no_message_fails_its_request(members: dict[str, Any]) -> None:
+    """Whoever waits for it is told at once, instead of running out of time."""
+    client = modern()
+    id = called(client)
+
+    (failed,) = client.received(message(id=id, **members), 0)
+
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, PeerFault)
+    assert not client.waits_for(id)
+
+
+def test_client_answer_that_is_too_long_fails_its_request() -> None:
+    """Its head tells which, or the response it came on; the connection goes on."""
+    client = modern(per_message=True)
+    first, second, third = called(client), called(client), called(client)
+
+    def too_long(head: bytes, about: int | None = None) -> Any:
+        (outcome,) = client.too_long(10**9, head, now=0, about=about)
+        return outcome
+
+    failed = too_long(b'{"jsonrpc":"2.0","id":%d,"result":' % first)
+    assert (Failed, first) == (type(failed), failed.id)
+    assert "1000000000 bytes" in str(failed.error)
+    assert second == too_long(b'{"jsonrpc":"2.0","result":{"a', about=second).id
+    for head in (b'{"jsonrpc":"2.0","result":{', b'{"method":"x","params":{"id":4}', b'{"id":9}'):
+        assert isinstance(too_long(head), Dropped)
+    assert isinstance(too_long(b'{"method":"x"', about=third), Dropped)
+    assert client.waits_for(third)
+
+
+def test_client_takes_batches() -> None:
+    """2025-03-26, basic, "Batching"; a faulty member does not hurt the others."""
+    client = legacy("2025-03-26")
+    first, second = called(client), called(client)
+    batch = [
+        result(second, ANSWER),
+        message(id="s", method="ping"),
+        b"5",
+        error(first, -32603),
+        message(method="notifications/tools/list_changed"),
+    ]
+
+    outcomes = client.received(b"[" + b",".join(batch) + b"]", 0)
+
+    assert [Answered, Send, Pinged, Dropped, Refused, Notified] == [type(each) for each in outcomes]

@@ -1,0 +1,191 @@
+"""What a server asks a client: pings in every state, questions when it is ready."""
+
+from typing import Any
+
+import pytest
+
+from genmcp.core.client_dispatch import State
+from genmcp.core.client_events import (
+    Asked,
+    Dropped,
+    Ended,
+    HangUp,
+    Pinged,
+    Send,
+    Withdrawn,
+)
+from genmcp.core.client_faults import PeerOutOfTurn
+from genmcp.errors import (
+    InvalidParams,
+    McpError,
+)
+from genmcp.protocol.elicitation import ElicitRequestParams, ElicitResult
+from genmcp.protocol.roots import ListRootsResult, Root
+from tests.core.client_lines import (
+    EVERYTHING,
+    asks,
+    called,
+    cancelled,
+    in_state,
+    legacy,
+    modern,
+    said,
+    told,
+)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_client_ping_of_the_server_is_answered_where_there_is_a_line(state: State) -> None:
+    """2025-11-25, ping: promptly, with an empty result, and without anybody's help."""
+    outcomes = asks(in_state(state), "ping", 7)
+
+    if state in (State.CLOSED, State.FAILED):
+        (dropped,) = outcomes
+        assert isinstance(dropped.fault, PeerOutOfTurn)
+    else:
+        send, pinged = outcomes
+        assert {"jsonrpc": "2.0", "id": 7, "result": {}} == said([send])[0]
+        assert Pinged(7) == pinged
+        assert ("2025-11-25" if state is State.READY else None) == send.revision
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_client_question_of_the_server_is_in_turn_when_ready(state: State) -> None:
+    """Before that it is refused, where it can be; after the end there is nobody to be told."""
+    client = in_state(state)
+    outcomes = asks(client, "roots/list")
+
+    if state is State.READY:  # this client has not declared roots
+        assert -32601 == said(outcomes)[0]["error"]["code"]
+        return
+    assert isinstance(outcomes[-1], Dropped)
+    assert isinstance(outcomes[-1].fault, PeerOutOfTurn)
+    refused = said(outcomes)
+    if state in (State.PROBING, State.INITIALIZING):
+        assert ("q", -32600) == (refused[0]["id"], refused[0]["error"]["code"])
+    else:
+        assert [] == refused
+
+
+@pytest.mark.parametrize("method", ["ping", "roots/list", "com.example/x"])
+def test_client_request_of_a_2026_server_is_out_of_turn(method: str) -> None:
+    """The server MUST NOT send requests, and the client MUST NOT send responses."""
+    (dropped,) = asks(modern(capabilities=EVERYTHING), method)
+
+    assert isinstance(dropped, Dropped)
+    assert isinstance(dropped.fault, PeerOutOfTurn)
+    assert "2026-07-28" in str(dropped.fault)
+
+
+def test_client_question_is_a_value_and_answered_once() -> None:
+    """Under the id of the server, with everything its metadata holds."""
+    client = legacy(capabilities=EVERYTHING)
+    form = {"message": "Go on?", "requestedSchema": {"type": "object", "properties": {}}}
+
+    (asked,) = asks(client, "elicitation/create", 1, **form, _meta={"progressToken": "p"})
+
+    params = ElicitRequestParams("Go on?", {"type": "object", "properties": {}})
+    assert Asked(1, "elicitation/create", params, {"progressToken": "p"}) == asked
+    (send,) = client.answer(1, ElicitResult("accept", {"a": 1}))
+    assert isinstance(send, Send)
+    assert (None, None, "2025-11-25") == (send.id, send.method, send.revision)
+    assert {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "result": {"action": "accept", "content": {"a": 1}},
+    } == said([send])[0]
+    assert [] == client.answer(1, ElicitResult("cancel"))
+    assert [] == client.refuse(1, McpError("late"))
+
+
+def test_client_question_may_be_refused() -> None:
+    """With the error's own code and message."""
+    client = legacy(capabilities=EVERYTHING)
+    asks(client, "roots/list")
+
+    (sent,) = said(client.refuse("q", McpError("User rejected", code=-1)))
+
+    assert {"code": -1, "message": "User rejected"} == sent["error"]
+    assert [] == client.answer("q", {"roots": []})
+
+
+def test_client_question_nobody_knows_is_asked_as_it_came() -> None:
+    """Whoever answers decides; a mapping is an answer, too."""
+    client = legacy()
+
+    (asked,) = asks(client, "com.example/x", a=1)
+
+    assert Asked("q", "com.example/x", {"a": 1}, {}) == asked
+    assert {"b": 2} == said(client.answer("q", {"b": 2}))[0]["result"]
+
+
+@pytest.mark.parametrize(
+    ("version", "method", "params", "code"),
+    [
+        ("2025-11-25", "sampling/createMessage", {}, -32601),
+        ("2025-03-26", "elicitation/create", {}, -32601),
+        ("2025-11-25", "elicitation/create", {}, InvalidParams.code),
+        ("2025-11-25", "elicitation/create", {"message": "m", "mode": "url"}, InvalidParams.code),
+        ("2025-11-25", "roots/list", {"_meta": 5}, InvalidParams.code),
+    ],
+)
+def test_client_question_that_may_not_be_asked_is_refused(
+    version: str, method: str, params: dict[str, Any], code: int
+) -> None:
+    """What was not declared, what the revision lacks, and what is malformed."""
+    send, dropped = asks(legacy(version, capabilities=EVERYTHING), method, **params)
+
+    assert ("q", code) == (said([send])[0]["id"], said([send])[0]["error"]["code"])
+    assert isinstance(dropped, Dropped)
+
+
+def test_client_question_under_an_id_that_waits_is_dropped() -> None:
+    """No answer could be told from the other."""
+    client = legacy(capabilities=EVERYTHING)
+    asks(client, "roots/list")
+
+    (dropped,) = asks(client, "roots/list")
+
+    assert isinstance(dropped, Dropped)
+    assert "'q' again" in str(dropped.fault)
+
+
+def test_client_questions_past_the_limit_are_refused() -> None:
+    """`max_asked` of them wait at most; the server may try again."""
+    client = legacy(capabilities=EVERYTHING, max_asked=1)
+    asks(client, "roots/list", 1)
+
+    (sent,) = said(asks(client, "roots/list", 2))
+    assert (-32603, {"retryAfter": 1}) == (sent["error"]["code"], sent["error"]["data"])
+
+    client.answer(1, ListRootsResult([Root("file:///a")]))
+    assert isinstance(asks(client, "roots/list", 3)[0], Asked)
+
+
+def test_client_question_may_be_withdrawn() -> None:
+    """By the server that asked it; no answer is sent then. Its ids are not those of this side."""
+    client = legacy(capabilities=EVERYTHING)
+    id = called(client)
+    asks(client, "roots/list", id)
+
+    assert [Withdrawn(id, "enough")] == client.received(cancelled(id, reason="enough"), 0)
+    assert [] == client.answer(id, ListRootsResult([]))
+    assert isinstance(client.received(cancelled(id), 0)[0], Dropped)
+    assert client.waits_for(id)
+
+
+@pytest.mark.parametrize("per_message", [True, False])
+def test_client_subscription_may_be_ended_by_the_server(per_message: bool) -> None:
+    """2026-07-28, cancellation: for a subscriptions/listen, and for no other purpose."""
+    client = modern(per_message=per_message)
+    call = called(client)
+    id, _ = client.request("subscriptions/listen", {"notifications": {}}, now=0)
+
+    for other in (call, 99, "x"):
+        assert isinstance(client.received(cancelled(other), 0)[0], Dropped)
+    outcomes = client.received(cancelled(id, reason="bye"), 0)
+
+    assert [Ended(id, "bye")] == told(outcomes)
+    assert ([HangUp(id)] if per_message else []) == outcomes[:-1]
+    assert client.waits_for(call)
+    assert not client.waits_for(id)

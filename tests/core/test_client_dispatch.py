@@ -1,0 +1,217 @@
+"""How a client's connection ends, and what is always true of the whole."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genmcp.core.client_dispatch import ClientDispatch, Failure, State
+from genmcp.core.client_events import (
+    Answered,
+    ConnectionFailed,
+    Disconnected,
+    Dropped,
+    Ended,
+    Failed,
+    InputRequired,
+    Refused,
+    Send,
+    TaskCreated,
+    TimedOutRequest,
+)
+from genmcp.core.client_faults import PeerFault
+from genmcp.errors import (
+    LocalOutOfTurn,
+)
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.roots import ListRootsResult
+from tests.core.client_lines import (
+    ANSWER,
+    CALL,
+    EVERYTHING,
+    asks,
+    called,
+    cancelled,
+    either_era,
+    error,
+    in_state,
+    legacy,
+    machine,
+    message,
+    modern,
+    result,
+)
+
+
+@either_era
+@pytest.mark.parametrize("sent", [True, False])
+def test_client_failure_of_the_transport_fails_its_request(
+    made: Callable[..., ClientDispatch], sent: bool
+) -> None:
+    """It may have run, unless it was never sent; the machine stays READY."""
+    client, why = made(per_message=True), ValueError("no")
+    id = called(client)
+
+    assert [Failed(id, why, sent)] == client.failed(id, Failure(why, 500, sent=sent), 0)
+    assert [] == client.failed(id, Failure(why), 0)
+    assert client.ready
+
+
+def test_client_answer_under_401_is_left_to_the_transport() -> None:
+    """It knows the challenge; the request still waits."""
+    client = modern(per_message=True)
+    id = called(client)
+
+    assert [] == client.received(error(id, -32600), 0, about=id, status=401)
+    assert client.waits_for(id)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_client_connection_that_is_lost_is_closed_or_failed(state: State) -> None:
+    """Failed if it never came about; the owner is told once, and so is why."""
+    client, why = in_state(state), ValueError("gone")
+
+    outcomes = client.closed(why)
+
+    if state is State.READY:
+        assert [Disconnected(why)] == outcomes
+    elif state is State.CLOSING:
+        assert [Disconnected(None)] == outcomes
+    elif state in (State.CLOSED, State.FAILED):
+        assert [] == outcomes
+    else:
+        assert [ConnectionFailed(why)] == outcomes
+    closed = state in (State.READY, State.CLOSING, State.CLOSED)
+    assert (State.CLOSED if closed else State.FAILED) is client.state
+    assert [] == client.closed(ValueError("again"))
+
+
+def test_client_connection_that_is_lost_fails_what_is_unanswered() -> None:
+    """Each may have run; a question of the server has nobody left to be answered to."""
+    client, why = legacy(capabilities=EVERYTHING), ValueError("gone")
+    first, second = called(client), called(client)
+    asks(client, "roots/list")
+
+    outcomes = client.closed(why)
+
+    assert [Failed(first, why, True), Failed(second, why, True), Disconnected(why)] == outcomes
+    assert why is client.reason
+    assert [] == client.answer("q", ListRootsResult([]))
+    assert (0, None) == (client.pending, client.next_check)
+
+
+def test_client_connection_that_ends_without_a_reason_is_ended_by_the_server() -> None:
+    """2026-07-28, stdio, "Shutdown": it may, by closing its output."""
+    (disconnected,) = modern().closed()
+
+    assert isinstance(disconnected, Disconnected)
+    assert isinstance(disconnected.error, PeerFault)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_client_close_ends_everything_in_every_state(state: State) -> None:
+    """More than once does no harm; what comes then is dropped."""
+    client = in_state(state)
+    id = called(client) if state is State.READY else None
+
+    outcomes = client.close()
+
+    assert ([Failed(id, None, True)] if id else []) == outcomes
+    assert client.state in (State.CLOSING, State.CLOSED)
+    assert [] == client.close()
+    assert isinstance(client.received(result(2, ANSWER), 0)[0], Dropped)
+    client.closed()
+    assert State.CLOSED is client.state
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_client_may_fail_in_every_state(state: State) -> None:
+    """Every request fails with it; from there it can be reset, and begun anew."""
+    client, why = in_state(state), ValueError("why not")
+    id = called(client) if state is State.READY else None
+
+    outcomes = client.fail(why)
+
+    assert [*([Failed(id, why, True)] if id else []), ConnectionFailed(why)] == outcomes
+    assert State.FAILED is client.state
+    client.reset()
+    assert (State.NEW, None, 0) == (client.state, client.reason, client.pending)
+
+
+def test_client_shows_where_it_stands() -> None:
+    """For logs and debuggers."""
+    client = modern()
+    called(client)
+
+    assert "<ClientDispatch READY, 1 unanswered>" == repr(client)
+    assert ClientCapabilities() == client.capabilities
+
+
+bodies = st.sampled_from(
+    [
+        result(1, {"supportedVersions": ["2026-07-28"]}),
+        result(2, {"protocolVersion": "2025-11-25"}),
+        *(error(id, code) for id in (1, 2, 3, None) for code in (-32601, -32022)),
+        *(result(id, ANSWER) for id in (2, 3, 4, "x")),
+        message(id=2, method="ping"),
+        message(id="q", method="roots/list"),
+        message(method="notifications/progress", params={"progressToken": 3, "progress": 1}),
+        *(cancelled(id) for id in (2, 3, "q")),
+        message(method="notifications/tools/list_changed"),
+        b"[",
+    ]
+)
+
+
+@given(
+    st.booleans(),
+    st.sampled_from([None, "2026-07-28", "2025-11-25"]),
+    st.lists(bodies | st.sampled_from(["call", "wait", "lose", "close", "fail", "reset", "begin"])),
+)
+def test_client_whatever_happens_each_request_ends_once(
+    per_message: bool, revision: str | None, steps: list[bytes | str]
+) -> None:
+    """Nothing the peer says raises; what this side does raises OutOfTurn or is carried out.
+
+    No id is used twice, and each request ends exactly once when the connection has.
+    """
+    client = machine(per_message=per_message, revision=revision, capabilities=EVERYTHING)
+    now, sent, ended = 0.0, list[int](), list[int]()
+
+    def perform(outcomes: list[Any]) -> None:
+        sent.extend(each.id for each in outcomes if isinstance(each, Send) and each.id)
+        ends = (Answered, Refused, Failed, TimedOutRequest, InputRequired, TaskCreated, Ended)
+        ended.extend(each.id for each in outcomes if isinstance(each, ends))
+
+    users = []
+    for step in steps:
+        now += 7
+        try:
+            match step:
+                case bytes():
+                    perform(client.received(step, now))
+                case "call":
+                    id, outcomes = client.request("tools/call", CALL, now=now, progress=True)
+                    users.append(id)
+                    perform(outcomes)
+                case "wait":
+                    perform(client.check_timeouts(now))
+                case "lose":
+                    perform(client.closed())
+                case "close":
+                    perform(client.close())
+                case "fail":
+                    perform(client.fail(ValueError("no")))
+                case "reset":
+                    client.reset()
+                case _:
+                    perform(client.begin(now))
+        except LocalOutOfTurn:
+            assert not isinstance(step, bytes)
+    perform(client.close())
+
+    assert len(sent) == len(set(sent))
+    assert sorted(users) == sorted(ended)
+    assert 0 == client.pending

@@ -1,0 +1,177 @@
+"""How a client connects to a server it knows, or was told of, or whose session is gone."""
+
+import pytest
+
+from genmcp.core.client_dispatch import Failure, State
+from genmcp.core.client_events import Connected, ConnectionFailed, Reset
+from genmcp.errors import ConfigurationError, LocalOutOfTurn
+from genmcp.protocol.capabilities import (
+    ServerCapabilities,
+)
+from tests.core.client_lines import (
+    DISCOVERED,
+    INFO,
+    UNSUPPORTED,
+    WELCOME,
+    error,
+    is_initialize,
+    legacy,
+    machine,
+    modern,
+    result,
+    said,
+    told,
+    versions,
+)
+
+
+def test_client_known_server_remembered_older_version_is_tried_first() -> None:
+    """The era is cached by whoever owns the server's address; the probe is saved."""
+    client = machine(remembered="2025-06-18")
+
+    assert is_initialize(client.begin(0), "2025-06-18")
+
+
+@pytest.mark.parametrize(
+    "refusal", [error(1, -32601), error(1, UNSUPPORTED, **versions("2026-07-28"))]
+)
+def test_client_known_server_remembered_version_that_does_not_hold_is_found_anew(
+    refusal: bytes,
+) -> None:
+    """The client re-probes if what it remembered fails, and falls back once more at most."""
+    client = machine(remembered="2025-11-25")
+    client.begin(0)
+
+    (sent,) = said(client.received(refusal, 0))
+    assert "server/discover" == sent["method"]
+    assert State.PROBING is client.state
+    assert is_initialize(client.received(error(2, -32601), 0))
+    (failed,) = client.received(error(3, -32601), 0)
+
+    assert isinstance(failed, ConnectionFailed)
+
+
+@pytest.mark.parametrize("remembered", ["2026-07-28", "1999-01-01"])
+def test_client_known_server_remembered_newer_version_is_probed(remembered: str) -> None:
+    """So is one that nobody here knows."""
+    (sent,) = said(machine(remembered=remembered).begin(0))
+
+    assert "server/discover" == sent["method"]
+
+
+def test_client_known_server_told_version_is_the_only_one() -> None:
+    """An older one is initialized and nothing else; a newer one never falls back."""
+    client = machine(revision="2025-03-26")
+    assert is_initialize(client.begin(0), "2025-03-26")
+    (failed,) = client.received(error(1, UNSUPPORTED, **versions("2026-07-28")), 0)
+    assert isinstance(failed, ConnectionFailed)
+
+    for body in (error(1, -32600), result(1, {}), error(1, UNSUPPORTED, **versions("2025-11-25"))):
+        client = machine(revision="2026-07-28")
+        client.begin(0)
+        (failed,) = client.received(body, 0)
+        assert isinstance(failed, ConnectionFailed)
+
+
+def test_client_known_server_told_version_must_be_among_those_discovered() -> None:
+    """A server that does not list it is not spoken to in another one."""
+    client = machine(revision="2026-07-28")
+    client.begin(0)
+
+    (failed,) = client.received(result(1, DISCOVERED | {"supportedVersions": ["2025-11-25"]}), 0)
+
+    assert isinstance(failed, ConnectionFailed)
+    assert "2025-11-25; 2026-07-28" in str(failed.error)
+
+
+def test_client_known_server_told_newer_version_does_without_discover() -> None:
+    """To call it is optional: a server that lacks it is connected to, with nothing known of it."""
+    client = machine(revision="2026-07-28")
+    client.begin(0)
+
+    (connected,) = client.received(error(1, -32601), 0)
+
+    assert Connected("2026-07-28", None, ServerCapabilities(), None) == connected
+
+
+def test_client_known_server_unknown_version_is_a_wrong_option() -> None:
+    """It fails at construction, and names those there are."""
+    with pytest.raises(ConfigurationError, match="'1999-01-01' is none of 2026-07-28"):
+        machine(revision="1999-01-01")
+
+
+def test_client_known_server_session_that_is_gone_is_begun_anew_once() -> None:
+    """2025-11-25, transports, "Session Management": what was refused did not run."""
+    client, why = legacy(per_message=True), ValueError("gone")
+    id, _ = client.request("tools/list", now=0)
+    other, _ = client.request("tools/list", now=0)
+    gone = Failure(why, 404, session=True)
+
+    failed, reset, send = client.failed(id, gone, 0)
+
+    assert not failed.may_have_run  # type: ignore[union-attr]
+    assert Reset(why) == reset
+    assert is_initialize([send])
+    assert State.INITIALIZING is client.state
+    # Another request of the session that is gone: it did not run either.
+    (failed,) = client.failed(other, gone, 0)
+    assert not failed.may_have_run  # type: ignore[union-attr]
+
+    client.received(result(4, WELCOME), 0)
+    id, _ = client.request("tools/list", now=0)
+    assert [ConnectionFailed(why)] == client.failed(id, gone, 0)[1:]
+
+
+def test_client_known_server_session_that_was_of_use_may_be_begun_anew_again() -> None:
+    """Once something was answered in it, its end is as good as the first one's."""
+    client = legacy(per_message=True)
+    gone = Failure(ValueError("gone"), 404, session=True)
+    for id in (2, 5):
+        client.request("tools/list", now=0)
+        client.failed(id, gone, 0)
+        client.received(result(id + 1, WELCOME), 0)
+        assert client.ready
+        client.request("tools/list", now=0)
+        client.received(result(id + 2, {"tools": []}), 0)
+
+
+def test_client_known_server_session_that_is_gone_leaves_what_is_under_way() -> None:
+    """A response that is still open may yet bring its answer."""
+    client = legacy(per_message=True)
+    lost, open_ = (client.request("tools/list", now=0)[0] for _ in range(2))
+    client.failed(lost, Failure(ValueError("gone"), 404, session=True), 0)
+    client.received(result(4, WELCOME), 0)
+
+    (answered,) = client.received(result(open_, {"tools": []}), 0, about=open_)
+
+    assert open_ == answered.id  # type: ignore[union-attr]
+
+
+def test_client_known_server_ids_go_on_after_a_reset() -> None:
+    """What was spoken is remembered, and nothing else."""
+    client = legacy()
+    client.closed(ValueError("gone"))
+    client.reset()
+    assert (State.NEW, None, None) == (client.state, client.server, client.reason)
+
+    with pytest.raises(LocalOutOfTurn):
+        client.reset()
+    (send,) = client.begin(0)
+    assert 2 == send.id  # type: ignore[union-attr]
+
+
+def test_client_known_server_reset_of_what_never_connected_remembers_the_option() -> None:
+    """There is nothing to be remembered but what was told."""
+    client = machine(remembered="2025-06-18")
+    client.begin(0)
+    client.fail(ValueError("no"))
+    client.reset()
+
+    assert is_initialize(client.begin(0), "2025-06-18")
+
+
+def test_client_known_server_says_who_it_is_to_both_eras() -> None:
+    """The client's own name is what it was made with."""
+    for client in (machine(), machine(revision="2025-11-25")):
+        assert INFO.name in str(said(client.begin(0)))
+    assert [] == told(modern().notify("notifications/roots/list_changed"))

@@ -1,0 +1,107 @@
+"""Every step in every state of a client's connection: a legal move, or whose fault it is."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genmcp.core.client_faults import PeerFault, PeerOutOfTurn
+from genmcp.core.client_lifecycle import Lifecycle, State, Step
+from genmcp.errors import LocalOutOfTurn, OutOfTurn
+
+NEW, PROBING, INITIALIZING, READY, CLOSING, CLOSED, FAILED = State
+PEER = {Step.ASKED, Step.PINGED, Step.TOLD}
+
+PATHS: dict[State, list[Step]] = {
+    NEW: [],
+    PROBING: [Step.BEGIN],
+    INITIALIZING: [Step.BEGIN, Step.HANDSHAKE],
+    READY: [Step.BEGIN, Step.CONNECT],
+    CLOSING: [Step.CLOSE],
+    CLOSED: [Step.CLOSE, Step.LOSE],
+    FAILED: [Step.FAIL],
+}
+
+#: In the words of the checklists and the specification rather than of the table: for each step,
+#: where it may be taken from, and where it leads.
+MOVES: dict[Step, dict[State, State]] = {
+    Step.BEGIN: {NEW: PROBING},
+    Step.PROBE: {PROBING: PROBING, INITIALIZING: PROBING},
+    Step.HANDSHAKE: {PROBING: INITIALIZING},
+    Step.CONNECT: {PROBING: READY, INITIALIZING: READY},
+    Step.RENEW: {READY: PROBING},
+    Step.REQUEST: {READY: READY},
+    Step.PING: {INITIALIZING: INITIALIZING, READY: READY},
+    Step.NOTIFY: {READY: READY},
+    Step.FAIL: dict.fromkeys(State, FAILED),
+    Step.CLOSE: {**dict.fromkeys(State, CLOSING), CLOSED: CLOSED},
+    Step.LOSE: {
+        **dict.fromkeys([NEW, PROBING, INITIALIZING, FAILED], FAILED),
+        **dict.fromkeys([READY, CLOSING, CLOSED], CLOSED),
+    },
+    Step.RESET: {CLOSED: NEW, FAILED: NEW},
+    Step.ASKED: {READY: READY},
+    Step.PINGED: {state: state for state in (NEW, PROBING, INITIALIZING, READY, CLOSING)},
+    Step.TOLD: {state: state for state in (PROBING, INITIALIZING, READY, CLOSING)},
+}
+
+
+def brought_to(state: State) -> Lifecycle:
+    lifecycle = Lifecycle()
+    for step in PATHS[state]:
+        lifecycle.take(step)
+    assert state is lifecycle.state
+    return lifecycle
+
+
+@pytest.mark.parametrize(("state", "step"), [*product(State, Step)])
+def test_client_lifecycle_step_leads_on_or_says_whose_fault_it_is(state: State, step: Step) -> None:
+    """Each pair is a legal move, or an error that names step and state, and moves nothing."""
+    lifecycle = brought_to(state)
+    expected = MOVES[step].get(state)
+
+    if expected is not None:
+        lifecycle.take(step)
+        assert expected is lifecycle.state
+        return
+    kind, fault = (PeerOutOfTurn, "the peer") if step in PEER else (LocalOutOfTurn, "this side")
+    with pytest.raises(kind, match=f"{step.name} while {state.name}: {fault} took") as caught:
+        lifecycle.take(step)
+    assert state is lifecycle.state
+    assert (step in PEER) is isinstance(caught.value, PeerFault)
+
+
+@given(st.lists(st.sampled_from(Step)))
+def test_client_lifecycle_never_leaves_its_states(steps: list[Step]) -> None:
+    """Whatever is tried, it stands somewhere, and from anywhere it can be closed."""
+    lifecycle = Lifecycle()
+    for step in steps:
+        try:
+            lifecycle.take(step)
+        except OutOfTurn:
+            continue
+
+    lifecycle.take(Step.CLOSE)
+    lifecycle.take(Step.LOSE)
+
+    assert lifecycle.state is CLOSED
+
+
+def test_client_lifecycle_keeps_the_first_reason_until_it_is_reset() -> None:
+    """What went wrong first is why; a refused step has it as its cause."""
+    lifecycle, why = brought_to(READY), ValueError("why")
+    lifecycle.take(Step.FAIL, why)
+    lifecycle.take(Step.LOSE, ValueError("and then"))
+
+    with pytest.raises(LocalOutOfTurn) as caught:
+        lifecycle.take(Step.REQUEST)
+    assert why is lifecycle.reason is caught.value.__cause__
+
+    lifecycle.take(Step.RESET)
+    assert lifecycle.reason is None
+
+
+def test_client_lifecycle_has_no_reason_where_this_side_closed_it() -> None:
+    """Being closed is not an error."""
+    assert brought_to(CLOSED).reason is None

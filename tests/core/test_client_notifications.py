@@ -1,0 +1,223 @@
+"""What a server tells a client, and what a client cancels or has no time for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from genmcp.core.client_dispatch import ClientDispatch, State, Timeouts
+from genmcp.core.client_events import (
+    Dropped,
+    HangUp,
+    Notified,
+    Progress,
+    TimedOutRequest,
+)
+from genmcp.core.client_faults import PeerOutOfTurn
+from genmcp.protocol.notifications import (
+    LoggingMessageNotificationParams,
+)
+from genmcp.protocol.params import NotificationParams
+from genmcp.protocol.roots import ListRootsResult
+from tests.core.client_lines import (
+    ANSWER,
+    EVERYTHING,
+    called,
+    either_era,
+    in_state,
+    legacy,
+    message,
+    modern,
+    result,
+    said,
+)
+
+
+@either_era
+def test_client_notification_of_the_server_is_a_value(made: Callable[..., ClientDispatch]) -> None:
+    """Known ones are decoded; those of extensions are what they hold."""
+    client = made()
+
+    def got(method: str, **params: Any) -> Any:
+        (notified,) = client.received(message(method=method, params=params), 0)
+        assert isinstance(notified, Notified)
+        assert method == notified.method
+        return notified.params
+
+    log = LoggingMessageNotificationParams("info", {"a": 1})
+    assert log == got("notifications/message", level="info", data={"a": 1})
+    assert NotificationParams() == got("notifications/tools/list_changed")
+    assert {"a": 1} == got("com.example/told", a=1)
+    # One that only clients send has no meaning here, but is not lost.
+    assert {} == got("notifications/initialized")
+    (notified,) = client.received(message(method="com.example/told"), 0)
+    assert {} == notified.params  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("id", "found"), [(5, 5), ("5", "5"), (True, None), (None, None), (5.5, None)]
+)
+def test_client_notification_tells_its_subscription(id: Any, found: Any) -> None:
+    """2026-07-28, "Receiving Notifications": by its `_meta`, and the response it came on."""
+    client = modern(per_message=True)
+    params = {"_meta": {"io.modelcontextprotocol/subscriptionId": id}}
+
+    (notified,) = client.received(
+        message(method="notifications/tools/list_changed", params=params), 0, about=7
+    )
+
+    assert isinstance(notified, Notified)
+    assert (found, 7) == (notified.subscription, notified.about)
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("notifications/message", {}),
+        ("notifications/progress", {"progress": 1}),
+        ("notifications/cancelled", {}),
+        ("notifications/tools/list_changed", {"_meta": 5}),
+        ("com.example/x", []),
+    ],
+)
+def test_client_notification_that_is_none_is_dropped(method: str, params: Any) -> None:
+    """The fault says which method, and what is wrong."""
+    (dropped,) = legacy().received(message(method=method, params=params), 0)
+
+    assert isinstance(dropped, Dropped)
+    assert method in str(dropped.fault)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_client_notification_is_taken_while_there_is_a_connection(state: State) -> None:
+    """A server may log before it is initialized; before anything was sent it is out of turn."""
+    (outcome,) = in_state(state).received(
+        message(method="notifications/message", params={"level": "info", "data": 1}), 0
+    )
+
+    if state in (State.NEW, State.CLOSED, State.FAILED):
+        assert isinstance(outcome, Dropped)
+        assert isinstance(outcome.fault, PeerOutOfTurn)
+    else:
+        assert isinstance(outcome, Notified)
+
+
+@either_era
+def test_client_progress_belongs_to_its_request(made: Callable[..., ClientDispatch]) -> None:
+    """Under the id, for as long as it runs, and only if it was asked for."""
+    client = made()
+    id, silent = called(client, progress=True), called(client)
+
+    def told_of(token: Any) -> Any:
+        params = {"progressToken": token, "progress": 1.5, "total": 3, "message": "half"}
+        (outcome,) = client.received(message(method="notifications/progress", params=params), 0)
+        return outcome
+
+    assert Progress(id, 1.5, 3, "half") == told_of(id)
+    for token in (silent, 99, str(id), "x"):
+        assert isinstance(told_of(token), Dropped)
+    client.received(result(id, ANSWER), 0)
+    assert isinstance(told_of(id), Dropped)
+
+
+@pytest.mark.parametrize(
+    ("made", "per_message", "notified", "hung_up"),
+    [
+        (modern, False, True, False),
+        (modern, True, False, True),
+        (legacy, False, True, False),
+        (legacy, True, True, True),
+    ],
+)
+def test_client_cancel_is_told_as_the_transport_has_it(
+    made: Callable[..., ClientDispatch], per_message: bool, notified: bool, hung_up: bool
+) -> None:
+    """2026-07-28, "Transport-Specific Cancellation": over HTTP by leaving, and only so."""
+    client = made(per_message=per_message)
+    id = called(client)
+
+    outcomes = client.cancel(id, "no need")
+
+    expected = {"requestId": id, "reason": "no need"}
+    assert ([expected] if notified else []) == [each["params"] for each in said(outcomes)]
+    assert ([HangUp(id)] if hung_up else []) == [
+        each for each in outcomes if isinstance(each, HangUp)
+    ]
+    assert not client.waits_for(id)
+    assert [] == client.cancel(id)
+
+
+def test_client_cancel_does_not_touch_what_opens_the_connection() -> None:
+    """2025-11-25, cancellation: initialize MUST NOT be cancelled."""
+    client = in_state(State.INITIALIZING)
+
+    assert [] == client.cancel(2)
+    assert client.waits_for(2)
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "deadline"),
+    [
+        (Timeouts(), 30),
+        (Timeouts(idle=5, total=3), 3),
+        (Timeouts(idle=None, total=7), 7),
+        (Timeouts(idle=2.5, total=None), 2.5),
+        (Timeouts(idle=None, total=None), None),
+    ],
+)
+def test_client_timeout_is_at_its_deadline_and_not_before(
+    timeouts: Timeouts, deadline: float | None
+) -> None:
+    """It is up when now is the deadline; the request is cancelled, and a late answer dropped."""
+    client = modern()
+    id = called(client, timeouts=timeouts)
+    assert deadline == client.next_check
+
+    if deadline is None:
+        assert [] == client.check_timeouts(10**9)
+        return
+    assert [] == client.check_timeouts(deadline - 0.001)
+    send, timed_out = client.check_timeouts(deadline)
+
+    assert "notifications/cancelled" == said([send])[0]["method"]
+    assert TimedOutRequest(id, "tools/call", 0) == timed_out
+    assert isinstance(client.received(result(id, ANSWER), deadline)[0], Dropped)
+    assert [] == client.check_timeouts(10**9)
+    assert client.next_check is None
+
+
+def test_client_timeout_that_is_idle_begins_anew_with_progress() -> None:
+    """2026-07-28, "Timeouts": it may; a maximum is enforced all the same."""
+    client = modern()
+    id = called(client, progress=True, timeouts=Timeouts(idle=10, total=25))
+    for now in (9, 18):
+        params = {"progressToken": id, "progress": now}
+        client.received(message(method="notifications/progress", params=params), now)
+        assert [] == client.check_timeouts(now + 6)
+    assert 25 == client.next_check
+
+    assert TimedOutRequest(id, "tools/call", 0) == client.check_timeouts(25)[-1]
+
+
+def test_client_timeout_that_is_idle_does_not_run_while_the_server_waits() -> None:
+    """A user may think for as long as the whole request may take, and no longer."""
+    client = legacy(capabilities=EVERYTHING)
+    called(client, timeouts=Timeouts(idle=10, total=100))
+    client.received(message(id="q", method="roots/list"), 0)
+    for now in (10, 20, 30):
+        assert [] == client.check_timeouts(now)
+    client.answer("q", ListRootsResult([]))
+    assert [] == client.check_timeouts(39)
+
+    assert isinstance(client.check_timeouts(40)[-1], TimedOutRequest)
+
+
+def test_client_timeout_of_one_leaves_the_others() -> None:
+    """The next check is for the next that may be up."""
+    client = modern()
+    first = called(client, timeouts=Timeouts(idle=1))
+    second = called(client, timeouts=Timeouts(idle=2))
+
+    assert TimedOutRequest(first, "tools/call", 0) == client.check_timeouts(1)[-1]
+    assert client.waits_for(second)
+    assert 2 == client.next_check

@@ -1,0 +1,434 @@
+"""How a client finds out what a server speaks: each case of 2026-07-28, basic/versioning."""
+
+from typing import Any
+
+import pytest
+
+from genmcp.core.client_dispatch import ClientDispatch, Failure, State
+from genmcp.core.client_events import Connected, ConnectionFailed, Dropped, Send
+from genmcp.core.client_faults import PeerFault
+from genmcp.errors import LocalOutOfTurn, McpError
+from genmcp.protocol.capabilities import (
+    TASKS,
+    ClientCapabilities,
+    SamplingCapability,
+    ServerCapabilities,
+    ToolsCapability,
+)
+from genmcp.protocol.implementation import Implementation
+from tests.core.client_lines import (
+    DISCOVERED,
+    UNSUPPORTED,
+    WELCOME,
+    error,
+    is_initialize,
+    machine,
+    message,
+    result,
+    said,
+    versions,
+)
+
+SERVED = Implementation("served", "2")
+TOOLS = ServerCapabilities(tools=ToolsCapability())
+
+
+def refused(client: ClientDispatch, id: int, code: int, **data: Any) -> list[Any]:
+    return client.received(error(id, code, data=data), 0)
+
+
+@pytest.mark.parametrize("per_message", [True, False])
+def test_client_opening_asks_what_the_server_is_first(per_message: bool) -> None:
+    """A new client sends server/discover of its newest revision, on any transport."""
+    client = machine(per_message=per_message, capabilities=ClientCapabilities(roots={}))
+
+    (send,) = client.begin(0)
+
+    assert isinstance(send, Send)
+    assert (1, "server/discover", None, "2026-07-28") == (
+        send.id,
+        send.method,
+        send.name,
+        send.revision,
+    )
+    assert {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "server/discover",
+        "params": {
+            "_meta": {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientInfo": {"name": "tester", "version": "1.0"},
+                "io.modelcontextprotocol/clientCapabilities": {"roots": {}},
+            }
+        },
+    } == said([send])[0]
+    assert State.PROBING is client.state
+    with pytest.raises(LocalOutOfTurn):
+        client.begin(0)
+
+
+def test_client_opening_discover_result_connects() -> None:
+    """stdio, first outcome: a DiscoverResult, and the newest revision of both is spoken."""
+    client = machine()
+    client.begin(0)
+
+    (connected,) = client.received(result(1, DISCOVERED), 0)
+
+    assert Connected("2026-07-28", SERVED, TOOLS, "Be kind.") == connected == client.server
+    assert client.ready
+    assert 0 == client.pending
+
+
+@pytest.mark.parametrize("meta", [{}, {"io.modelcontextprotocol/serverInfo": "me"}])
+def test_client_opening_server_need_not_say_who_it_is(meta: dict[str, Any]) -> None:
+    """What is for display may lack or be wrong; so may everything but the versions."""
+    client = machine()
+    client.begin(0)
+
+    (connected,) = client.received(
+        result(1, {"supportedVersions": ["2026-07-28"], "_meta": meta}), 0
+    )
+
+    assert Connected("2026-07-28", None, ServerCapabilities(), None) == connected
+
+
+@pytest.mark.parametrize("per_message", [True, False])
+@pytest.mark.parametrize("code", [-32601, -32602, -32600, -32000, 0])
+def test_client_opening_any_other_error_means_an_older_server(code: int, per_message: bool) -> None:
+    """The fallback is keyed to no error code in particular."""
+    client = machine(per_message=per_message)
+    client.begin(0)
+
+    assert is_initialize(client.received(error(1, code), 0))
+    assert State.INITIALIZING is client.state
+
+
+def test_client_opening_error_without_an_id_is_about_the_probe() -> None:
+    """An older server may not find the id of what it does not know: nothing else was sent."""
+    client = machine()
+    client.begin(0)
+
+    assert is_initialize(client.received(error(None, -32600), 0))
+
+
+@pytest.mark.parametrize(
+    "body", [result(1, {}), result(1, []), result(1, {"supportedVersions": 1}), message(id=1)]
+)
+def test_client_opening_what_is_no_discover_result_means_an_older_server(body: bytes) -> None:
+    """Anything that is neither a DiscoverResult nor a modern error is of the era before."""
+    client = machine()
+    client.begin(0)
+
+    assert is_initialize(client.received(body, 0))
+
+
+def test_client_opening_silence_on_one_channel_means_an_older_server() -> None:
+    """stdio, third outcome: no response within a reasonable time."""
+    client = machine(probe_timeout=5)
+    client.begin(10)
+
+    assert 15 == client.next_check
+    assert [] == client.check_timeouts(14.9)
+    assert is_initialize(client.check_timeouts(15))
+
+
+def test_client_opening_silence_over_http_is_no_answer() -> None:
+    """With statuses there is no need to guess from silence."""
+    client = machine(per_message=True, connect_timeout=60)
+    client.begin(0)
+
+    (failed,) = client.check_timeouts(60)
+
+    assert isinstance(failed, ConnectionFailed)
+    assert "no answer to server/discover within 60 s" == str(failed.error)
+    assert State.FAILED is client.state
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422, 500, 501])
+def test_client_opening_http_error_without_a_message_means_an_older_server(status: int) -> None:
+    """Streamable HTTP: a body that is empty, or not a modern error, falls back to initialize."""
+    client = machine(per_message=True)
+    client.begin(0)
+
+    assert is_initialize(client.failed(1, Failure(ValueError("no"), status), 0))
+
+
+@pytest.mark.parametrize("status", [None, 401, 403, 407, 408, 425, 429, 502, 503, 504])
+def test_client_opening_what_is_of_no_era_ends_it(status: int | None) -> None:
+    """No connection, or who asks, or how often: initialize would fare no better."""
+    client, why = machine(per_message=True), ValueError("no")
+    client.begin(0)
+
+    assert [ConnectionFailed(why)] == client.failed(1, Failure(why, status), 0)
+    assert why is client.reason
+
+
+def test_client_opening_message_with_such_a_status_ends_it_too() -> None:
+    """A JSON-RPC error under 503 says nothing of the era; under 401 it is the transport's."""
+    client = machine(per_message=True)
+    client.begin(0)
+
+    assert [] == client.received(error(1, -32600), 0, about=1, status=401)
+    (failed,) = client.received(error(1, -32603), 0, about=1, status=503)
+
+    assert isinstance(failed, ConnectionFailed)
+
+
+@pytest.mark.parametrize("code", [-32020, -32021])
+def test_client_opening_modern_error_never_falls_back(code: int) -> None:
+    """A recognized modern error identifies a modern server; there is nothing to correct."""
+    client = machine()
+    client.begin(0)
+
+    (failed,) = refused(client, 1, code)
+
+    assert isinstance(failed, ConnectionFailed)
+    assert isinstance(failed.error, McpError)
+    assert code == failed.error.code
+
+
+def test_client_opening_unsupported_version_is_asked_again_with_a_supported_one() -> None:
+    """Even with the same: a server may have meant something else."""
+    client = machine()
+    client.begin(0)
+
+    (send,) = client.received(error(1, UNSUPPORTED, **versions("2026-07-28", "1999-01-01", 5)), 0)
+
+    assert isinstance(send, Send)
+    assert (2, "server/discover", "2026-07-28") == (send.id, send.method, send.revision)
+    assert [Connected("2026-07-28", SERVED, TOOLS, "Be kind.")] == client.received(
+        result(2, DISCOVERED), 0
+    )
+
+
+def test_client_opening_server_that_never_makes_up_its_mind_is_given_up() -> None:
+    """It is asked three times."""
+    client = machine()
+    client.begin(0)
+    for id in (1, 2):
+        (sent,) = said(client.received(error(id, UNSUPPORTED, **versions("2026-07-28")), 0))
+        assert "server/discover" == sent["method"]
+
+    (failed,) = client.received(error(3, UNSUPPORTED, **versions("2026-07-28")), 0)
+
+    assert isinstance(failed, ConnectionFailed)
+
+
+def test_client_opening_older_version_that_is_offered_is_initialized() -> None:
+    """The newest that both speak, by the means that version has."""
+    offered = machine()
+    offered.begin(0)
+    assert is_initialize(
+        offered.received(error(1, UNSUPPORTED, **versions("2024-11-05", "2025-06-18")), 0),
+        "2025-06-18",
+    )
+
+    discovered = machine()
+    discovered.begin(0)
+    assert is_initialize(
+        discovered.received(result(1, DISCOVERED | {"supportedVersions": ["2025-03-26"]}), 0),
+        "2025-03-26",
+    )
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"data": 5}, {"data": {"supported": "x"}}, versions("1999-01-01")]
+)
+def test_client_opening_without_a_common_version_fails(more: dict[str, Any]) -> None:
+    """The server's error is surfaced: it names what it speaks."""
+    client = machine()
+    client.begin(0)
+
+    (failed,) = client.received(error(1, UNSUPPORTED, "not that", **more), 0)
+
+    assert isinstance(failed, ConnectionFailed)
+    assert "not that" == str(failed.error)
+
+
+@pytest.mark.parametrize("supported", [[], ["2031-01-01"]])
+def test_client_opening_discover_result_without_a_common_version_fails(supported: Any) -> None:
+    """The error names the versions of both."""
+    client = machine()
+    client.begin(0)
+
+    (failed,) = client.received(result(1, DISCOVERED | {"supportedVersions": supported}), 0)
+
+    assert isinstance(failed, ConnectionFailed)
+    assert isinstance(failed.error, PeerFault)
+    assert "2026-07-28" in str(failed.error)
+
+
+def test_client_opening_handshake_is_initialize_then_initialized() -> None:
+    """2025-11-25, lifecycle: both say who they are, and the client confirms."""
+    client = machine(
+        capabilities=ClientCapabilities(
+            sampling=SamplingCapability(), extensions={TASKS: {}, "com.example/x": {}}
+        )
+    )
+    client.begin(0)
+    (sent,) = said(client.received(error(1, -32601), 0))
+    assert {
+        "jsonrpc": "2.0",
+        "id": 2,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"sampling": {}, "extensions": {"com.example/x": {}}},
+            "clientInfo": {"name": "tester", "version": "1.0"},
+        },
+    } == sent
+
+    send, connected = client.received(result(2, WELCOME), 0)
+
+    assert isinstance(send, Send)
+    assert {"jsonrpc": "2.0", "method": "notifications/initialized"} == said([send])[0]
+    assert (None, "notifications/initialized", "2025-11-25") == (
+        send.id,
+        send.method,
+        send.revision,
+    )
+    assert Connected("2025-11-25", SERVED, TOOLS, "Be kind.") == connected
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
+def test_client_opening_older_answer_counts(version: str) -> None:
+    """The server may answer with another version than the one proposed; it is spoken then."""
+    client = machine()
+    client.begin(0)
+    client.received(error(1, -32601), 0)
+
+    _, connected = client.received(result(2, WELCOME | {"protocolVersion": version}), 0)
+
+    assert isinstance(connected, Connected)
+    assert version == connected.revision
+
+
+def test_client_opening_answer_without_a_version_is_taken() -> None:
+    """What was proposed is spoken then; nor need the server say who it is."""
+    client = machine(revision="2025-06-18")
+    client.begin(0)
+
+    _, connected = client.received(result(1, {}), 0)
+
+    assert Connected("2025-06-18", None, ServerCapabilities(), None) == connected
+
+
+@pytest.mark.parametrize("version", ["1999-01-01", "2026-07-28"])
+def test_client_opening_answer_with_a_version_nobody_speaks_fails(version: str) -> None:
+    """2025-11-25, lifecycle: the client SHOULD disconnect. The error names the version."""
+    client = machine(revision="2025-11-25")
+    client.begin(0)
+
+    (failed,) = client.received(result(1, WELCOME | {"protocolVersion": version}), 0)
+
+    assert isinstance(failed, ConnectionFailed)
+    assert version in str(failed.error)
+    assert State.FAILED is client.state
+
+
+def test_client_opening_welcome_that_is_none_fails() -> None:
+    """It is the peer's fault, and says so."""
+    client = machine(revision="2025-11-25")
+    client.begin(0)
+
+    (failed,) = client.received(result(1, {"capabilities": 5}), 0)
+
+    assert isinstance(failed, ConnectionFailed)
+    assert isinstance(failed.error, PeerFault)
+
+
+def test_client_opening_initialize_that_is_refused_or_silent_fails() -> None:
+    """The error is the server's, or says how long it took; nothing is cancelled."""
+    client = machine()
+    client.begin(0)
+    client.received(error(1, -32601), 0)
+    (failed,) = client.received(error(2, -32603, "broken"), 0)
+    assert isinstance(failed, ConnectionFailed)
+    assert isinstance(failed.error, McpError)
+    assert (-32603, "broken") == (failed.error.code, failed.error.message)
+
+    client = machine(connect_timeout=30)
+    client.begin(0)
+    client.received(error(1, -32601), 1)
+    (failed,) = client.check_timeouts(31)
+    assert isinstance(failed, ConnectionFailed)
+    assert isinstance(failed.error, TimeoutError)
+
+
+def test_client_opening_initialize_that_cannot_be_sent_fails() -> None:
+    """Whatever the status: what was to be tried has been."""
+    client, why = machine(per_message=True), ValueError("no")
+    client.begin(0)
+    client.failed(1, Failure(ValueError("no"), 404), 0)
+
+    assert [ConnectionFailed(why)] == client.failed(2, Failure(why, 404), 0)
+
+
+def test_client_opening_late_discover_result_counts_if_initialize_is_refused() -> None:
+    """A modern server that was slow to start answers both, in their order."""
+    client = machine()
+    client.begin(0)
+    client.check_timeouts(5)
+
+    assert [] == client.received(result(1, DISCOVERED), 8)
+    assert State.INITIALIZING is client.state
+    (connected,) = client.received(error(2, -32601), 8)
+
+    assert isinstance(connected, Connected)
+    assert "2026-07-28" == connected.revision
+
+
+@pytest.mark.parametrize(
+    "late", [error(1, -32601), result(1, {}), result(1, {"supportedVersions": []}), message(id=1)]
+)
+def test_client_opening_late_anything_else_counts_for_nothing(late: bytes) -> None:
+    """An older server that was slow to start answers both, too."""
+    client = machine()
+    client.begin(0)
+    client.check_timeouts(5)
+
+    assert [] == client.received(late, 8)
+    _, connected = client.received(result(2, WELCOME), 8)
+
+    assert isinstance(connected, Connected)
+    assert "2025-11-25" == connected.revision
+
+
+def test_client_opening_probe_that_is_answered_when_all_is_said_is_dropped() -> None:
+    """Once the server is welcome, what the probe brings is late."""
+    client = machine()
+    client.begin(0)
+    client.check_timeouts(5)
+    client.received(result(2, WELCOME), 8)
+
+    (dropped,) = client.received(result(1, DISCOVERED), 9)
+
+    assert isinstance(dropped, Dropped)
+    assert 0 == client.pending
+
+
+def test_client_opening_initialize_refused_by_a_modern_server_asks_again() -> None:
+    """It SHOULD name what it speaks; the probe then was lost, or what was remembered is wrong."""
+    client = machine()
+    client.begin(0)
+    client.check_timeouts(5)
+
+    (sent,) = said(client.received(error(2, UNSUPPORTED, **versions("2026-07-28")), 6))
+    assert "server/discover" == sent["method"]
+    (connected,) = client.received(result(3, DISCOVERED), 7)
+
+    assert isinstance(connected, Connected)
+
+
+def test_client_opening_such_a_server_is_not_asked_for_ever() -> None:
+    """One that refuses the one and leaves the other unanswered is given up."""
+    client = machine()
+    client.begin(0)
+    now, sent = 0.0, 1
+    while client.state is not State.FAILED:
+        now += 5
+        sent += len(said(client.check_timeouts(now)))
+        sent += len(said(client.received(error(sent, UNSUPPORTED, **versions("2026-07-28")), now)))
+
+    assert 6 == sent

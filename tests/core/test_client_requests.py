@@ -1,0 +1,293 @@
+"""What a client sends: requests, notifications, in the words of either era."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp.core.client_dispatch import ClientDispatch, State
+from genmcp.core.client_events import (
+    Send,
+)
+from genmcp.errors import (
+    LocalOutOfTurn,
+    MethodNotFound,
+    Overloaded,
+)
+from genmcp.protocol.capabilities import TASKS
+from genmcp.protocol.completion import CompleteRequestParams, CompletionArgument, PromptReference
+from genmcp.protocol.meta import RequestMeta
+from genmcp.protocol.notifications import (
+    ProgressNotificationParams,
+)
+from genmcp.protocol.params import PaginatedRequestParams, RequestParams
+from genmcp.protocol.prompts import GetPromptRequestParams
+from genmcp.protocol.resources import ReadResourceRequestParams
+from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams
+from genmcp.protocol.tools import CallToolRequestParams
+from tests.core.client_lines import (
+    ANSWER,
+    CALL,
+    EVERYTHING,
+    called,
+    either_era,
+    in_state,
+    legacy,
+    modern,
+    result,
+    said,
+)
+
+
+def test_client_request_of_2026_says_all_there_is_to_know() -> None:
+    """Version, name and capabilities go with it, and the headers' facts beside it."""
+    client = modern(capabilities=EVERYTHING)
+
+    id, (send,) = client.request("tools/call", CALL, now=0, mirrored=((b"mcp-param-a", b"1"),))
+
+    assert isinstance(send, Send)
+    assert (2, "tools/call", "add", "2026-07-28", ((b"mcp-param-a", b"1"),)) == (
+        id,
+        send.method,
+        send.name,
+        send.revision,
+        send.mirrored,
+    )
+    assert {
+        "jsonrpc": "2.0",
+        "id": 2,
+        "method": "tools/call",
+        "params": {
+            "_meta": {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientInfo": {"name": "tester", "version": "1.0"},
+                "io.modelcontextprotocol/clientCapabilities": {
+                    "roots": {},
+                    "elicitation": {},
+                    "extensions": {TASKS: {}},
+                },
+            },
+            "name": "add",
+            "arguments": {"a": 1},
+        },
+    } == said([send])[0]
+
+
+def test_client_request_of_an_older_revision_says_what_it_knows() -> None:
+    """No metadata, no answers to questions, and no name in a header."""
+    client = legacy()
+    params = CallToolRequestParams(
+        name="add", input_responses={"a": 1}, request_state="s", arguments=msgspec.Raw(b"{}")
+    )
+
+    _, (send,) = client.request("tools/call", params, now=0)
+
+    assert isinstance(send, Send)
+    assert (None, "2025-11-25") == (send.name, send.revision)
+    assert {"name": "add", "arguments": {}} == said([send])[0]["params"]
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "wire"),
+    [
+        ("tools/list", None, None),
+        ("tools/list", PaginatedRequestParams(cursor="c"), {"cursor": "c"}),
+        (
+            "tools/call",
+            {"name": "add", "arguments": {"a": 1}},
+            {"name": "add", "arguments": {"a": 1}},
+        ),
+        ("resources/list", PaginatedRequestParams(), None),
+        ("resources/read", ReadResourceRequestParams(uri="a:b"), {"uri": "a:b"}),
+        ("resources/templates/list", {}, None),
+        ("resources/subscribe", SubscribeRequestParams(uri="a:b"), {"uri": "a:b"}),
+        ("resources/unsubscribe", {"uri": "a:b"}, {"uri": "a:b"}),
+        ("prompts/list", None, None),
+        ("prompts/get", GetPromptRequestParams(name="p"), {"name": "p"}),
+        (
+            "completion/complete",
+            CompleteRequestParams(
+                ref=PromptReference("p"), argument=CompletionArgument(name="a", value="b")
+            ),
+            {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": "b"}},
+        ),
+        ("logging/setLevel", {"level": "info"}, {"level": "info"}),
+        ("ping", None, None),
+        ("com.example/anything", {"a": [1]}, {"a": [1]}),
+    ],
+)
+def test_client_request_can_be_any(method: str, params: Any, wire: Any) -> None:
+    """Every method of the revision, and those of extensions nobody here knows."""
+    client = legacy()
+
+    id, outcomes = client.request(method, params, now=0)
+
+    (sent,) = said(outcomes)
+    assert (id, method, wire) == (sent["id"], sent["method"], sent.get("params"))
+    assert client.waits_for(id)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "name"),
+    [
+        ("tools/call", {"name": "add"}, "add"),
+        ("tools/call", {}, None),
+        ("tools/call", None, None),
+        ("tools/call", RequestParams(), None),
+        ("resources/read", ReadResourceRequestParams(uri="a:ö"), "a:ö"),
+        ("prompts/get", {"name": "p"}, "p"),
+        ("tasks/get", {"taskId": "t"}, "t"),
+        ("tools/list", {"name": "add"}, None),
+        ("com.example/x", {"name": "add"}, None),
+    ],
+)
+def test_client_request_names_what_a_header_repeats(method: str, params: Any, name: Any) -> None:
+    """2026-07-28, "Standard Request Headers": the member depends on the method."""
+    _, (send,) = modern().request(method, params, now=0)
+
+    assert isinstance(send, Send)
+    assert name == send.name
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        RequestParams(meta=RequestMeta(traceparent="t")),
+        {"_meta": {"traceparent": "t"}},
+        None,
+    ],
+)
+@either_era
+def test_client_request_carries_metadata_of_others(
+    made: Callable[..., ClientDispatch], params: Any
+) -> None:
+    """That in the params, and that beside them; progress is asked for under the id."""
+    client = made()
+
+    id, outcomes = client.request(
+        "tools/list",
+        params,
+        now=0,
+        progress=True,
+        meta={"com.example/a": 1, **({} if params else {"traceparent": "t"})},
+    )
+
+    meta = said(outcomes)[0]["params"]["_meta"]
+    others = {
+        key: value for key, value in meta.items() if not key.startswith("io.modelcontextprotocol/")
+    }
+    assert {"traceparent": "t", "com.example/a": 1, "progressToken": id} == others
+    assert (len(meta) > len(others)) is (made is modern)
+
+
+def test_client_request_cannot_pretend_another_version() -> None:
+    """What 2026-07-28 reserves for the client's own metadata is the client's."""
+    _, outcomes = modern().request(
+        "tools/list", now=0, meta={"io.modelcontextprotocol/protocolVersion": "1999-01-01"}
+    )
+
+    meta = said(outcomes)[0]["params"]["_meta"]
+    assert "2026-07-28" == meta["io.modelcontextprotocol/protocolVersion"]
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.READY])
+def test_client_request_is_legal_when_ready_only(state: State) -> None:
+    """Anything else is this side's fault; the error has the reason of the state as its cause."""
+    client = in_state(state)
+
+    for send in (
+        lambda: client.request("tools/list", now=0),
+        lambda: client.notify("notifications/roots/list_changed"),
+        lambda: client.log_level("info", now=0),
+    ):
+        with pytest.raises(LocalOutOfTurn) as caught:
+            send()
+        assert client.reason is caught.value.__cause__
+    assert not client.ready
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_client_ping_is_legal_while_initializing_too(state: State) -> None:
+    """2025-11-25, lifecycle: nothing else before the server has answered."""
+    client = in_state(state)
+
+    if state in (State.INITIALIZING, State.READY):
+        _, outcomes = client.request("ping", now=0)
+        assert "ping" == said(outcomes)[0]["method"]
+    else:
+        with pytest.raises(LocalOutOfTurn):
+            client.request("ping", now=0)
+
+
+@pytest.mark.parametrize(
+    ("made", "method"),
+    [(modern, "ping"), (modern, "resources/subscribe"), (legacy, "subscriptions/listen")],
+)
+def test_client_request_of_another_revision_is_not_sent(
+    made: Callable[..., ClientDispatch], method: str
+) -> None:
+    """The server could not know it; `speaks` tells beforehand."""
+    client = made()
+
+    assert not client.speaks(method)
+    with pytest.raises(MethodNotFound):
+        client.request(method, now=0)
+    assert 0 == client.pending
+
+
+def test_client_request_past_the_limit_is_not_sent() -> None:
+    """`max_pending` bounds what is unanswered, pings among them."""
+    client = legacy(max_pending=1)
+    id = called(client)
+
+    for method in ("tools/list", "ping"):
+        with pytest.raises(Overloaded, match="max_pending"):
+            client.request(method, now=0)
+
+    client.received(result(id, ANSWER), 0)
+    client.request("ping", now=0)
+
+
+def test_client_request_that_is_no_json_leaves_nothing_behind() -> None:
+    """The error is the caller's, and no id waits for an answer."""
+    client = modern()
+
+    with pytest.raises(TypeError):
+        client.request("tools/call", {"name": object()}, now=0)
+
+    assert 0 == client.pending
+
+
+def test_client_notification_is_sent_where_it_means_something() -> None:
+    """Roots are told of before 2026-07-28 only; what nobody knows is sent."""
+    (send,) = legacy().notify("notifications/roots/list_changed")
+    assert isinstance(send, Send)
+    assert (None, "notifications/roots/list_changed", "2025-11-25") == (
+        send.id,
+        send.method,
+        send.revision,
+    )
+    progress = ProgressNotificationParams(progress_token="t", progress=1, message="half")
+    (sent,) = said(legacy("2024-11-05").notify("notifications/progress", progress))
+    assert {"progressToken": "t", "progress": 1} == sent["params"]
+
+    assert [] == modern().notify("notifications/roots/list_changed")
+    assert {"jsonrpc": "2.0", "method": "com.example/x", "params": {"a": 1}} == said(
+        modern().notify("com.example/x", {"a": 1})
+    )[0]
+
+
+def test_client_log_level_is_a_request_or_goes_with_every_one() -> None:
+    """2025-11-25: logging/setLevel; 2026-07-28: a member of `_meta` from now on."""
+    id, outcomes = legacy().log_level("warning", now=0)
+    (sent,) = said(outcomes)
+    assert (2, "logging/setLevel", {"level": "warning"}) == (id, sent["method"], sent["params"])
+
+    client = modern()
+    client.request("tools/list", now=0)
+    assert (None, []) == client.log_level("warning", now=0)
+    for meta in ({}, {"io.modelcontextprotocol/logLevel": "debug", "a": 1}):
+        _, outcomes = client.request("tools/list", now=0, meta=meta)
+        got = said(outcomes)[0]["params"]["_meta"]["io.modelcontextprotocol/logLevel"]
+        assert "warning" == got

@@ -1,0 +1,87 @@
+"""A hub of servers that nobody here wrote: registered, used, killed, and connected to again."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from genmcp import Endpoint
+from genmcp.client.client import Client
+from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.hub import Hub
+from genmcp.hub.member import Pace
+from genmcp.protocol.content import TextContent
+from genmcp.protocol.tools import CallToolResult
+
+SDK = """
+import os
+from mcp.server import MCPServer as Server
+"""
+FASTMCP = """
+import os
+from fastmcp import FastMCP as Server
+"""
+BODY = """
+server = Server("stranger")
+
+@server.tool()
+def add(a: int, b: int) -> str:
+    return str(a + b)
+
+@server.tool()
+def pid() -> str:
+    return str(os.getpid())
+
+@server.resource("note://today")
+def note() -> str:
+    return "buy milk"
+
+@server.prompt()
+def greet(name: str) -> str:
+    return f"Hello {name}."
+
+server.run("stdio"%s)
+"""
+STRANGERS = {"sdk": SDK + BODY % "", "fastmcp": FASTMCP + BODY % ", show_banner=False"}
+
+
+def text(result: CallToolResult) -> str:
+    """Return what a result says."""
+    content = result.content[0]
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+async def test_hub_gets_along_with_a_stranger(stranger: str, tmp_path: Path) -> None:
+    """It lists, calls, reads, prompts, is killed, comes back, and is served to others."""
+    path = tmp_path / "server.py"
+    path.write_text(STRANGERS[stranger])
+    again = asyncio.Event()
+
+    async def sleep(delay: float) -> None:
+        again.set()
+
+    async with asyncio.timeout(50), Hub(pace=Pace(sleep)) as hub:
+        endpoint = Endpoint(hub.server())
+        config = ServerConfig("it", command=sys.executable, args=[str(path)], retry=Retry(3))
+        await hub.register(config)
+        assert [each.name for each in hub.tools()] == ["it/add", "it/pid"]
+        assert [each.uri for each in hub.resources()] == ["note://today"]
+        assert [each.name for each in hub.prompts()] == ["greet"]
+        assert text(await hub.call("it/add", {"a": 1, "b": 2})) == "3"
+        assert (await hub.read("it", "note://today")).contents[0].text == "buy milk"
+        prompted = await hub.prompt("it", "greet", {"name": "Ada"})
+        assert prompted.messages[0].content == TextContent("Hello Ada.")
+
+        before = text(await hub.call("it/pid"))
+        os.kill(int(before), signal.SIGKILL)
+        await again.wait()
+        assert text(await hub.call("it/pid")) != before
+
+        async with Client(endpoint) as client:
+            assert text(await client.call("it/add", {"a": 2, "b": 2})) == "4"
+        await endpoint.aclose()

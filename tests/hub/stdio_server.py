@@ -1,0 +1,123 @@
+"""A server over stdio: `python stdio_server.py [FOLDER]`; FOLDER holds what it is to do.
+
+A file `broken` there ends it at once, and a file `extra` gives it one more tool.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    Done,
+    Outcome,
+    PromptTemplate,
+    Resource,
+    Suite,
+    Tool,
+    elicit,
+    tool,
+)
+from genmcp.transports.stdio import serve_stdio
+
+FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("/nowhere")
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+@tool
+async def pid() -> int:
+    """Tells the number of this process."""
+    return os.getpid()
+
+
+@tool
+async def variable(name: str) -> str:
+    """Tells what the environment says."""
+    return os.environ.get(name, "")
+
+
+@tool
+async def crash() -> str:
+    """Ends this process."""
+    os._exit(7)
+
+
+@tool
+async def hang(mark: str = "") -> str:
+    """Never answers; leaves a file that says that it was called."""
+    if mark:
+        (FOLDER / mark).touch()
+    await asyncio.Event().wait()
+    return "never"
+
+
+@tool
+async def large(size: int) -> str:
+    """Says much."""
+    return "x" * size
+
+
+class Ask(Tool):
+    """Asks before it answers."""
+
+    name = "ask"
+
+    async def call(self, request: Call, channel: Channel) -> Continue:
+        """Ask."""
+        return Continue("asked", elicit("Sure?"))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        """Answer."""
+        return "agreed" if outcome == Done(Accepted({})) else f"refused: {outcome}"
+
+
+class Note(Resource):
+    """A note."""
+
+    name = "note"
+    uri = "note://today"
+
+    async def read(self, uri: str, channel: Channel) -> str:
+        """Return it."""
+        return f"note of {os.getpid()}"
+
+
+@tool
+async def extra() -> str:
+    """Is there only sometimes."""
+    return "here"
+
+
+suite = Suite(
+    name="stdio",
+    version="1",
+    tools=[add, pid, variable, crash, hang, large, Ask],
+    resources=[Note],
+    prompts=[PromptTemplate(name="greet", messages="Hello {name}.")],
+)
+
+
+@tool
+async def grow() -> str:
+    """Adds a tool."""
+    suite.add(extra)
+    return "grown"
+
+
+if __name__ == "__main__":
+    if (FOLDER / "broken").exists():
+        sys.exit("it is broken")
+    suite.add(grow)
+    if (FOLDER / "extra").exists():
+        suite.add(extra)
+    asyncio.run(serve_stdio(suite))

@@ -1,0 +1,118 @@
+"""A hub of servers over HTTP, whose end is seen when they are asked for something."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from genmcp import Endpoint, Suite, tool
+from genmcp.client.handler import ClientHandler
+from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.errors import ConnectFailed
+from genmcp.hub.hub import Hub
+from genmcp.hub.member import Pace
+from genmcp.protocol.content import TextContent
+from tests.serving import PATIENCE, Server
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+class App:
+    """Serves, and keeps the headers it was sent."""
+
+    def __init__(self) -> None:
+        self.headers: dict[bytes, bytes] = {}
+        self.endpoint = Endpoint(Suite(name="far", version="1", tools=[add]))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.headers.update(scope.get("headers", ()))
+        await self.endpoint(scope, receive, send)
+
+
+@asynccontextmanager
+async def serving(port: int) -> AsyncIterator[App]:
+    """Serve on that port of loopback."""
+    app = App()
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        options: dict[str, Any] = {"log_level": "warning", "timeout_graceful_shutdown": 1}
+        server = Server(uvicorn.Config(app, **options), listener)
+        server.thread.start()
+        try:
+            await asyncio.to_thread(server.settled.wait, PATIENCE)
+            yield app
+        finally:
+            server.should_exit = True
+            await asyncio.to_thread(server.thread.join, PATIENCE)
+
+
+def config(port: int, retry: Retry | None = None) -> ServerConfig:
+    """Return the configuration of what is served on that port."""
+    return ServerConfig(
+        "far", url=f"http://127.0.0.1:{port}/mcp", headers={"x-who": "me"}, retry=retry
+    )
+
+
+async def test_hub_sends_the_headers_of_a_server(free_port: int) -> None:
+    """Those of its configuration go with every request."""
+    async with serving(free_port) as app, Hub() as hub:
+        await hub.register(config(free_port))
+        result = await hub.call("far/add", {"a": 1, "b": 2})
+
+    assert result.content == [TextContent("3")]
+    assert app.headers[b"x-who"] == b"me"
+
+
+async def test_hub_calls_a_server_that_has_come_back(free_port: int) -> None:
+    """A call that found nobody was not sent: it is made when somebody is there again."""
+    came, back = asyncio.Event(), asyncio.Event()
+
+    async def sleep(delay: float) -> None:
+        came.set()
+        await back.wait()
+
+    async with asyncio.timeout(30), Hub(pace=Pace(sleep)) as hub:
+        async with serving(free_port):
+            await hub.register(config(free_port, Retry(1)))
+        call = asyncio.ensure_future(hub.call("far/add", {"a": 1, "b": 2}))
+        await came.wait()
+        async with serving(free_port):
+            back.set()
+            assert (await call).content == [TextContent("3")]
+
+
+async def test_hub_evicts_a_server_that_is_gone(free_port: int) -> None:
+    """The call says so, and afterwards there is none."""
+    async with asyncio.timeout(30), Hub() as hub:
+        async with serving(free_port):
+            await hub.register(config(free_port))
+        with pytest.raises(ConnectFailed, match="far"):
+            await hub.call("far/add", {"a": 1, "b": 2})
+        assert hub.servers() == []
+
+
+async def test_hub_handler_that_cannot_begin_is_a_server_that_is_not_there(
+    free_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What its `init` raises is told, and nothing is left."""
+
+    class Broken(ClientHandler[None]):
+        """Has no state to begin with."""
+
+        def init(self) -> None:
+            """Fail."""
+            raise ValueError("no keyring")
+
+    async with serving(free_port), Hub(handler=Broken()) as hub:
+        with pytest.raises(ConnectFailed, match="no keyring"):
+            await hub.register(config(free_port))
+        assert hub.servers() == []

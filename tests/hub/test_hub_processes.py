@@ -1,0 +1,286 @@
+"""A hub of real processes: registered, used, killed, and connected to again."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from genmcp.client.errors import OutcomeUnknown, Timeout
+from genmcp.errors import ContractError
+from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, ServerNotFound, ToolNotFound
+from genmcp.hub.hub import Hub
+from genmcp.hub.member import Pace
+from genmcp.protocol.content import TextContent
+from genmcp.protocol.resources import ReadResourceResult
+from genmcp.protocol.tools import CallToolResult
+
+TIME = 10.0
+SERVER = str(Path(__file__).with_name("stdio_server.py"))
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[Hub]:
+    """A hub that is stopped in the end."""
+    async with Hub() as hub:
+        yield hub
+
+
+def config(
+    name: str, folder: Path | None = None, *, retry: Retry | None = None, **env: str
+) -> ServerConfig:
+    """Return the configuration of one process of the server beside this file."""
+    env = {"PYTHONPATH": os.pathsep.join(sys.path), **env}
+    args = [SERVER, *([str(folder)] if folder else [])]
+    return ServerConfig(name, command=sys.executable, args=args, env=env, retry=retry)
+
+
+def text(result: CallToolResult) -> str:
+    """Return what a result says."""
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+async def pid_of(hub: Hub, name: str) -> int:
+    """Return the number of a server's process."""
+    return int(text(await hub.call(f"{name}/pid")))
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until something is true."""
+    async with asyncio.timeout(TIME):
+        while not true():  # noqa: ASYNC110 - another process tells, and no event of this one
+            await asyncio.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Slept:
+    """Sleeps no time, and keeps how long it should have been; waits for `may` if told to."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self.delays: list[float] = []
+        self.began = asyncio.Event()
+        self.may = asyncio.Event()
+        if not waits:
+            self.may.set()
+
+    async def __call__(self, delay: float) -> None:
+        self.delays.append(delay)
+        self.began.set()
+        await self.may.wait()
+
+
+async def test_hub_has_what_its_servers_have(hub: Hub) -> None:
+    """Tools by qualified names, resources and prompts; the same tool on two servers is two."""
+    await hub.register(config("one"))
+    await hub.register(config("two", WHO="me"))
+
+    assert hub.servers() == ["one", "two"]
+    names = [(each.name, each.server_name, each.original_name) for each in hub.tools()]
+    assert ("one/add", "one", "add") in names
+    assert ("two/add", "two", "add") in names
+    assert text(await hub.call("one/add", {"a": 1, "b": 2})) == "3"
+    assert text(await hub.call("two/add", '{"a": 3, "b": 4}')) == "7"
+    assert text(await hub.call("two/variable", {"name": "WHO"})) == "me"
+    assert await pid_of(hub, "one") != await pid_of(hub, "two")
+
+    note = hub.resources()[0]
+    assert (note.uri, note.name, note.server_name) == ("note://today", "note", "one")
+    read = await hub.read("two", "note://today")
+    assert isinstance(read, ReadResourceResult)
+    assert str(await pid_of(hub, "two")) in str(read.contents)
+
+    greet = hub.prompts()[0]
+    assert (greet.name, greet.server_name) == ("greet", "one")
+    assert [(each.name, each.required) for each in greet.arguments] == [("name", True)]
+    prompted = await hub.prompt("one", "greet", {"name": "Ada"})
+    assert prompted.messages[0].content == TextContent("Hello Ada.")
+
+
+async def test_hub_passes_large_answers_on_whole(hub: Hub) -> None:
+    """No answer is cut, however many reads it takes."""
+    await hub.register(config("one"))
+
+    assert len(text(await hub.call("one/large", {"size": 3_000_000}))) == 3_000_000
+
+
+async def test_hub_that_is_stopped_leaves_no_process() -> None:
+    """Nor does a server that is unregistered, whose tools are gone at once."""
+    async with asyncio.timeout(30), Hub() as hub:
+        await hub.register(config("one"))
+        await hub.register(config("two"))
+        one, two = await pid_of(hub, "one"), await pid_of(hub, "two")
+
+        await hub.unregister("one")
+
+        assert not is_running(one)
+        assert is_running(two)
+        assert hub.servers() == ["two"]
+        assert {each.server_name for each in hub.tools()} == {"two"}
+        with pytest.raises(ServerNotFound, match="Server not found: one"):
+            await hub.unregister("one")
+    assert not is_running(two)
+
+
+async def test_hub_says_what_it_does_not_have(hub: Hub) -> None:
+    """A name is taken once; an unknown tool or server, and arguments that are none, are told."""
+    await hub.register(config("one"))
+
+    with pytest.raises(AlreadyRegistered, match="Server already registered: one"):
+        await hub.register(config("one"))
+    for name in ("one/nothing", "two/add", "add"):
+        with pytest.raises(ToolNotFound, match=f"Tool not found: {name}"):
+            await hub.call(name)
+    for request in (hub.read("two", "note://today"), hub.prompt("two", "greet")):
+        with pytest.raises(ServerNotFound, match="two"):
+            await request
+    with pytest.raises(ContractError, match="object"):
+        await hub.call("one/add", "[1, 2]")
+    assert repr(hub) == "<Hub of one>"
+
+
+async def test_hub_cannot_connect_to_what_does_not_start(hub: Hub, tmp_path: Path) -> None:
+    """The error says why, nothing is left, and the name is free again."""
+    (tmp_path / "broken").touch()
+    with pytest.raises(ConnectFailed, match=r"Failed to initialize one: .*broken"):
+        await hub.register(config("one", tmp_path))
+    with pytest.raises(ConnectFailed, match="Failed to initialize one"):
+        await hub.register(ServerConfig("one", command="no-such-command-here"))
+    assert hub.servers() == []
+
+    (tmp_path / "broken").unlink()
+    await hub.register(config("one", tmp_path))
+    assert hub.servers() == ["one"]
+
+
+async def test_hub_registers_many_at_once(hub: Hub, tmp_path: Path) -> None:
+    """Those that fail are told of by their names, and do not concern the others."""
+    (tmp_path / "broken").touch()
+    servers = [config("a"), config("b", tmp_path), config("c"), config("a")]
+
+    failed = await hub.register_all(servers, at_once=3)
+
+    assert hub.servers() == ["a", "c"]
+    assert {name: type(error) for name, error in failed.items()} == {
+        "a": AlreadyRegistered,
+        "b": ConnectFailed,
+    }
+
+
+async def test_hub_evicts_a_killed_server_at_once_without_retry(hub: Hub) -> None:
+    """Nobody has to call it first; the others go on."""
+    await hub.register(config("one"))
+    await hub.register(config("two"))
+
+    os.kill(await pid_of(hub, "one"), signal.SIGKILL)
+    await until(lambda: hub.servers() == ["two"])
+
+    assert {each.server_name for each in hub.tools()} == {"two"}
+    with pytest.raises(ToolNotFound):
+        await hub.call("one/add", {"a": 1, "b": 2})
+    assert text(await hub.call("two/add", {"a": 1, "b": 2})) == "3"
+
+
+async def test_hub_connects_again_to_a_server_that_crashed(tmp_path: Path) -> None:
+    """The call that hit the crash may have run; those after it have a new process and new lists."""
+    slept = Slept()
+    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+        await hub.register(config("one", tmp_path, retry=Retry(3, 0.5)))
+        before = await pid_of(hub, "one")
+        (tmp_path / "extra").touch()
+
+        with pytest.raises(OutcomeUnknown):
+            await hub.call("one/crash")
+
+        assert await pid_of(hub, "one") != before
+        assert not is_running(before)
+        assert slept.delays == [0.5]
+        assert text(await hub.call("one/extra")) == "here"
+
+
+async def test_hub_waits_longer_before_each_attempt_and_then_evicts(tmp_path: Path) -> None:
+    """0.5, 1, 2 s; whoever waited is told why, and the others go on."""
+    slept = Slept(waits=True)
+    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+        await hub.register(config("one", tmp_path, retry=Retry(3, 0.5)))
+        await hub.register(config("two"))
+        (tmp_path / "broken").touch()
+        os.kill(await pid_of(hub, "one"), signal.SIGKILL)
+        await slept.began.wait()
+
+        waiting = asyncio.ensure_future(hub.call("one/add", {"a": 1, "b": 2}))
+        assert text(await hub.call("two/add", {"a": 1, "b": 2})) == "3"
+        assert not waiting.done()
+        slept.may.set()
+
+        with pytest.raises(ConnectFailed, match="broken"):
+            await waiting
+        assert slept.delays == [0.5, 1.0, 2.0]
+        assert hub.servers() == ["two"]
+
+
+async def test_hub_server_that_is_late_does_not_make_others_wait(tmp_path: Path) -> None:
+    """A call waits for its own server alone, which comes back."""
+    slept = Slept(waits=True)
+    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+        await hub.register(config("one", retry=Retry(1, 0.5)))
+        await hub.register(config("two"))
+        os.kill(await pid_of(hub, "one"), signal.SIGKILL)
+        await slept.began.wait()
+
+        late = asyncio.ensure_future(hub.call("one/add", {"a": 1, "b": 1}))
+        assert text(await hub.call("two/add", {"a": 1, "b": 2})) == "3"
+        slept.may.set()
+
+        assert text(await late) == "2"
+
+
+async def test_hub_server_may_be_unregistered_while_it_is_connected_to_again() -> None:
+    """It is not connected to any more, and who waited for it is told."""
+    slept = Slept(waits=True)
+    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+        await hub.register(config("one", retry=Retry(3, 0.5)))
+        os.kill(await pid_of(hub, "one"), signal.SIGKILL)
+        await slept.began.wait()
+        waiting = asyncio.ensure_future(hub.call("one/pid"))
+        await asyncio.sleep(0)
+
+        await hub.unregister("one")
+
+        with pytest.raises(ServerNotFound):
+            await waiting
+
+
+async def test_hub_keeps_a_server_that_takes_too_long(hub: Hub, tmp_path: Path) -> None:
+    """A timeout is the call's affair: the connection is not suspected."""
+    await hub.register(config("one", tmp_path))
+    before = await pid_of(hub, "one")
+
+    with pytest.raises(Timeout):
+        await hub.call("one/hang", timeout=0.1)
+
+    assert await pid_of(hub, "one") == before
+
+
+async def test_hub_takes_note_when_a_server_has_another_tool(hub: Hub) -> None:
+    """Its list is looked at again as soon as the server says so."""
+    await hub.register(config("one"))
+    assert "one/extra" not in {each.name for each in hub.tools()}
+
+    await hub.call("one/grow")
+    await until(lambda: "one/extra" in {each.name for each in hub.tools()})
+
+    assert text(await hub.call("one/extra")) == "here"

@@ -1,0 +1,496 @@
+"""What a hub has, served to others: the servers behind it are as good as there."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    McpError,
+    Mux,
+    Outcome,
+    PromptTemplate,
+    Resource,
+    ResourceRepo,
+    Suite,
+    Tool,
+    ToolError,
+    elicit,
+    elicit_url,
+    roots,
+    sample,
+    tool,
+)
+from genmcp.client.client import Client
+from genmcp.client.errors import ServerSaid
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
+from genmcp.hub.config import ServerConfig
+from genmcp.hub.hub import Hub
+from genmcp.hub.relay import RelayingHandler
+from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
+from genmcp.protocol.content import TextContent
+from genmcp.protocol.roots import Root
+from genmcp.protocol.sampling import CreateMessageRequestParams
+from genmcp.protocol.tools import CallToolResult
+
+REVISIONS = ["2026-07-28", "2025-11-25", "2025-06-18"]
+TIME = 10.0
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+@tool
+async def fail() -> None:
+    """Fails."""
+    raise ToolError("out of paper")
+
+
+@tool
+async def refuse() -> None:
+    """Answers with an error of its own."""
+    raise McpError("not today", {"try": "tomorrow"}, code=-5)
+
+
+@tool
+async def count(channel: Channel) -> str:
+    """Tells how far it is."""
+    for step in range(3):
+        await channel.progress(step + 1, 3, f"step {step + 1}")
+    return "counted"
+
+
+class Ask(Tool):
+    """Asks whatever can be asked, one after another and together."""
+
+    name = "ask"
+
+    async def call(self, request: Call, channel: Channel) -> Continue:
+        """Ask for a form."""
+        return Continue("form", elicit("Who?", {"type": "object", "properties": NAME}))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        """Ask for the rest, and tell what came."""
+        channel.assigns[tag] = str(outcome)
+        if tag == "form":
+            return Continue(
+                "rest", {"url": elicit_url("Go?", "https://example.test/"), "roots": roots()}
+            )
+        if tag == "rest":
+            return Continue("model", sample("Say hello."))
+        return "\n".join(str(channel.assigns[each]) for each in ("form", "rest", "model"))
+
+
+NAME = {"name": {"type": "string"}}
+
+
+class Note(Resource):
+    """A note."""
+
+    name = "note"
+    uri = "note://today"
+
+    async def read(self, uri: str, channel: Channel) -> str:
+        """Return it."""
+        return f"{uri}: buy milk"
+
+
+class Books(ResourceRepo):
+    """Books by their shelves."""
+
+    name = "book"
+    template = "book://{shelf}"
+
+    async def read(self, key: dict[str, str], channel: Channel) -> str:
+        """Return it."""
+        return f"read {key['shelf']}"
+
+    async def complete(
+        self, argument: str, value: str, context: Mapping[str, str], channel: Channel
+    ) -> list[str]:
+        """Return the shelves there are."""
+        return [value + "op"]
+
+
+class Human(ClientHandler[None]):
+    """Agrees to everything."""
+
+    async def handle_list_roots(self, state: None) -> Any:
+        """Return a root."""
+        return [Root("file:///home")]
+
+    async def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+        """Say hello."""
+        return {"role": "assistant", "content": {"type": "text", "text": "Hello."}, "model": "m"}
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Any:
+        """Fill in a name."""
+        return Accepted({"name": "Ada"})
+
+    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+        """Go there."""
+        return Accepted()
+
+
+def first() -> Suite:
+    """Return a server of everything."""
+    greet = PromptTemplate(name="greet", messages="Hello {name}.")
+    tools = [add, fail, refuse, count, Ask]
+    return Suite(name="first", version="1", tools=tools, resources=[Note, Books], prompts=[greet])
+
+
+def text(result: CallToolResult) -> str:
+    """Return what a result says."""
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+def client_of(hub: Hub, revision: str, handler: ClientHandler[Any] | None = None) -> Client:
+    """Return a client of what the hub serves."""
+    options = ClientOptions(revision=revision)
+    return Client(Mux(hub.server(name="all")), handler=handler, options=options)
+
+
+def stdio(revision: str) -> tuple[ServerConfig, ClientOptions]:
+    """Return a server over stdio, and options that make it speak that revision."""
+    path = str(Path(__file__).with_name("stdio_server.py"))
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    config = ServerConfig("far", command=sys.executable, args=[path], env=env)
+    return config, ClientOptions(revision=revision)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_hub_server_lists_and_calls_what_its_servers_have(revision: str) -> None:
+    """Tools and prompts by qualified names, resources by their URIs."""
+    async with Hub() as hub:
+        await hub.register(ServerConfig("a", target=first()))
+        await hub.register(
+            ServerConfig(
+                "b", target=Suite(name="second", version="1", tools=[add], resources=[Note])
+            )
+        )
+        async with client_of(hub, revision) as client:
+            names = [each.name for each in await client.tools()]
+            assert names == ["a/add", "a/fail", "a/refuse", "a/count", "a/ask", "b/add"]
+            assert text(await client.call("b/add", {"a": 1, "b": 2})) == "3"
+            failed = await client.call("a/fail")
+            assert (failed.is_error, text(failed)) == (True, "out of paper")
+            with pytest.raises(ServerSaid, match="not today") as refused:
+                await client.call("a/refuse")
+            assert (refused.value.code, refused.value.data) == (-5, {"try": "tomorrow"})
+
+            assert [each.uri for each in await client.resources()] == ["note://today"]
+            assert [each.uri_template for each in await client.templates()] == ["book://{shelf}"]
+            for uri, said in (("note://today", "buy milk"), ("book://top", "read top")):
+                assert said in str((await client.read(uri)).contents)
+            assert [each.name for each in await client.prompts()] == ["a/greet"]
+            prompted = await client.prompt("a/greet", {"name": "Ada"})
+            assert prompted.messages[0].content == TextContent("Hello Ada.")
+
+
+async def test_hub_server_says_what_nobody_has() -> None:
+    """As any server does."""
+    async with Hub() as hub:
+        await hub.register(ServerConfig("a", target=first()))
+        async with client_of(hub, REVISIONS[0]) as client:
+            for request in (
+                client.call("a/nothing"),
+                client.call("add"),
+                client.prompt("b/greet"),
+                client.prompt("a/nothing"),
+                client.read("other://thing"),
+            ):
+                with pytest.raises(ServerSaid) as error:
+                    await request
+                assert error.value.code == -32602
+            with pytest.raises(ServerSaid, match="completed"):
+                await client.complete(PromptReference("a/nothing"), "name")
+            with pytest.raises(ServerSaid, match="cursor"):
+                await client.request("tools/list", {"cursor": "x"})
+
+
+async def test_hub_server_without_servers_is_empty() -> None:
+    """It has lists, which are."""
+    async with Hub() as hub, client_of(hub, REVISIONS[0]) as client:
+        assert await client.tools() == []
+        with pytest.raises(ServerSaid):
+            await client.read("note://today")
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_hub_server_passes_progress_on(revision: str) -> None:
+    """Each step, if whoever calls wants to know."""
+    seen: list[Any] = []
+    async with Hub() as hub:
+        await hub.register(ServerConfig("a", target=first()))
+        async with client_of(hub, revision) as client:
+            result = await client.call("a/count", progress=lambda *step: seen.append(step))
+            assert text(await client.call("a/count")) == "counted"
+
+    assert text(result) == "counted"
+    assert seen == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
+
+
+@pytest.mark.parametrize("behind", REVISIONS[:2])
+@pytest.mark.parametrize("before", REVISIONS[:2])
+async def test_hub_server_passes_questions_on(before: str, behind: str) -> None:
+    """Of all kinds, several at once, whatever revision either side speaks."""
+    async with Hub(options=ClientOptions(revision=behind)) as hub:
+        client = client_of(hub, before, Human())
+        await hub.register(ServerConfig("a", target=first()))
+        async with client:
+            form, rest, model = text(await client.call("a/ask")).split("\n")
+
+    assert form == "Done(value=Accepted(content={'name': 'Ada'}))"
+    assert "'url': Accepted(content=None)" in rest
+    assert "file:///home" in rest
+    assert "Hello." in model
+
+
+@pytest.mark.parametrize("behind", REVISIONS[:2])
+async def test_hub_server_questions_go_to_whoever_has_called(behind: str) -> None:
+    """Two who call the same tool at once each answer their own question."""
+
+    class Named(Human):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def handle_elicitation_create(
+            self, message: str, schema: Mapping[str, Any], state: None
+        ) -> Any:
+            await both.wait()
+            return Accepted({"name": self.name})
+
+    both = asyncio.Barrier(2)
+    async with Hub(options=ClientOptions(revision=behind)) as hub:
+        server = hub.server()
+        await hub.register(ServerConfig("a", target=first()))
+        async with (
+            asyncio.timeout(TIME),
+            Client(server, handler=Named("Ada")) as one,
+            Client(server, handler=Named("Bob")) as other,
+        ):
+            answers = await asyncio.gather(one.call("a/ask"), other.call("a/ask"))
+
+    assert ["Ada" in text(answers[0]), "Bob" in text(answers[1])] == [True, True]
+
+
+async def test_hub_server_tells_a_server_that_nobody_can_be_asked() -> None:
+    """Whoever calls may not have what it takes."""
+    async with Hub() as hub:
+        client = client_of(hub, REVISIONS[1])
+        await hub.register(ServerConfig("a", target=first()))
+        async with client:
+            with pytest.raises(ServerSaid, match="elicitation"):
+                await client.call("a/ask")
+
+
+async def test_hub_handler_answers_in_place_of_whoever_calls() -> None:
+    """A hub with a handler passes no question on."""
+    async with Hub(handler=Human()) as hub:
+        client = client_of(hub, REVISIONS[0])
+        await hub.register(ServerConfig("a", target=first()))
+        async with client:
+            assert "Ada" in text(await client.call("a/ask"))
+
+
+async def test_hub_server_completes_arguments() -> None:
+    """Of prompts by their qualified names, of templates by themselves."""
+    async with Hub() as hub:
+        await hub.register(ServerConfig("a", target=first()))
+        async with client_of(hub, REVISIONS[0]) as client:
+            found = await client.complete(ResourceTemplateReference("book://{shelf}"), "shelf", "t")
+            assert found.values == ["top"]
+            assert (await client.complete(PromptReference("a/greet"), "name", "A")).values == []
+
+
+@pytest.mark.parametrize("revision", REVISIONS[:2])
+async def test_hub_server_tells_when_its_lists_change(revision: str) -> None:
+    """Because a server has other tools, has come, or is gone."""
+    suite = first()
+    async with Hub() as hub:
+        await hub.register(ServerConfig("a", target=suite))
+        async with (
+            asyncio.timeout(TIME),
+            client_of(hub, revision) as client,
+            client.listen(tools=True) as changes,
+        ):
+
+            @tool
+            async def late() -> str:
+                """Comes later."""
+                return "late"
+
+            suite.add(late)
+            change = await anext(changes)
+            assert change.method == "notifications/tools/list_changed"
+            assert "a/late" in [each.name for each in await client.tools()]
+            await hub.unregister("a")
+            await anext(changes)
+            assert await client.tools() == []
+
+
+async def test_hub_server_stops_what_is_cancelled() -> None:
+    """The server behind it hears of it."""
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def hang() -> str:
+        """Never answers."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return ""
+
+    async with asyncio.timeout(TIME), Hub() as hub:
+        await hub.register(ServerConfig("a", target=Suite(name="s", version="1", tools=[hang])))
+        async with client_of(hub, REVISIONS[0]) as client:
+            call = asyncio.ensure_future(client.call("a/hang"))
+            await begun.wait()
+            call.cancel()
+            await stopped.wait()
+
+
+async def test_hub_server_question_over_stdio_goes_to_the_only_call() -> None:
+    """A request of a legacy server does not say which call it is about."""
+    config, options = stdio("2025-11-25")
+    async with asyncio.timeout(TIME), Hub(options=options) as hub:
+        client = client_of(hub, REVISIONS[0], Human())
+        await hub.register(config)
+        async with client:
+            assert text(await client.call("far/ask")) == "agreed"
+
+
+async def test_hub_server_question_over_stdio_is_refused_if_it_might_be_anybodys(
+    tmp_path: Path,
+) -> None:
+    """With two calls under way it is passed on to neither."""
+    config, options = stdio("2025-11-25")
+    config = ServerConfig(
+        "far", command=config.command, args=[*config.args, str(tmp_path)], env=config.env
+    )
+    async with asyncio.timeout(TIME), Hub(options=options) as hub:
+        client = client_of(hub, REVISIONS[0], Human())
+        await hub.register(config)
+        async with client:
+            other = asyncio.ensure_future(client.call("far/hang", {"mark": "called"}))
+            while not (tmp_path / "called").exists():  # noqa: ASYNC110 - another process tells
+                await asyncio.sleep(0.01)
+            assert "refused: Failed" in text(await client.call("far/ask"))
+            other.cancel()
+
+
+async def test_hub_server_tells_of_a_server_that_is_gone() -> None:
+    """A call of a tool says it to the model, anything else as an error."""
+    config, options = stdio("2025-11-25")
+    async with asyncio.timeout(TIME), Hub(options=options) as hub:
+        await hub.register(config)
+        async with client_of(hub, REVISIONS[0]) as client:
+            crashed = await client.call("far/crash")
+            assert crashed.is_error
+            assert "may or may not have done this" in text(crashed)
+            assert sys.executable not in text(crashed)
+
+
+async def test_hub_server_asks_who_may_have_a_resource_that_nobody_lists() -> None:
+    """One after another, until one has it."""
+
+    class Hidden(ResourceRepo):
+        """Resources that are listed nowhere."""
+
+        name = "hidden"
+        prefix = "hidden://"
+
+        async def read(self, key: str, channel: Channel) -> str:
+            """Return it."""
+            return f"found {key}"
+
+    second = Suite(name="second", version="1", resources=[Note, Hidden])
+    async with Hub() as hub:
+        await hub.register(ServerConfig("a", target=first()))
+        await hub.register(ServerConfig("b", target=second))
+        async with client_of(hub, REVISIONS[0]) as client:
+            assert "found hidden://x" in str((await client.read("hidden://x")).contents)
+            with pytest.raises(ServerSaid) as error:
+                await client.read("other://x")
+    assert error.value.code == -32602
+
+
+class Waiting(Human):
+    """Never answers; tells when it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Any:
+        """Wait."""
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+async def test_hub_server_stops_a_call_that_is_cancelled_while_it_asks() -> None:
+    """The server behind it hears of it, and its question is withdrawn."""
+    cancelled = asyncio.Event()
+
+    class Stopped(Ask):
+        """Asks, and is told when it is not wanted any more."""
+
+        name = "stopped"
+
+        async def on_cancel(self, channel: Channel) -> None:
+            """Tell."""
+            cancelled.set()
+
+    suite = Suite(name="s", version="1", tools=[Stopped])
+    human = Waiting()
+    async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision="2025-11-25")) as hub:
+        client = client_of(hub, "2025-11-25", human)
+        await hub.register(ServerConfig("a", target=suite))
+        async with client:
+            call = asyncio.ensure_future(client.call("a/stopped"))
+            await human.asked.wait()
+            call.cancel()
+            await cancelled.wait()
+
+
+@pytest.mark.parametrize(("setting", "says"), [("_KEPT", "make it again"), ("_MOST", "Too many")])
+async def test_hub_server_keeps_a_call_that_asks_only_so_long(
+    setting: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only so many: whoever comes back too late is told."""
+    monkeypatch.setattr(f"genmcp.hub.server.{setting}", 0)
+    async with asyncio.timeout(TIME), Hub() as hub:
+        client = client_of(hub, REVISIONS[0], Human())
+        await hub.register(ServerConfig("a", target=first()))
+        async with client:
+            with pytest.raises(ServerSaid, match=says):
+                await client.call("a/ask")
+
+
+async def test_hub_server_refuses_a_form_that_may_not_be_asked_for() -> None:
+    """2026-07-28, client/elicitation, "Requested Schema": one level of texts and numbers."""
+    handler = RelayingHandler()
+
+    with pytest.raises(McpError, match="requestedSchema"):
+        await handler.handle_elicitation_create("?", {"type": "object"}, None)
+    with pytest.raises(McpError, match="Nobody can be asked"):
+        await handler.handle_list_roots(None)

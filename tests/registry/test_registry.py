@@ -1,0 +1,403 @@
+"""Registries: servers of this process by name, called without a transport."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, ConfigurationError, Extension, Image, Mux, Suite, ToolError, tool
+from genmcp.errors import McpError, ToolNotFound
+from genmcp.registry.errors import ServerDisabled, ServerNotFound, SessionNotFound
+from genmcp.registry.live import GLOBAL, LiveRegistry, SessionRegistries
+from genmcp.registry.registry import Registry, Status
+from tests.asgi import PATIENCE
+
+
+@tool
+async def add(a: int, b: int, channel: Channel) -> int:
+    """Adds two numbers."""
+    await channel.log("info", "adding")
+    return a + b
+
+
+@tool
+async def draw() -> Image:
+    """Draws."""
+    return Image(b"\x89PNG\r\n\x1a\n")
+
+
+@tool
+async def fail(how: str) -> None:
+    """Fails."""
+    if how == "told":
+        raise ToolError("out of paper")
+    if how == "exit":
+        raise SystemExit(1)
+    raise ValueError("a secret")
+
+
+@tool
+async def hang() -> None:
+    """Never ends."""
+    await asyncio.Event().wait()
+
+
+def suite(name: str, *tools: Any, version: str = "1.0.0") -> Suite:
+    return Suite(name=name, version=version, tools=tools)
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    params = {"name": name, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+
+
+# A. The value.
+
+
+def test_registry_never_changes() -> None:
+    """What changes something returns another one."""
+    empty = Registry()
+    one = empty.register(suite("math", add))
+
+    assert ([], ["math"]) == (empty.names, one.names)
+    assert [] == one.unregister("math").names
+    assert ["math"] == one.unregister("nobody").names == one.names
+    assert not one.toggle("math", False).enabled
+    assert ["math"] == list(one.enabled)
+
+
+def test_registry_replaces_a_server_of_the_same_name() -> None:
+    """The last one counts."""
+    registry = Registry([suite("math", add), suite("math", draw, version="2.0")])
+
+    assert 1 == len(registry)
+    assert "2.0" == registry.find("math").server.info.version
+
+
+def test_registry_takes_muxes_and_other_names() -> None:
+    """A mux keeps its settings; a name may be given."""
+    mux = Mux(suite("math", add))
+    registry = Registry([mux]).register(mux, name="more")
+
+    assert ["math", "more"] == registry.names
+    assert registry.find("more") is mux
+    assert "more" in registry
+    assert "<Registry of math, more>" == repr(registry)
+
+
+@pytest.mark.parametrize("name", ["", "a/b"])
+def test_registry_refuses_names_that_cannot_be_told_from_tools(name: str) -> None:
+    """A slash ends the server's name in that of a tool."""
+    with pytest.raises(ConfigurationError, match="registered as"):
+        Registry().register(suite("math", add), name=name)
+
+
+def test_registry_names_its_servers_for_agents() -> None:
+    """For a command line, and for a handshake."""
+    registry = Registry([suite("math", add), suite("art", draw)])
+
+    assert ["math", "art"] == registry.servers_for_init()
+    assert {
+        "mcpServers": {
+            "math": {"type": "sdk", "name": "math"},
+            "art": {"type": "sdk", "name": "art"},
+        }
+    } == registry.servers_for_cli()
+
+
+async def test_registry_lists_the_tools_of_servers_that_are_enabled() -> None:
+    """In the order of the servers, on all their pages."""
+    paged = Suite(name="art", version="1", tools=[draw, hang, fail], page_size=1)
+    registry = Registry([suite("math", add), paged])
+
+    assert ["add", "draw", "hang", "fail"] == [each.name for each in await registry.tools()]
+    assert ["add"] == [each.name for each in await registry.toggle("art", False).tools()]
+
+
+async def test_registry_calls_the_first_server_that_has_the_tool() -> None:
+    """One that is disabled has none."""
+
+    @tool(name="add")
+    async def other(a: int, b: int) -> str:
+        """Does not add."""
+        return "other"
+
+    registry = Registry([suite("math", add), suite("other", other)])
+    found = await registry.call_tool_by_name("add", {"a": 1, "b": 2})
+    second = await registry.toggle("math", False).call_tool_by_name("add", {"a": 1, "b": 2})
+
+    assert ("3", "other") == (found.text, second.text)
+    with pytest.raises(ToolNotFound, match="nobody"):
+        await registry.call_tool_by_name("nobody")
+
+
+class Plugins(Extension):
+    """Has the tools that it is given, but not before it is asked."""
+
+    def __init__(self, *tools: Any) -> None:
+        self.given = tools
+
+    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        return self.given
+
+
+async def test_registry_calls_tools_that_only_an_extension_knows() -> None:
+    """One that does not have it does not stand in the way of the next."""
+    first = Suite(name="first", version="1", tools=[], extensions=[Plugins(draw)])
+    registry = Registry([first, suite("math", add)])
+
+    assert "3" == (await registry.call_tool_by_name("add", {"a": 1, "b": 2})).text
+    assert "" == (await registry.call_tool_by_name("draw")).text
+    with pytest.raises(ToolNotFound):
+        await registry.call_tool_by_name("nobody")
+
+
+async def test_registry_call_gives_content_of_every_kind() -> None:
+    """An image is an image."""
+    result = await Registry([suite("art", draw)]).call_tool_by_name("draw")
+
+    assert "image/png" == result.content[0].mime_type  # type: ignore[union-attr]
+
+
+# A. Messages.
+
+
+async def test_registry_answers_messages_of_every_revision() -> None:
+    """Each stands for itself; a notification gets no answer."""
+    registry = Registry([suite("math", add)])
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
+    hello["clientInfo"] = {"name": "test", "version": "1"}
+    begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    listing = {"jsonrpc": "2.0", "id": "x", "method": "tools/list"}
+
+    welcome = await registry.handle_message("math", begin)
+    told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    nothing = await asyncio.wait_for(registry.handle_message("math", told), PATIENCE)
+    listed = await registry.handle_message("math", listing)
+    answer = await registry.handle_message("math", call("add", a=1, b=2))
+    text = await registry.handle_message("math", '{"jsonrpc":"2.0","id":1,"method":"ping"}')
+
+    assert "2025-06-18" == welcome["result"]["protocolVersion"]
+    assert nothing is None
+    assert ("x", "add") == (listed["id"], listed["result"]["tools"][0]["name"])
+    assert [{"type": "text", "text": "3"}] == answer["result"]["content"]
+    assert {} == text["result"]
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ({"jsonrpc": "2.0", "id": 1, "method": "nothing"}, -32601),
+        ({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen"}, -32601),
+        (call("nobody"), -32602),
+        (b"garbage", -32700),
+        ("[]", -32600),
+    ],
+)
+async def test_registry_answers_with_errors(message: Any, code: int) -> None:
+    """What is wrong with a message is told in the answer."""
+    answer = await Registry([suite("math", add)]).handle_message("math", message)
+
+    assert code == answer["error"]["code"]
+
+
+async def test_registry_refuses_servers_that_are_not_there_or_disabled() -> None:
+    """The message says which of the two."""
+    registry = Registry([suite("math", add)]).toggle("math", False)
+
+    with pytest.raises(ServerNotFound, match="Unknown MCP server: art"):
+        await registry.handle_message("art", call("draw"))
+    with pytest.raises(ServerDisabled, match="MCP server disabled: math"):
+        await registry.handle_message("math", call("add"))
+
+
+@pytest.mark.parametrize(("how", "text"), [("told", "out of paper"), ("exit", "unexpectedly")])
+async def test_registry_isolates_what_fails(how: str, text: str) -> None:
+    """Whatever a hook raises, the answer is an `isError` result."""
+    registry = Registry([suite("art", fail)])
+    answer = await registry.handle_message("art", call("fail", how=how))
+    result = await registry.call_tool_by_name("fail", {"how": "error"})
+
+    assert answer["result"]["isError"]
+    assert text in answer["result"]["content"][0]["text"]
+    assert result.is_error
+    assert "a secret" not in result.text
+
+
+async def test_registry_ends_what_takes_too_long() -> None:
+    """Its asyncio.Task is cancelled, and the answer says so."""
+    registry = Registry([suite("slow", hang)])
+    async with asyncio.timeout(PATIENCE):
+        answer = await registry.handle_message("slow", call("hang"), timeout=0.01)
+        result = await registry.call_tool_by_name("hang", timeout=0.01)
+
+    assert answer["result"]["isError"]
+    assert "Tool handler timed out after 0.01 seconds" == result.text
+
+
+async def test_registry_tells_when_a_list_takes_too_long() -> None:
+    """It is an error then: only a call has a result to say it in."""
+
+    class Stuck(Suite):
+        async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
+            await asyncio.Event().wait()
+
+    registry = Registry([Stuck(name="stuck", version="1", tools=[add])])
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    answer = await registry.handle_message("stuck", message, timeout=0.01)
+
+    assert "timed out after 0.01 seconds" in answer["error"]["message"]
+
+
+async def test_registry_call_raises_errors_that_are_no_results() -> None:
+    """With code and message of the server."""
+
+    class Broken(Suite):
+        async def handle(self, request: Any, channel: Channel) -> Any:
+            raise McpError("not today", code=-32050)
+
+        async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
+            raise McpError("no list today", code=-32051)
+
+    registry = Registry([Broken(name="broken", version="1", tools=[add])])
+    with pytest.raises(McpError, match="not today") as raised:
+        await registry.call_tool_by_name("add")
+    with pytest.raises(McpError, match="no list today"):
+        await registry.tools()
+
+    assert -32050 == raised.value.code
+
+
+# B. While it runs.
+
+
+async def test_registry_tells_how_its_servers_stand() -> None:
+    """Name, version, number of tools, whether it is enabled, its error; `reconnect` clears it."""
+    registry = Registry([suite("math", add, fail), suite("art", draw, version="2")])
+    broken = registry.toggle("art", False).failed("art", "no paint")
+
+    assert {
+        "math": Status("math", "1.0.0", 2, True),
+        "art": Status("art", "2", 1, False, "no paint"),
+    } == await broken.status()
+    assert Status("art", "2", 1, True) == (await broken.reconnect("art").status())["art"]
+    assert {} == await Registry().status()
+
+
+def test_registry_set_keeps_what_is_disabled() -> None:
+    """Absent ones are dropped, new ones are enabled."""
+    registry = Registry([suite("a", add), suite("b", add), suite("c", add)]).toggle("b", False)
+    other = registry.set_servers([suite("b", draw), suite("d", add)])
+
+    assert ["b", "d"] == other.names
+    assert ["d"] == list(other.enabled)
+    assert [] == other.set_servers([]).names
+
+
+def test_registry_changes_nothing_of_a_server_it_does_not_know() -> None:
+    """Each change says which one it misses."""
+    registry = Registry()
+    with pytest.raises(ServerNotFound, match="x"):
+        registry.toggle("x", True)
+    with pytest.raises(ServerNotFound, match="x"):
+        registry.reconnect("x")
+    with pytest.raises(ServerNotFound, match="x"):
+        registry.failed("x", "y")
+
+
+async def test_registry_closes_its_muxes() -> None:
+    """They let go of their stores."""
+    registry = Registry([suite("math", add)])
+    await registry.call_tool_by_name("add", {"a": 1, "b": 2})
+    await registry.aclose()
+
+
+# C, D, E. Registries that change.
+
+
+def test_live_registry_is_changed_by_many_threads_at_once() -> None:
+    """No change is lost, and each has a version of its own."""
+    live = LiveRegistry()
+    versions: list[int] = []
+    live.watch(versions.append)
+
+    def register(start: int) -> None:
+        for number in range(start, start + 5):
+            live.register(suite(f"s{number}", add))
+
+    threads = [threading.Thread(target=register, args=(5 * each,)) for each in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+    assert {f"s{number}" for number in range(20)} == set(live.current.names)
+    assert list(range(1, 21)) == versions
+    assert repr(live).startswith("<LiveRegistry 20: <Registry of s")
+
+
+def test_live_registry_stays_as_it_is_when_a_change_fails() -> None:
+    """Nobody is told of anything either."""
+    live = LiveRegistry(Registry([suite("math", add)]))
+    versions: list[int] = []
+    unwatch = live.watch(versions.append)
+
+    with pytest.raises(ServerNotFound):
+        live.toggle("art", False)
+    live.toggle("math", False)
+    live.reconnect("math")
+    live.reload()
+    unwatch()
+    live.unregister("math")
+
+    assert ([1, 2, 3], 4) == (versions, live.version)
+    assert [] == live.current.names
+
+
+def test_global_registry_is_there_for_everybody() -> None:
+    """One for the process; registering again overwrites, forgetting twice is no error."""
+    try:
+        GLOBAL.register(suite("math", add))
+        GLOBAL.register(suite("math", add, draw))
+        GLOBAL.set_servers([suite("math", add), suite("art", draw)])
+        assert ["math", "art"] == GLOBAL.current.names
+        GLOBAL.unregister("art")
+        GLOBAL.unregister("art")
+        assert ["math"] == GLOBAL.current.names
+    finally:
+        GLOBAL.clear()
+    assert [] == GLOBAL.current.names
+
+
+async def test_session_registries_are_kept_apart() -> None:
+    """Any hashable value is a session."""
+    sessions = SessionRegistries()
+    sessions.register("a", Registry([suite("math", add)]))
+    sessions.register(("b", 1), Registry([suite("art", draw)]))
+    sessions.register("c", None)
+    changed = sessions.update("a", lambda registry: registry.toggle("math", False))
+
+    assert 2 == len(sessions)
+    assert changed is sessions.get("a").current
+    assert ["art"] == list(sessions.get(("b", 1)).current.enabled)
+    assert not (await sessions.status("a"))["math"].enabled
+    assert {} == await sessions.status("c")
+    sessions.unregister("a")
+    sessions.unregister("a")
+    for use in (lambda: sessions.get("a"), lambda: sessions.update("c", lambda each: each)):
+        with pytest.raises(SessionNotFound, match="no registry"):
+            use()
+
+
+async def test_session_registries_take_descriptions_of_servers() -> None:
+    """One without a name is called unnamed."""
+    sessions = SessionRegistries()
+    sessions.add_server("a", {"tools": [add]})
+    sessions.add_server("a", suite("art", draw))
+    with pytest.raises(ConfigurationError, match="takes a server"):
+        sessions.add_server("a", "art")  # type: ignore[arg-type]
+
+    assert Status("unnamed", "1.0.0", 1, True) == (await sessions.status("a"))["unnamed"]
+    assert ["unnamed", "art"] == sessions.get("a").current.names

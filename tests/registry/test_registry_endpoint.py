@@ -1,0 +1,336 @@
+"""A registry over HTTP: its servers together, and each by itself."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from genmcp import (
+    Channel,
+    ConfigurationError,
+    Continue,
+    Done,
+    Extension,
+    PromptTemplate,
+    ResourceDefinition,
+    ResourceRepo,
+    Suite,
+    Tool,
+    elicit,
+    tool,
+)
+from genmcp.errors import McpError
+from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
+from genmcp.registry.endpoint import RegistryEndpoint
+from genmcp.registry.live import LiveRegistry
+from genmcp.registry.registry import Registry
+from genmcp.registry.together import Together
+from genmcp.testing import connect
+from tests.asgi import PATIENCE, Client
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+class Ask(Tool):
+    """Asks before it answers."""
+
+    name = "ask"
+
+    async def call(self, request: Any, channel: Channel) -> Any:
+        return Continue("asked", elicit("Go on?", {"type": "object", "properties": {}}))
+
+    async def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
+        return "went on" if isinstance(outcome, Done) else "stopped"
+
+
+class Hang(Tool):
+    """Never ends."""
+
+    name = "hang"
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def call(self, request: Any, channel: Channel) -> str:
+        self.begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async def on_cancel(self, channel: Channel) -> None:
+        self.cancelled.set()
+
+
+class Books(ResourceRepo):
+    """Books by their id."""
+
+    name = "book"
+
+    def __init__(self, scheme: str) -> None:
+        self.template = f"{scheme}://books/{{id}}"
+        self.scheme = scheme
+
+    async def list(self, cursor: Any, channel: Channel, /) -> Any:
+        return [ResourceDefinition(f"{self.scheme}://books/1", "one")]
+
+    async def read(self, key: dict[str, str], channel: Channel, /) -> Any:
+        return f"Book {key['id']} of {self.scheme}"
+
+    async def complete(self, name: str, value: str, *arguments: Any) -> Any:
+        return ["1", "2"]
+
+
+def greeting() -> PromptTemplate:
+    return PromptTemplate(name="greet", messages="Hello {city}", completions={"city": ["Oslo"]})
+
+
+def suite(name: str, *tools: Any, **components: Any) -> Suite:
+    return Suite(name=name, version="1", tools=tools, **components)
+
+
+def registry(*, page_size: int | None = None) -> LiveRegistry:
+    first = suite("math", add, resources=[Books("math")], page_size=page_size)
+    second = suite("art", add, Ask(), prompts=[greeting()], resources=[Books("art")])
+    return LiveRegistry(Registry([first, suite("empty"), second]))
+
+
+async def test_together_lists_all_servers_with_qualified_names() -> None:
+    """Tools and prompts have the name of their server before them, resources their URI."""
+    async with connect(Together(registry())) as client:
+        tools = [each.name for each in await client.tools()]
+        prompts = [each.name for each in await client.prompts()]
+        resources = [each.uri for each in await client.resources()]
+        templates = [each.uri_template for each in await client.templates()]
+
+    assert ["math/add", "art/add", "art/ask"] == tools
+    assert ["art/greet"] == prompts
+    assert ["math://books/1", "art://books/1"] == resources
+    assert ["math://books/{id}", "art://books/{id}"] == templates
+
+
+async def test_together_lists_servers_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of a server are pages of all; behind a full one comes the next server."""
+    monkeypatch.setattr("genmcp.registry.together._PAGE", 1)
+    live = LiveRegistry(
+        Registry([suite("a", add, Ask(), page_size=1), suite("b", add), suite("c", add)])
+    )
+    async with connect(Together(live)) as client:
+        tools = [each.name for each in await client.tools()]
+
+    assert ["a/add", "a/ask", "b/add", "c/add"] == tools
+
+
+async def test_together_calls_reads_and_gets_what_belongs_to_each() -> None:
+    """By the name it is listed under."""
+    async with connect(Together(registry())) as client:
+        three = await client.call("art/add", {"a": 1, "b": 2})
+        (book,) = await client.read("art://books/7")
+        prompt = await client.prompt("art/greet", {"city": "Oslo"})
+
+    assert "3" == three.text
+    assert "Book 7 of art" == book.text
+    assert "Hello Oslo" == prompt.messages[0].content.text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["add", "nobody/add", "math/nothing", "off/add", ""])
+async def test_together_knows_no_other_names(name: str) -> None:
+    """A server that is disabled has no tools either."""
+    live = registry()
+    live.register(suite("off", add))
+    live.toggle("off", False)
+    async with connect(Together(live)) as client:
+        with pytest.raises(McpError, match="Unknown tool") as raised:
+            await client.call(name)
+        with pytest.raises(McpError):
+            await client.read("nobody://books/1")
+
+    assert -32602 == raised.value.code
+
+
+class Plugins(Extension):
+    """Has what only it knows."""
+
+    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        return [add]
+
+    def resources(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        return [Books("more")]
+
+
+async def test_together_finds_what_only_an_extension_knows() -> None:
+    """One that may have anything does not hide what others have for sure."""
+    live = LiveRegistry(Registry([suite("late", extensions=[Plugins()]), suite("math", add)]))
+    live.register(suite("art", resources=[Books("art")]))
+    async with connect(Together(live)) as client:
+        three = await client.call("late/add", {"a": 1, "b": 2})
+        (sure,) = await client.read("art://books/1")
+        (late,) = await client.read("more://books/2")
+        with pytest.raises(McpError, match="Unknown tool"):
+            await client.call("late/nothing")
+
+    assert ("3", "Book 1 of art", "Book 2 of more") == (three.text, sure.text, late.text)
+
+
+async def test_together_completes_for_its_servers() -> None:
+    """A prompt by its qualified name, a resource template by itself."""
+    async with connect(Together(registry())) as client:
+        city = await client.complete(PromptReference("art/greet"), "city", "O")
+        book = await client.complete(ResourceTemplateReference("art://books/{id}"), "id")
+        for nobody in (PromptReference("greet"), ResourceTemplateReference("x://{y}")):
+            with pytest.raises(McpError):
+                await client.complete(nobody, "city")
+
+    assert ["Oslo"] == city.values
+    assert ["1", "2"] == book.values
+
+
+async def test_together_goes_on_with_calls_that_ask() -> None:
+    """The continuation goes back to the server that has asked."""
+    client = await Client.begin(
+        RegistryEndpoint(registry()), capabilities={"elicitation": {}}, path="/", root_path=""
+    )
+    asked = (await client.send(client.call("art/ask", id=1))).json["result"]
+    (key,) = asked["inputRequests"]
+    answer = {key: {"action": "accept", "content": {}}}
+    again = client.call("art/ask", id=2)
+    again["params"] |= {"requestState": asked["requestState"], "inputResponses": answer}
+    answered = (await client.send(again)).json["result"]
+
+    assert "went on" == answered["content"][0]["text"]
+
+
+async def test_together_tells_a_tool_that_its_call_was_cancelled() -> None:
+    """As if its server stood alone."""
+    hang = Hang()
+    endpoint = RegistryEndpoint(Registry([suite("slow", hang)]))
+    client = Client(endpoint, path="/", root_path="")
+    async with client.open(client.call("slow/hang")):
+        await asyncio.wait_for(hang.begun.wait(), PATIENCE)
+    await asyncio.wait_for(hang.cancelled.wait(), PATIENCE)
+
+
+async def test_together_announces_what_changes() -> None:
+    """Of the registry, and of every server in it."""
+    live = registry()
+    together = Together(live)
+    heard: list[str] = []
+
+    class Heard:
+        def announce(self, change: Any) -> None:
+            heard.append(change.uri or change.method.split("/")[1])
+
+    listener: Any = Heard()
+    together.announcer.follow(listener)
+    added = suite("new", add)
+    live.register(added)
+    added.add(Ask())
+    added.resource_updated("art://books/1")
+    live.unregister("new")
+    added.resource_updated("art://books/2")
+    together.close()
+    live.reload()
+
+    everything = ["tools", "prompts", "resources"]
+    assert [*everything, "tools", "art://books/1", *everything] == heard
+
+
+async def test_together_refuses_the_cursor_of_a_server_that_is_gone() -> None:
+    """It points nowhere any more."""
+    live = LiveRegistry(Registry([suite("a", add, Ask(), page_size=1)]))
+    async with connect(Together(live)) as client:
+        page = await client.request("tools/list")
+        live.unregister("a")
+        with pytest.raises(McpError, match="not there any more"):
+            await client.request("tools/list", {"cursor": page.next_cursor})
+        assert [] == list(await client.tools())
+
+
+# Over HTTP.
+
+
+def served(endpoint: RegistryEndpoint) -> list[Starlette]:
+    return [
+        Starlette(routes=endpoint.routes("/mcp")),
+        Starlette(routes=[Mount("/mcp", endpoint)]),
+    ]
+
+
+async def posted(app: Any, path: str, name: str = "add") -> httpx.Response:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": name, "arguments": {"a": 1, "b": 2}, "_meta": meta}
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/call",
+        "mcp-name": name,
+    }
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        return await http.post(path, json=body, headers=headers)
+
+
+@pytest.mark.parametrize("mount", [0, 1])
+async def test_registry_endpoint_serves_all_and_each(mount: int) -> None:
+    """At the root with qualified names, below it each with its own."""
+    live = registry()
+    endpoint = RegistryEndpoint(live, heartbeat=30.0)
+    app = served(endpoint)[mount]
+    answers = [
+        (await posted(app, path, name)).json()["result"]["content"][0]["text"]
+        for path, name in (("/mcp/", "math/add"), ("/mcp/math", "add"), ("/mcp/art/", "add"))
+    ]
+    unknown = await posted(app, "/mcp/nobody")
+    live.toggle("math", False)
+    disabled = await posted(app, "/mcp/math")
+    live.register(suite("art", add))
+    again = await posted(app, "/mcp/art")
+    await endpoint.aclose()
+
+    assert ["3", "3", "3"] == answers
+    assert (404, "Unknown MCP server: nobody") == (unknown.status_code, error_of(unknown))
+    assert (404, "MCP server disabled: math") == (disabled.status_code, error_of(disabled))
+    assert 200 == again.status_code
+    assert 2 == len(endpoint._endpoints)  # that of the `art` before is gone
+
+
+def error_of(response: httpx.Response) -> str:
+    message: str = response.json()["error"]["message"]
+    return message
+
+
+async def test_registry_endpoint_takes_a_registry_that_never_changes() -> None:
+    """And passes on what is no request."""
+    endpoint = RegistryEndpoint(Registry([suite("math", add)]))
+    said: list[Any] = []
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    await endpoint({"type": "websocket"}, receive, send)
+    await endpoint.aclose()
+
+    assert "websocket.close" == said[0]["type"]
+    assert repr(endpoint).startswith("<RegistryEndpoint of <LiveRegistry")
+
+
+def test_registry_endpoint_refuses_what_is_wrong() -> None:
+    """At construction, naming the option."""
+    with pytest.raises(ConfigurationError, match="registry must be"):
+        RegistryEndpoint(suite("math", add))  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="slash"):
+        RegistryEndpoint(Registry()).routes("mcp")

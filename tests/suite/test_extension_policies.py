@@ -1,0 +1,275 @@
+"""What a tool says of long calls counts as much where it is an extension's."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from genmcp import Continue, Endpoint, Extension, Mux, Run, Suite, Tool, elicit, job
+from genmcp.testing import connect
+from tests.asgi import MODERN, PATIENCE, TASKS, Client, until
+from tests.continuations.asking import YES, Asked
+
+LEGACY = "2025-11-25"
+
+
+@job(name="extensions.work")
+async def work(run: Run) -> int:
+    await until(lambda: not Works.closed, pause=0.005)
+    return 1
+
+
+class Waits(Tool):
+    """Waits to be cancelled, or for its end."""
+
+    name = "waits"
+
+    def __init__(self) -> None:
+        self.saw: list[str] = []
+        self.end = asyncio.Event()
+
+    async def call(self, request: Any, channel: Any) -> None:
+        self.saw.append("begun")
+        await self.end.wait()
+
+    def on_cancel(self, channel: Any) -> None:
+        self.saw.append("on_cancel")
+
+
+class Works(Tool):
+    """Waits for a job, which goes on while the works are closed."""
+
+    name = "works"
+    closed = False
+
+    def call(self, request: Any, channel: Any) -> Continue:
+        return Continue("done", work.job())
+
+    def continue_(self, tag: str, outcome: Any, channel: Any) -> str:
+        return f"{tag} {outcome.value}"
+
+
+class AtOnce(Extension):
+    """Has the tools it is made with."""
+
+    def __init__(self, *tools: Tool) -> None:
+        self.there = list(tools)
+
+    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        return self.there
+
+
+class Slowly(AtOnce):
+    """Has to wait before it knows."""
+
+    async def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        await asyncio.sleep(0.01)
+        return self.there
+
+
+@asynccontextmanager
+async def serving(*extensions: Extension) -> AsyncIterator[Endpoint]:
+    mux = Mux(Suite(name="test", version="1", extensions=extensions))
+    try:
+        yield Endpoint(mux)
+    finally:
+        await mux.aclose()
+
+
+both = pytest.mark.parametrize("extension", [AtOnce, Slowly])
+
+
+@both
+async def test_extension_tool_carries_on_once(extension: Any) -> None:
+    """An answer that is sent again is refused, as the tool wants it."""
+
+    class Pays(Tool):
+        """Pays."""
+
+        name = "pays"
+        once = True
+        calls = 0
+
+        def call(self, request: Any, channel: Any) -> Continue:
+            return Continue("sure", elicit("Sure?"))
+
+        def continue_(self, tag: str, outcome: Any, channel: Any) -> str:
+            self.calls += 1
+            return "paid"
+
+    async with serving(extension(tool := Pays())) as app:
+        client = Asked(app)
+        asked = await client.send(client.call("pays"))
+        answers = [await client.send(client.again(asked, sure=YES)) for _ in range(2)]
+
+    assert "paid" == answers[0].json["result"]["content"][0]["text"]
+    assert "used already" in answers[1].json["error"]["message"]
+    assert 1 == tool.calls
+
+
+@both
+async def test_extension_tool_may_require_tasks(extension: Any) -> None:
+    """And says for how long a result is kept."""
+
+    class Strict(Works):
+        """Works."""
+
+        requires_tasks = True
+        ttl = 77.0
+
+    async with serving(extension(Strict())) as app:
+        without, able = Client(app), Client(app, capabilities=TASKS)
+        refused = await without.send(without.call("works"))
+        begun = await able.send(able.call("works"))
+
+    assert -32021 == refused.json["error"]["code"]
+    assert 77000 <= begun.json["result"]["ttlMs"] < 78000
+
+
+@both
+@pytest.mark.parametrize("version", [MODERN, LEGACY])
+async def test_extension_tool_is_held_as_long_as_it_says(extension: Any, version: str) -> None:
+    """Then a client that knows tasks gets the handle, and another one is told that it goes on."""
+
+    class Impatient(Waits):
+        """Waits."""
+
+        patience = hold = 0.02
+
+    async with serving(extension(tool := Impatient())) as app:
+        knows = TASKS if version == MODERN else {}
+        client = await Client.begin(app, version, capabilities=knows)
+        async with client.open(client.call("waits")) as call:
+            await until(lambda: call.complete, pause=0.005)
+            said = call.messages[-1]["result"]
+            tool.end.set()
+            await call.over()
+
+    assert ("task" == said.get("resultType")) is (version == MODERN)
+    assert said.get("isError", False) is (version == LEGACY)
+
+
+@both
+async def test_extension_tool_is_a_task_from_the_beginning(extension: Any) -> None:
+    """Its client has the handle before it runs."""
+
+    class Always(Waits):
+        """Waits."""
+
+        task = "always"
+
+    async with serving(extension(tool := Always())) as app:
+        client = Client(app, capabilities=TASKS)
+        async with client.open(client.call("waits")) as call:
+            await until(lambda: call.complete)
+            id = call.json["result"]["taskId"]
+            await client.send(client.request("tasks/cancel", {"taskId": id}))
+            await call.over()
+
+    assert "on_cancel" == tool.saw[-1]
+
+
+@both
+async def test_extension_tool_may_be_cancelled_by_a_disconnect(extension: Any) -> None:
+    """In a session too, where other calls go on."""
+
+    class Fleeting(Waits):
+        """Waits."""
+
+        on_disconnect = "cancel"
+
+    async with serving(extension(tool := Fleeting())) as app:
+        client = await Client.begin(app, LEGACY)
+        async with client.open(client.call("waits")) as call:
+            await until(lambda: tool.saw)
+            call.disconnect()
+            await call.over()
+
+    assert ["begun", "on_cancel"] == tool.saw
+
+
+class Zoned(Tool):
+    """Says its zone."""
+
+    name = "zoned"
+    input_schema = {
+        "type": "object",
+        "properties": {"zone": {"type": "string", "x-mcp-header": "Zone"}},
+    }
+
+    def call(self, request: Any, channel: Any) -> str:
+        return str(request.arguments["zone"])
+
+
+@both
+@pytest.mark.parametrize(("header", "status"), [("eu", 200), ("us", 400), (None, 400)])
+async def test_extension_tool_has_its_headers_checked(
+    extension: Any, header: str | None, status: int
+) -> None:
+    """A header that says something else than its argument is refused."""
+    async with serving(extension(Zoned())) as app:
+        client = Client(app)
+        call = client.call("zoned", {"zone": "eu"})
+        answer = await client.send(call, headers={"mcp-param-zone": header})
+
+    assert status == answer.status
+    assert ("result" in answer.json) is (status == 200)
+
+
+async def test_testing_client_mirrors_arguments_of_extension_tools() -> None:
+    """It finds out which in the list, as any client does."""
+    async with serving(AtOnce(Zoned())) as app, connect(app) as client:
+        assert "eu" == (await client.call("zoned", {"zone": "eu"})).content[0].text  # type: ignore[union-attr]
+
+
+@both
+@pytest.mark.parametrize("goes", [False, True])
+async def test_extension_tool_goes_on_while_it_is_there(
+    extension: Any, goes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job ends where nobody requests it; one that is not yielded any more has failed."""
+    there = extension(Works())
+    monkeypatch.setattr(Works, "closed", True)
+    async with serving(there) as app, asyncio.timeout(PATIENCE):
+        client = Client(app, capabilities=TASKS)
+        begun = await client.send(client.call("works"))
+        if goes:
+            there.there = []
+        Works.closed = False
+        task = begun.json["result"]
+        while task["status"] == "working":
+            await asyncio.sleep(0.005)
+            asked = client.request("tasks/get", {"taskId": task["taskId"]})
+            task = (await client.send(asked)).json["result"]
+
+    if goes:
+        assert "Unknown tool: works" == task["error"]["message"]
+    else:
+        assert "done 1" == task["result"]["content"][0]["text"]
+
+
+async def test_extension_tool_that_is_cancelled_is_told() -> None:
+    """Also where the call lives in the store only."""
+
+    class Asks(Waits):
+        """Asks."""
+
+        name = "asks"
+        task = "always"
+
+        async def call(self, request: Any, channel: Any) -> Any:
+            return Continue("sure", elicit("Sure?"))
+
+        def continue_(self, tag: str, outcome: Any, channel: Any) -> str:
+            return "sure"
+
+    async with serving(Slowly(tool := Asks())) as app:
+        able = {**TASKS, "elicitation": {"form": {}}}
+        client = Client(app, capabilities=able)
+        begun = await client.send(client.call("asks"))
+        id = begun.json["result"]["taskId"]
+        await client.send(client.request("tasks/cancel", {"taskId": id}))
+
+    assert ["on_cancel"] == tool.saw

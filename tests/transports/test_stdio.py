@@ -1,0 +1,632 @@
+"""Servers over standard streams, and over other pipes."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    Done,
+    Mux,
+    Suite,
+    Tool,
+    elicit,
+    tool,
+)
+from genmcp.errors import Unavailable
+from genmcp.transports.piped import PipedCall
+from genmcp.transports.stdio import Streams, serve_streams
+from tests.asgi import PATIENCE, TASKS, until
+from tests.transports.pipes import cancelled, line, modern, piped, piped_mux, request
+
+ROOT = Path(__file__).parents[2]
+SERVER = [sys.executable, "-m", "tests.transports.stdio_server"]
+#: Nothing can be done about what is written, not only printed, before there is a server.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+@tool
+async def echo(text: str, channel: Channel) -> str:
+    """Says it again."""
+    await channel.progress(1, 2)
+    await channel.log("info", f"saying {text}")
+    return text
+
+
+@tool
+async def fill(size: int, channel: Channel) -> str:
+    """Says much."""
+    for step in range(50):
+        await channel.progress(step)
+    await channel.log("info", "x" * size)
+    return "y" * size
+
+
+class Wait(Tool):
+    """Waits for ever."""
+
+    name = "wait"
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await channel.log("info", "late")
+            self.cancelled.set()
+        return ""
+
+
+class Ask(Tool):
+    """Asks before it answers."""
+
+    name = "ask"
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        return Continue("asked", elicit("Go on?", {"type": "object", "properties": {}}))
+
+    async def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
+        match outcome:
+            case Done(Accepted()):
+                return "went on"
+        return "stopped"
+
+
+class Slow(Tool):
+    """Becomes a task at once."""
+
+    name = "slow"
+    task = "always"
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        return "done slowly"
+
+
+def text_of(answer: Any) -> str:
+    found: str = answer["result"]["content"][0]["text"]
+    return found
+
+
+async def seen(event: asyncio.Event) -> None:
+    await asyncio.wait_for(event.wait(), PATIENCE)
+
+
+# Real processes.
+
+
+@pytest.mark.parametrize(("mode", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
+async def test_stdio_serves_the_official_client(mode: Any, version: str) -> None:
+    """Of both eras: calls, progress, log messages, a tool that prints."""
+    heard: list[Any] = []
+    logged: list[Any] = []
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(progress)
+
+    async def log(params: Any) -> None:
+        logged.append(params.data)
+
+    server = StdioServerParameters(command=SERVER[0], args=SERVER[1:], cwd=ROOT)
+    options: Any = {"mode": mode, "logging_callback": log, "log_level": "info"}
+    async with Client(stdio_client(server), **options) as client:
+        tools = (await client.list_tools()).tools
+        result = await client.call_tool("count", {"to": 3}, progress_callback=report)
+        spoken = client.session.protocol_version
+
+    assert ["count", "hold"] == [each.name for each in tools]
+    assert "3" == result.content[0].text  # type: ignore[union-attr]
+    assert version == spoken
+    assert [1, 2, 3] == heard
+    assert ["counting"] == logged
+
+
+def test_stdio_keeps_its_output_to_itself() -> None:
+    """What is printed, or said by a tool's program, goes to stderr; standard input is empty."""
+    done = subprocess.run(
+        SERVER,
+        input=line(modern("tools/call", {"name": "count", "arguments": {"to": 1}})),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        timeout=PATIENCE * 4,
+        check=True,
+    )
+
+    said = [json.loads(each) for each in done.stdout.splitlines()]
+    assert [1] == [each["id"] for each in said if "id" in each]
+    for noise in (b"before", b"printed", b"child", b"written", b"stdin: ''"):
+        assert noise in done.stderr
+
+
+def test_stdio_cancels_what_is_open_when_its_input_ends() -> None:
+    """It ends with 0, soon, and a hook that waits is cancelled."""
+    done = subprocess.run(
+        SERVER,
+        input=line(modern("tools/call", {"name": "hold", "arguments": {}})),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        timeout=PATIENCE * 4,
+        check=True,
+    )
+
+    assert b"" == done.stdout
+    assert b"hold was cancelled" in done.stderr
+
+
+def test_stdio_reads_files_and_writes_files(tmp_path: Path) -> None:
+    """Neither can be waited for as a pipe can."""
+    asked = tmp_path / "asked"
+    asked.write_bytes(line(modern("server/discover")) * 3)
+    with asked.open() as its_input, (tmp_path / "said").open("wb") as its_output:
+        subprocess.run(
+            SERVER,
+            stdin=its_input,
+            stdout=its_output,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            timeout=PATIENCE * 4,
+            check=True,
+        )
+
+    said = [json.loads(each) for each in (tmp_path / "said").read_bytes().splitlines()]
+    assert ["test"] * 3 == [
+        each["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] for each in said
+    ]
+
+
+# Both eras on one pipe.
+
+
+async def test_stdio_serves_both_eras_at_once() -> None:
+    """Each request with a version in `_meta` is modern, also within a legacy session."""
+    async with piped(echo) as wires:
+        welcome = await wires.initialize("2025-06-18")
+        wires.send(request("tools/call", {"name": "echo", "arguments": {"text": "a"}}, id=1))
+        legacy = await wires.answer(1)
+        current = await wires.ask("tools/call", {"name": "echo", "arguments": {"text": "b"}}, id=2)
+
+    assert "2025-06-18" == welcome["result"]["protocolVersion"]
+    assert {"content"} == legacy["result"].keys()
+    assert ("complete", "b") == (current["result"]["resultType"], text_of(current))
+
+
+async def test_stdio_answers_pings_before_it_is_initialized_and_nothing_else() -> None:
+    """2025-11-25, lifecycle, "Initialization"."""
+    async with piped(echo) as wires:
+        wires.send(request("ping", id=1), request("tools/list", id=2))
+        pong, refused = await wires.hear(), await wires.hear()
+
+    assert {"jsonrpc": "2.0", "id": 1, "result": {}} == pong
+    assert (2, -32600) == (refused["id"], refused["error"]["code"])
+    assert "initialize" in refused["error"]["message"]
+
+
+async def test_stdio_begins_anew_when_it_is_initialized_again() -> None:
+    """The revision agreed on last counts; changes are told once."""
+    suite = Suite(name="test", version="1", tools=[echo])
+    async with piped_mux(Mux(suite)) as wires:
+        await wires.initialize("2025-03-26")
+        await wires.initialize("2025-11-25")
+        wires.send([request("ping")])
+        refused = await wires.hear()
+
+    assert "2025-11-25 has no batches" in refused["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "id"),
+    [
+        (b"garbage\n", -32700, None),
+        (b'{"jsonrpc":"2.0","id":3,"method":5}\n', -32600, 3),
+        (line(modern("nothing/here", id=4)), -32601, 4),
+        (line(modern("tools/call", {"name": "nobody"}, id=5)), -32602, 5),
+        (line([modern("ping", id=6)]), -32600, None),
+        (b'{"jsonrpc":"2.0","id":"7","method":"x","params":"%b"}\n' % (b"x" * 2000), -32600, "7"),
+        (b'{"jsonrpc":"2.0","params":{"id":8,"x":"%b"},"id":9}\n' % (b"x" * 2000), -32600, None),
+        (line({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}), -32602, 1),
+    ],
+)
+async def test_stdio_refuses_and_goes_on(sent: bytes, code: int, id: Any) -> None:
+    """Every message that is wrong costs itself only; one too large is named if its id was seen."""
+    async with piped(echo, body=1000) as wires:
+        wires.send(sent)
+        refused = await wires.hear()
+        fine = await wires.ask("server/discover", id="fine")
+
+    assert (code, id) == (refused["error"]["code"], refused.get("id"))
+    assert "fine" == fine["id"]
+
+
+async def test_stdio_ignores_what_asks_for_nothing() -> None:
+    """Responses to nothing, unknown notifications, malformed and late cancellations."""
+    async with piped(echo) as wires:
+        wires.send(
+            {"jsonrpc": "2.0", "id": 1, "result": {}},
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
+            cancelled(77),
+            cancelled({}),
+            {"jsonrpc": "2.0", "method": "notifications/none"},
+        )
+        await wires.initialize()
+        wires.send({"jsonrpc": "2.0", "id": 1, "result": {}})
+        await wires.ask("server/discover", id=2)
+
+    assert ["hello", 2] == [each["id"] for each in wires.heard]
+
+
+async def test_stdio_cuts_lines_anywhere_and_takes_a_last_one_without_an_end() -> None:
+    """Bytes arrive as they like."""
+    async with piped(echo) as wires:
+        for byte in line(modern("server/discover", id=1)):
+            wires.send(bytes([byte]))
+        await wires.answer(1)
+        wires.send(line(modern("server/discover", id=2))[:-1])
+        wires.hang_up()
+        assert 2 == (await wires.answer(2))["id"]
+
+
+async def test_stdio_answers_a_batch_in_one_message() -> None:
+    """2025-03-26, basic, "Batching": faulty members are answered too, notifications are not."""
+    call = {"name": "echo", "arguments": {"text": "a"}}
+    async with piped(echo) as wires:
+        await wires.initialize("2025-03-26")
+        wires.send(
+            [
+                request("tools/call", call, id=1),
+                request("nothing", id=2),
+                {},
+                cancelled(5),
+            ],
+            [cancelled(6)],
+        )
+        while not isinstance(answers := await wires.hear(), list):
+            assert "id" not in answers
+
+    assert {1, 2, None} == {each.get("id") for each in answers}
+    assert "a" == next(text_of(each) for each in answers if each.get("id") == 1)
+
+
+# Calls.
+
+
+async def test_stdio_cancels_a_call_which_then_says_nothing_more() -> None:
+    """2026-07-28, stdio, "Cancellation": MUST NOT send any further messages for it."""
+    wait = Wait()
+    level = {"io.modelcontextprotocol/logLevel": "debug"}
+    async with piped(wait) as wires:
+        wires.send(modern("tools/call", {"name": "wait"}, id=1, **level))
+        await seen(wait.begun)
+        wires.send(cancelled(1))
+        await seen(wait.cancelled)
+        await wires.ask("server/discover", id=2)
+
+    assert [2] == [each.get("id") for each in wires.heard]
+
+
+async def test_stdio_cancels_a_call_that_has_not_begun() -> None:
+    """Both come in one go: its hook never runs."""
+    wait = Wait()
+    async with piped(wait) as wires:
+        await wires.initialize()
+        wires.send(line(request("tools/call", {"name": "wait"}, id=1)) + line(cancelled(1)))
+        await wires.ask("server/discover", id=2)
+        wires.hang_up()
+        await wires.serving
+
+    assert not wait.begun.is_set()
+    assert ["hello", 2] == [each.get("id") for each in wires.heard]
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25"])
+async def test_stdio_cancels_what_is_open_at_the_end(version: str) -> None:
+    """Nobody is there any more to read the answer, whatever the revision."""
+    wait = Wait()
+    async with piped(wait) as wires:
+        await wires.initialize(version)
+        wires.send(request("tools/call", {"name": "wait"}, id=1))
+        await seen(wait.begun)
+        wires.hang_up()
+        await seen(wait.cancelled)
+
+
+async def test_stdio_asks_a_legacy_client_by_a_request() -> None:
+    """2025-11-25: the question is a line, and so is its answer."""
+    async with piped(Ask()) as wires:
+        await wires.initialize(elicitation={})
+        wires.send(request("tools/call", {"name": "ask"}, id=1))
+        asked = await wires.hear()
+        answer = {"action": "accept", "content": {}}
+        wires.send({"jsonrpc": "2.0", "id": asked["id"], "result": answer})
+        answered = await wires.answer(1)
+
+    assert "elicitation/create" == asked["method"]
+    assert "went on" == text_of(answered)
+
+
+async def test_stdio_asks_a_modern_client_in_rounds() -> None:
+    """2026-07-28: the question is a result, the answer comes with the request sent again."""
+    able: dict[str, Any] = {"elicitation": {}}
+    async with piped(Ask()) as wires:
+        wires.send(modern("tools/call", {"name": "ask"}, id=1, capabilities=able))
+        asked = (await wires.answer(1))["result"]
+        (key,) = asked["inputRequests"]
+        again = {
+            "name": "ask",
+            "requestState": asked["requestState"],
+            "inputResponses": {key: {"action": "accept", "content": {}}},
+        }
+        wires.send(modern("tools/call", again, id=2, capabilities=able))
+        answered = await wires.answer(2)
+
+    assert "input_required" == asked["resultType"]
+    assert "went on" == text_of(answered)
+
+
+async def test_stdio_gives_a_handle_of_a_task() -> None:
+    """A client with the extension polls, over the same pipe."""
+    async with piped(Slow()) as wires:
+        wires.send(modern("tools/call", {"name": "slow"}, id=1, capabilities=TASKS))
+        task = (await wires.answer(1))["result"]
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                wires.send(modern("tasks/get", {"taskId": task["taskId"]}, 2, TASKS))
+                found = (await wires.answer(2))["result"]
+                if found["status"] != "working":
+                    break
+
+    assert "task" == task["resultType"]
+    assert "done slowly" == found["result"]["content"][0]["text"]
+
+
+async def test_stdio_promotes_a_call_that_takes_long() -> None:
+    """Its client gets a handle; from then on only `tasks/cancel` reaches it."""
+
+    class Patient(Wait):
+        patience = 0.01
+
+    wait = Patient()
+    async with piped(wait) as wires:
+        wires.send(modern("tools/call", {"name": "wait"}, id=1, capabilities=TASKS))
+        task = (await wires.answer(1))["result"]
+        wires.send(cancelled(1))
+        found = {"taskId": task["taskId"]}
+        wires.send(modern("tasks/get", found, 2, TASKS))
+        working = (await wires.answer(2))["result"]["status"]
+        assert not wait.cancelled.is_set()
+        wires.send(modern("tasks/cancel", found, 3, TASKS))
+        await wires.answer(3)
+        await seen(wait.cancelled)
+
+    assert ("task", "working") == (task["resultType"], working)
+    assert [1, 2, 3] == [each["id"] for each in wires.heard if "id" in each]
+
+
+async def test_stdio_gives_up_a_task_with_its_client() -> None:
+    """A call that has become one is stopped too: its process ends."""
+
+    class Patient(Wait):
+        patience = 0.01
+
+    wait = Patient()
+    mux = Mux(Suite(name="test", version="1", tools=[wait]))
+    async with piped_mux(mux) as wires:
+        wires.send(modern("tools/call", {"name": "wait"}, id=1, capabilities=TASKS))
+        task = (await wires.answer(1))["result"]
+        wires.hang_up()
+        await seen(wait.cancelled)
+        await wires.serving
+        record = await mux.long.jobs.get(task["taskId"], None)
+
+    assert "failed" == record.status
+
+
+async def test_stdio_bounds_the_calls_that_run() -> None:
+    """Past the limit an error says so; lists are still answered."""
+    wait = Wait()
+    async with piped(wait, calls=1) as wires:
+        wires.send(modern("tools/call", {"name": "wait"}, id=1))
+        await seen(wait.begun)
+        refused = await wires.ask("tools/call", {"name": "wait"}, id=2)
+        listed = await wires.ask("tools/list", id=3)
+
+    assert "limit: calls" in refused["error"]["message"]
+    assert "wait" == listed["result"]["tools"][0]["name"]
+
+
+async def test_stdio_lets_a_slow_reader_wait_without_growing() -> None:
+    """Progress of which nobody reads is replaced by newer; everything else comes, in order."""
+    size = 300_000
+    level = {"io.modelcontextprotocol/logLevel": "debug"}
+    call = {"name": "fill", "arguments": {"size": size}}
+    async with piped(fill, buffer=1000) as wires:
+        wires.send(*(modern("tools/call", call, id, **level, progressToken=id) for id in range(5)))
+        answers = [await wires.answer(id) for id in range(5)]
+
+    assert [size] * 5 == [len(text_of(each)) for each in answers]
+    logs = [each for each in wires.heard if each.get("method") == "notifications/message"]
+    assert 5 == len(logs)
+
+
+async def test_stdio_gives_up_a_client_that_reads_nothing() -> None:
+    """After `Limits.stall` seconds: it ends as if the input had ended."""
+    wait = Wait()
+    call = {"name": "fill", "arguments": {"size": 300_000}}
+    async with piped(fill, wait, stall=0.2) as wires:
+        wires.send(modern("tools/call", {"name": "wait"}, id=1))
+        wires.send(modern("tools/call", call, id=2))
+        await asyncio.wait_for(asyncio.shield(wires.serving), PATIENCE)
+
+    assert wait.cancelled.is_set()
+
+
+async def test_stdio_ends_when_nobody_reads_its_output() -> None:
+    """The client has closed its end: nothing can be said any more."""
+    async with piped(echo) as wires:
+        os.close(wires.from_server)
+        wires.send(modern("server/discover"))
+        await asyncio.wait_for(asyncio.shield(wires.serving), PATIENCE)
+        wires.send(modern("server/discover"))
+        wires.from_server = os.dup(wires.to_server)  # for whoever closes it
+
+
+# What is told without being asked.
+
+
+async def test_stdio_streams_what_a_modern_client_listens_for() -> None:
+    """Each notification names its subscription; cancelled, nothing more comes of it."""
+    suite = Suite(name="test", version="1", tools=[echo])
+    async with piped_mux(Mux(suite)) as wires:
+        for id in (1, 2):
+            wanted = {"notifications": {"toolsListChanged": True}}
+            wires.send(modern("subscriptions/listen", wanted, id=id))
+            begun = await wires.hear()
+            assert "notifications/subscriptions/acknowledged" == begun["method"]
+        wires.send(cancelled(1))
+        await wires.ask("server/discover", id=3)
+        suite.add(fill)
+        changed = await wires.hear()
+        wires.hang_up()
+        ended = await wires.answer(2)
+
+    named = {"io.modelcontextprotocol/subscriptionId": 2}
+    assert "notifications/tools/list_changed" == changed["method"]
+    assert named == changed["params"]["_meta"]
+    assert named.items() <= ended["result"]["_meta"].items()
+
+
+async def test_stdio_tells_a_legacy_client_of_changes() -> None:
+    """Once it has said that it is initialized."""
+    suite = Suite(name="test", version="1", tools=[echo])
+    mux = Mux(suite)
+    async with piped_mux(mux) as wires:
+        await wires.initialize()
+        wires.send(request("ping", id=1))
+        await wires.answer(1)
+        await until(lambda: mux.subscriptions._follower()._all)
+        suite.add(fill)
+        changed = await wires.hear()
+
+    assert "notifications/tools/list_changed" == changed["method"]
+
+
+async def test_stdio_refuses_a_stream_too_many() -> None:
+    """`Limits.streams` counts here too."""
+    wanted = {"notifications": {"toolsListChanged": True}}
+    async with piped(echo, streams=1) as wires:
+        wires.send(modern("subscriptions/listen", wanted, id=1))
+        await wires.hear()
+        refused = await wires.ask("subscriptions/listen", wanted, id=2)
+
+    assert "limit: streams" in refused["error"]["message"]
+
+
+async def test_stdio_survives_a_store_that_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody hears of changes then; requests are answered, a stream ends."""
+    mux = Mux(Suite(name="test", version="1", tools=[echo]))
+
+    async def fail(*operations: Any, **options: Any) -> Any:
+        raise Unavailable("no store")
+
+    monkeypatch.setattr(mux.store, "apply", fail)
+    monkeypatch.setattr(mux.store, "read", fail)
+    async with piped_mux(mux) as wires:
+        await wires.initialize()
+        wanted = {"notifications": {"toolsListChanged": True}}
+        ended = await wires.ask("subscriptions/listen", wanted, id=2)
+        fine = await wires.ask("server/discover", id=3)
+
+    assert {2, 3} == {ended["id"], fine["id"]}
+
+
+# Over descriptors of every kind.
+
+
+async def test_streams_may_be_files(tmp_path: Path) -> None:
+    """Which an event loop cannot wait for."""
+    asked, said = tmp_path / "asked", tmp_path / "said"
+    asked.write_bytes(line(modern("server/discover", id=1)) + line(modern("tools/list", id=2)))
+    with asked.open("rb") as its_input, said.open("wb") as its_output:
+        streams = Streams(its_input.fileno(), its_output.fileno())
+        await serve_streams(Suite(name="test", version="1", tools=[echo]), streams)
+
+    assert [1, 2] == [json.loads(each)["id"] for each in said.read_bytes().splitlines()]
+
+
+async def test_streams_may_be_sockets_that_are_reset() -> None:
+    """That is an end like any other."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        streams = Streams(theirs.fileno(), theirs.fileno())
+        serving = asyncio.create_task(serve_streams(Suite(name="t", version="1"), streams))
+        ours.send(line(modern("server/discover", id=1)))
+        assert b'"id":1' in await asyncio.to_thread(ours.recv, 1 << 16)
+        ours.close()
+        await asyncio.wait_for(serving, PATIENCE)
+
+
+async def test_streams_that_cannot_be_read_are_at_their_end(tmp_path: Path) -> None:
+    """A file that is only written to, for one."""
+    with (tmp_path / "said").open("wb") as file:
+        streams = Streams(file.fileno(), file.fileno())
+        await asyncio.wait_for(serve_streams(Suite(name="test", version="1"), streams), PATIENCE)
+
+
+class Faulty(Suite):
+    """Cannot find anything."""
+
+    def find(self, method: str, key: str) -> Any:
+        raise ValueError("a defect")
+
+
+async def test_stdio_survives_a_server_that_finds_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """What it raises costs one request, and is only in the log."""
+    call = {"name": "echo", "arguments": {}}
+    async with piped_mux(Mux(Faulty(name="test", version="1", tools=[echo]))) as wires:
+        failed = await wires.ask("tools/call", call, id=1)
+        await wires.initialize("2025-03-26")
+        wires.send([request("tools/call", call, id=2), request("ping", id=3)])
+        answers = await wires.hear()
+
+    assert [-32603, -32603] == [each["error"]["code"] for each in (failed, answers[0])]
+    assert "a defect" not in str([failed, answers])
+    assert "a defect" in caplog.text
+    assert {} == answers[1]["result"]
+
+
+async def test_stdio_tells_of_a_defect_by_a_reference(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It costs one request."""
+
+    async def fail(call: PipedCall) -> None:
+        raise ValueError("a defect")
+
+    async with piped(echo) as wires:
+        with monkeypatch.context() as patched:
+            patched.setattr(PipedCall, "run", fail)
+            failed = await wires.ask("tools/list", id=1)
+        fine = await wires.ask("tools/list", id=2)
+
+    assert failed["error"]["data"]["reference"] in caplog.text
+    assert "a defect" not in failed["error"]["message"]
+    assert "echo" == fine["result"]["tools"][0]["name"]

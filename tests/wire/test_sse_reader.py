@@ -1,0 +1,159 @@
+"""Event streams as a client reads them: the HTML standard's, "Server-sent events"."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genmcp.wire import sse
+from genmcp.wire.lines import TooLong
+from genmcp.wire.sse_reader import Event, EventReader
+
+# Surrogates are no text, and a line break is the format's own.
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"))
+ids = texts.filter(lambda id: "\0" not in id)
+
+
+def events(*chunks: bytes, most: int = 1000) -> list[Event | TooLong]:
+    reader = EventReader(most)
+    return [event for chunk in chunks for event in reader.feed(chunk)]
+
+
+@st.composite
+def cut(draw: st.DrawFn, stream: bytes) -> list[bytes]:
+    """Return *stream* in pieces, cut anywhere."""
+    ends = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    return [stream[a:b] for a, b in zip([0, *ends], [*ends, len(stream)], strict=True)]
+
+
+@given(st.lists(st.tuples(texts, st.none() | ids), max_size=4), st.data())
+def test_sse_reader_reads_what_the_server_writes(
+    said: list[tuple[str, str | None]], data: st.DataObject
+) -> None:
+    """Events that `sse.event` writes come back whole, wherever the chunks are cut."""
+    stream = b"".join(
+        sse.event(text.encode(), None if id is None else id.encode()) for text, id in said
+    )
+    last, expected = "", []
+    for text, id in said:
+        last = last if id is None else id
+        expected.append(Event(text.encode(), "message", last))
+
+    assert expected == events(*data.draw(cut(stream)), most=1_000_000)
+
+
+@given(st.lists(st.sampled_from(b"data:id \r\n\0\xef\xbb\xbf7")).map(bytes), st.data())
+def test_sse_reader_does_not_depend_on_how_the_stream_is_cut(
+    stream: bytes, data: st.DataObject
+) -> None:
+    """What a stream says is the same in one piece, in some, and byte by byte."""
+    whole = events(stream, most=3)
+
+    assert whole == events(*data.draw(cut(stream)), most=3)
+    assert whole == events(*(stream[at : at + 1] for at in range(len(stream))), most=3)
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (b"data: a\n\n", [Event(b"a")]),
+        (b"data: a\r\n\r\n", [Event(b"a")]),
+        (b"data: a\r\r", [Event(b"a")]),
+        (b"data: a\r\n\n", [Event(b"a")]),
+        (b"data: a\r\r\ndata: b\n\r", [Event(b"a"), Event(b"b")]),
+        (b"data:a\n\n", [Event(b"a")]),
+        (b"data:  a\n\n", [Event(b" a")]),
+        (b"data: a\ndata\ndata: b\n\n", [Event(b"a\n\nb")]),
+        (b"data\n\n", [Event(b"")]),
+        (b"data: \xff\n\n", [Event(b"\xff")]),
+        (b"data: a\n", []),
+        (b"data: a\ndata: b", []),
+        (b"\n\n\n", []),
+        (b":\n\n: comment\ndata: a\n:\n\n", [Event(b"a")]),
+        (b"event: ping\ndata: a\n\ndata: b\n\n", [Event(b"a", "ping"), Event(b"b")]),
+        (b"event: ping\n\ndata: a\n\n", [Event(b"a")]),
+        (b"event:\ndata: a\n\n", [Event(b"a")]),
+        (b"event: \xff\ndata: a\n\n", [Event(b"a", "�")]),
+        (b"other: x\n data: x\nDATA: x\ndata: a\n\n", [Event(b"a")]),
+        (b"id: 1\ndata: a\n\ndata: b\n\n", [Event(b"a", id="1"), Event(b"b", id="1")]),
+        (b"id: 1\n\ndata: a\n\n", [Event(b"a", id="1")]),
+        (b"id: 1\ndata: a\n\nid\ndata: b\n\n", [Event(b"a", id="1"), Event(b"b")]),
+        (b"id: 1\ndata: a\n\nid: 2\0\ndata: b\n\n", [Event(b"a", id="1"), Event(b"b", id="1")]),
+        (b"\xef\xbb\xbfdata: a\n\n", [Event(b"a")]),
+        (b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\ndata: b\n\n", [Event(b"b")]),
+        (b"data: a\n\n\xef\xbb\xbfdata: b\n\n", [Event(b"a")]),
+        (sse.COMMENT, []),
+        (sse.retry(250), []),
+        (sse.prime(b"s/0"), [Event(b"", id="s/0")]),
+        (sse.endpoint(b"/messages"), [Event(b"/messages", "endpoint")]),
+    ],
+)
+def test_sse_reader_interprets_a_stream_as_the_standard_says(
+    stream: bytes, expected: list[Event]
+) -> None:
+    """HTML, "Interpreting an event stream", rule by rule; the data is bytes as they came."""
+    assert expected == events(stream)
+
+
+@pytest.mark.parametrize(
+    ("stream", "retry"),
+    [
+        (b"retry: 100\n\n", 100),
+        (b"retry: 100\nretry: 7\n", 7),
+        (b"retry: 1.5\n\n", None),
+        (b"retry: -1\n\n", None),
+        ("retry: \u0661\n\n".encode(), None),
+        (b"retry: " + b"9" * 500 + b"\n\n", None),
+    ],
+)
+def test_sse_reader_keeps_the_time_to_reconnect(stream: bytes, retry: int | None) -> None:
+    """It is digits, not too many of them, and nothing else."""
+    reader = EventReader()
+    reader.feed(stream)
+
+    assert retry == reader.retry
+
+
+def test_sse_reader_resumes_behind_the_last_whole_event() -> None:
+    """The id of an event that is cut off is not one to resume from."""
+    reader = EventReader()
+    reader.feed(b"id: 1\ndata: a\n\nid: 2\ndata: b\n")
+    assert "1" == reader.last_id
+
+    reader.feed(b"\n")
+    assert "2" == reader.last_id
+
+
+@given(st.integers(0, 40), st.integers(0, 700), st.booleans(), st.data())
+def test_sse_reader_goes_on_behind_an_event_that_is_too_long(
+    most: int, size: int, in_lines: bool, data: st.DataObject
+) -> None:
+    """Past the limit there is its size and how it began, in one line or many; then the next."""
+    text = bytes(ord("a") + at % 26 for at in range(size))
+    if in_lines:
+        text = b"\n".join(text[at : at + 5] for at in range(0, size, 5))
+    stream = b"".join(b"data: %b\n" % line for line in text.split(b"\n"))
+
+    reader = EventReader(most)
+    got = [
+        event
+        for chunk in data.draw(cut(b"id: 1\n" + stream + b"\ndata:\n\n"))
+        for event in reader.feed(chunk)
+    ]
+
+    first, second = got
+    assert Event(b"", id="1") == second
+    assert "1" == reader.last_id
+    if len(text) <= most:
+        assert Event(text, id="1") == first
+    else:
+        assert isinstance(first, TooLong)
+        assert len(text) == first.size
+        assert text.startswith(first.head)
+
+
+@pytest.mark.parametrize("name", [b"event", b"id", b"", b"retry", b"other"])
+def test_sse_reader_ignores_any_other_line_that_is_too_long(name: bytes) -> None:
+    """A name or an id that is cut short would be another one."""
+    line = name + b": " + b"7" * 400 + b"\n"
+
+    assert [Event(b"a")] == events(line + b"data: a\n\n", most=10)
