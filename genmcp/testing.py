@@ -31,8 +31,9 @@ from genmcp.schema.arguments import arguments_of
 from genmcp.server import Server
 from genmcp.transports.asgi import Receive, Scope, Send
 from genmcp.transports.endpoint import Endpoint
-from genmcp.wire import jsonrpc, sse
+from genmcp.wire import jsonrpc
 from genmcp.wire.mirror import HeaderRule, encode_value
+from genmcp.wire.sse_reader import Event, EventReader
 
 __all__ = ["Client", "Notification", "connect"]
 
@@ -209,5 +210,5 @@ async def connect(
 def _messages(response: httpx.Response) -> Sequence[Any]:
     if response.headers["content-type"] == "application/json":
         return [jsonrpc.decode(response.content)]
-    events = sse.Decoder().feed(response.content)
-    return [jsonrpc.decode(event.data.encode()) for event in events]
+    events = EventReader().feed(response.content)
+    return [jsonrpc.decode(event.data) for event in events if isinstance(event, Event)]

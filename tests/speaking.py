@@ -8,7 +8,7 @@ import httpx
 import msgspec
 
 from genmcp import Endpoint, Mux, Server
-from genmcp.wire import sse
+from genmcp.wire.sse_reader import Event, EventReader
 
 MODERN = "2026-07-28"
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN]
@@ -100,6 +100,7 @@ def answer_of(response: httpx.Response) -> Answer:
     """Read a response: one JSON message, or an event stream that ends with it."""
     if response.headers["content-type"] == "application/json":
         return Answer(response.status_code, response.json(), [])
-    events = [event.data for event in sse.Decoder().feed(response.content) if event.data]
-    *notifications, message = [msgspec.json.decode(data) for data in events]
+    events = EventReader().feed(response.content)
+    said = [event.data for event in events if isinstance(event, Event) and event.data]
+    *notifications, message = [msgspec.json.decode(data) for data in said]
     return Answer(response.status_code, message, notifications)

@@ -80,7 +80,6 @@ class HttpTransport(Transport):
         self._pair: SsePair | None = None
         self._over: ClientError | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._hearing = asyncio.Event()
         self._rests: set[asyncio.Task[None]] = set()
 
     async def open(self, sink: Sink) -> None:
@@ -107,14 +106,9 @@ class HttpTransport(Transport):
         if message.method == "notifications/initialized" and self._options.listen:
             await self._stop_listening()
             if self._over is None:  # it may have been closed meanwhile
-                self._hearing.clear()
+                heard = self._heard = asyncio.Event()
                 self._listening = asyncio.create_task(self._listen(message.revision))
-                self._listening.add_done_callback(lambda _: self._hearing.set())
-
-    async def hearing(self) -> None:
-        """Wait until the stream is there on which the server speaks unasked, if there is one."""
-        if self._listening is not None:
-            await self._hearing.wait()
+                self._listening.add_done_callback(lambda _: heard.set())
 
     async def close(self) -> None:
         """End the session, if there is one, and all connections."""
@@ -264,10 +258,9 @@ class HttpTransport(Transport):
                 raise await self._endpoint.refusal(reply, session)
             if media_type(reply) != "text/event-stream":
                 raise HttpStatus(self.where, reply.status)
-            if about is None:
-                self._hearing.set()
-            unread = await place.follow(reply, self._sink, about)
-            return unread
+            if about is None and self._heard is not None:
+                self._heard.set()
+            return (unread := await place.follow(reply, self._sink, about))
         finally:
             await self._leave(reply, unread=unread)
 

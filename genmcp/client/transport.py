@@ -1,5 +1,6 @@
 """The way to a server: what carries messages to it, and who is told what comes back."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
@@ -45,6 +46,8 @@ class Transport(ABC):
 
     per_message: ClassVar[bool] = False
     where: str
+    #: Is set once that is so; None where one channel carries everything.
+    _heard: asyncio.Event | None = None
 
     @abstractmethod
     async def open(self, sink: Sink) -> None:
@@ -69,8 +72,10 @@ class Transport(ABC):
                 not open, or has ended.
         """
 
-    async def hearing(self) -> None:  # noqa: B027  # what shares one channel hears at once
+    async def hearing(self) -> None:
         """Wait until what the server says unasked is heard, or will not be."""
+        if self._heard is not None:
+            await self._heard.wait()
 
     @abstractmethod
     async def close(self) -> None:

@@ -249,6 +249,17 @@ async def test_client_fails_what_is_under_way_when_the_process_ends() -> None:
         assert client.revision == "2026-07-28"
 
 
+async def test_client_fails_a_call_whose_answer_is_too_long() -> None:
+    """Only that call fails; the connection lives on."""
+    async with scripted(lambda *_: None) as (client, server):
+        call = asyncio.create_task(client.call("t"))
+        await server.called.wait()
+        server.sink.too_long(10**9, b'{"jsonrpc":"2.0","id":2,"result":{"content":[')
+        with pytest.raises(ProtocolFault, match="1000000000 bytes"):
+            await call
+        await client.ping()
+
+
 async def test_client_that_cannot_connect_says_so() -> None:
     """A server that is silent, or speaks nothing we do, is an error within its time."""
     with pytest.raises(Timeout, match="connecting"):

@@ -9,6 +9,7 @@ import pytest
 
 from genmcp import Resource, Suite, tool
 from genmcp.client.client import Client
+from genmcp.client.errors import Closed
 from genmcp.client.listening import Listening
 from genmcp.client.options import ClientOptions
 from tests.speaking import MODERN
@@ -109,8 +110,6 @@ async def test_listening_ends_when_it_is_left() -> None:
 @pytest.mark.parametrize("revision", BOTH)
 async def test_listening_ends_with_its_connection(revision: str) -> None:
     """Whoever waits for a change when the client is closed is told that it is."""
-    from genmcp.client.errors import Closed
-
     async with board(revision) as (client, _), client.listen(tools=True) as changes:
         waiting = asyncio.create_task(anext(changes))
         await asyncio.sleep(0)

@@ -240,17 +240,6 @@ async def test_task_is_answered_by_hand() -> None:
     assert b"Pepper?" in pepper
 
 
-async def test_task_is_polled_where_the_server_tells_nothing() -> None:
-    """A server without task notifications is asked as often as it says."""
-
-    bake = Bake()
-    async with kitchen(bake) as client:
-        task = await client.call_task("bake")
-        task._listen = lambda _: client.listen(tools=True)
-        bake.oven.set()
-        assert (await task.wait()).data == "bread"
-
-
 async def test_client_without_tasks_is_answered_without() -> None:
     """With `tasks=False` the extension is not declared, and calls are held."""
     bake = Bake()
