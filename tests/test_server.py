@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import About, Call, Channel, ConfigurationError, Suite, Tool, ToolError
+from genmcp import About, Call, Channel, Continue, ConfigurationError, Suite, Tool, ToolError
 from genmcp.core.request import Request
 from genmcp.protocol.result import Result
 from genmcp.server import Wrapper
@@ -99,7 +99,7 @@ async def test_server_wrapper_hears_of_failures() -> None:
             raise KeyError("secret")
 
     class Kind(Wrapper):
-        async def handle(self, request: Request, channel: Channel) -> Result:
+        async def handle(self, request: Request, channel: Channel) -> Result | Continue:
             try:
                 return await super().handle(request, channel)
             except KeyError:

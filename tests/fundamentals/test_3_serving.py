@@ -3,7 +3,7 @@
 import httpx
 from starlette.applications import Starlette
 
-from genmcp import Channel, Endpoint, Suite, tool
+from genmcp import Channel, Continue, Endpoint, Suite, tool
 from genmcp.core.request import Request
 from genmcp.protocol.capabilities import ServerCapabilities, ToolsCapability
 from genmcp.protocol.content import TextContent
@@ -50,7 +50,7 @@ async def test_a_server_is_wrapped_to_see_every_call() -> None:
     seen: list[str] = []
 
     class Noting(Wrapper):
-        async def handle(self, request: Request, channel: Channel) -> Result:
+        async def handle(self, request: Request, channel: Channel) -> Result | Continue:
             seen.append(request.method)
             return await self.inner.handle(request, channel)
 
