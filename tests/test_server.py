@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import About, Call, Channel, Continue, ConfigurationError, Suite, Tool, ToolError
+from genmcp import About, Call, Channel, ConfigurationError, Continue, Suite, Tool, ToolError
 from genmcp.core.request import Request
 from genmcp.protocol.result import Result
 from genmcp.server import Wrapper
