@@ -1,4 +1,7 @@
-"""An ASGI framework for Model Context Protocol servers."""
+"""A framework for Model Context Protocol servers, which are ASGI applications, and for clients."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from genmcp.channel import Channel
 from genmcp.completion import starting_with
@@ -16,6 +19,7 @@ from genmcp.errors import (
     InvalidParams,
     Lost,
     McpError,
+    PromptNotFound,
     Raised,
     ResourceNotFound,
     TimedOut,
@@ -54,7 +58,6 @@ from genmcp.resource.repo import ResourceRepo
 from genmcp.resource.resource import Resource
 from genmcp.server import Server, Wrapper
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
 from genmcp.suite.suite import About, Suite
@@ -62,6 +65,44 @@ from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.tool import Call, Tool
 from genmcp.transports.endpoint import Endpoint
 from genmcp.wire.http import Security
+
+if TYPE_CHECKING:
+    from genmcp.client.client import Client
+    from genmcp.client.errors import (
+        ClientError,
+        OutcomeUnknown,
+        ServerSaid,
+        Timeout,
+        Unauthorized,
+        Unreachable,
+    )
+    from genmcp.client.handler import ClientHandler, DefaultHandler, Denied
+    from genmcp.client.http_options import HttpOptions
+    from genmcp.client.options import ClientOptions
+    from genmcp.client.stdio_options import Command, StdioOptions
+    from genmcp.client.sync import SyncClient
+    from genmcp.hub.config import Retry, ServerConfig, servers_of
+    from genmcp.hub.errors import HubError
+    from genmcp.hub.hub import Hub
+    from genmcp.registry.endpoint import RegistryEndpoint
+    from genmcp.registry.errors import RegistryError
+    from genmcp.registry.live import LiveRegistry, SessionRegistries
+    from genmcp.registry.registry import Registry
+    from genmcp.stores.sqlite.store import SQLiteStore
+    from genmcp.transports.stdio import serve_stdio
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import what is asked for by *name* for the first time (PEP 562).
+
+        A type checker does not see this, so that it knows what does not exist.
+        """
+        place = _LATER.get(name)
+        if place is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(place), name)
+        return value
+
 
 __version__ = "0.1.0"
 
@@ -76,12 +117,19 @@ __all__ = [
     "CallToolResult",
     "Cancelled",
     "Channel",
+    "Client",
+    "ClientError",
+    "ClientHandler",
     "ClientLogHandler",
+    "ClientOptions",
+    "Command",
     "Completion",
     "ConfigurationError",
     "Continue",
     "ContractError",
     "Declined",
+    "DefaultHandler",
+    "Denied",
     "Directory",
     "Dismissed",
     "Done",
@@ -92,45 +140,63 @@ __all__ = [
     "Failure",
     "Foreign",
     "GenmcpError",
+    "HttpOptions",
+    "Hub",
+    "HubError",
     "Icon",
     "Image",
     "InvalidParams",
     "Job",
     "JobOptions",
     "Limits",
+    "LiveRegistry",
     "LoggingTelemetry",
     "Lost",
     "McpError",
     "MemoryStore",
     "Mux",
     "Outcome",
+    "OutcomeUnknown",
     "Prompt",
     "PromptArgument",
     "PromptDefinition",
+    "PromptNotFound",
     "PromptRepo",
     "PromptTemplate",
     "Question",
     "Raised",
     "Ref",
+    "Registry",
+    "RegistryEndpoint",
+    "RegistryError",
     "Resource",
     "ResourceContents",
     "ResourceDefinition",
     "ResourceNotFound",
     "ResourceRepo",
+    "Retry",
     "Run",
     "SQLiteStore",
     "Security",
     "Server",
+    "ServerConfig",
+    "ServerSaid",
+    "SessionRegistries",
     "Snapshot",
+    "StdioOptions",
     "Storage",
     "Store",
     "Suite",
+    "SyncClient",
     "Telemetry",
     "TimedOut",
+    "Timeout",
     "Tool",
     "ToolAnnotations",
     "ToolError",
     "Unable",
+    "Unauthorized",
+    "Unreachable",
     "Wrapper",
     "assistant",
     "elicit",
@@ -142,7 +208,40 @@ __all__ = [
     "result",
     "roots",
     "sample",
+    "serve_stdio",
+    "servers_of",
     "starting_with",
     "tool",
     "user",
 ]
+
+_LATER: Final = {
+    "Client": "genmcp.client.client",
+    "ClientError": "genmcp.client.errors",
+    "OutcomeUnknown": "genmcp.client.errors",
+    "ServerSaid": "genmcp.client.errors",
+    "Timeout": "genmcp.client.errors",
+    "Unauthorized": "genmcp.client.errors",
+    "Unreachable": "genmcp.client.errors",
+    "ClientHandler": "genmcp.client.handler",
+    "DefaultHandler": "genmcp.client.handler",
+    "Denied": "genmcp.client.handler",
+    "HttpOptions": "genmcp.client.http_options",
+    "ClientOptions": "genmcp.client.options",
+    "Command": "genmcp.client.stdio_options",
+    "StdioOptions": "genmcp.client.stdio_options",
+    "SyncClient": "genmcp.client.sync",
+    "Retry": "genmcp.hub.config",
+    "ServerConfig": "genmcp.hub.config",
+    "servers_of": "genmcp.hub.config",
+    "HubError": "genmcp.hub.errors",
+    "Hub": "genmcp.hub.hub",
+    "RegistryEndpoint": "genmcp.registry.endpoint",
+    "RegistryError": "genmcp.registry.errors",
+    "LiveRegistry": "genmcp.registry.live",
+    "SessionRegistries": "genmcp.registry.live",
+    "Registry": "genmcp.registry.registry",
+    "SQLiteStore": "genmcp.stores.sqlite.store",
+    "serve_stdio": "genmcp.transports.stdio",
+}
+"""Where those names are that a server seldom needs: importing it does not wait for them."""

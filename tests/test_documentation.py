@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sqlite3
+import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
@@ -21,17 +22,34 @@ import pytest
 from mcp import Client
 from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, TextContent
 
-from genmcp import Endpoint
+import genmcp
+from genmcp import Command, Endpoint, Hub, servers_of
 from genmcp.server import Server
 from tests.serving import serve
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATIENCE = 40  # seconds for a session at a terminal
-BLOCK = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A module, and what it prints if it is a program.
+BLOCK = re.compile(
+    r"^```python\n# (\w+)\.py\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
+SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+SERVERS = re.compile(r"^```json\n(\{\s*\"mcpServers\".*?)^```$", re.MULTILINE | re.DOTALL)
 
-README = (ROOT / "README.md").read_text("utf-8")
-MODULES = {name: code for page in PAGES for name, code in BLOCK.findall(page.read_text("utf-8"))}
+TEXTS = {page.name: page.read_text("utf-8") for page in PAGES}
+README = TEXTS["README.md"]
+BLOCKS = [block for text in TEXTS.values() for block in BLOCK.findall(text)]
+MODULES = {name: code for name, code, _ in BLOCKS}
+PROGRAMS = {name: printed for name, code, printed in BLOCKS if printed or "asyncio.run(" in code}
+COMMANDS = [
+    command
+    for text in TEXTS.values()
+    for session in SESSION.findall(text)
+    for command in COMMAND.findall(session)
+]
+BIN = Path(sys.executable).parent
 
 
 @pytest.fixture
@@ -40,6 +58,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, code in MODULES.items():
         (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     for name in MODULES:
@@ -55,7 +74,7 @@ def applications(module: ModuleType) -> list[Any]:
     return served or [Endpoint(suite) for suite in suites]
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - PROGRAMS.keys()))
 async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> None:
     """A real client lists the tools of what a page shows, whatever way it is mounted."""
     module = importlib.import_module(name)
@@ -65,6 +84,58 @@ async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> 
     for app in served:
         async with serve(app) as url, Client(f"{url}/mcp") as client:
             assert (await client.list_tools()).tools
+
+
+def printed(command: str | list[str]) -> str:
+    """What *command* prints, on whichever stream."""
+    done = subprocess.run(
+        command,
+        shell=isinstance(command, str),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=PATIENCE,
+        check=False,
+    )
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_documentation_of_a_program_is_what_it_prints(name: str, modules: Path) -> None:
+    """A program prints what the page shows below it, and nothing else."""
+    assert printed([sys.executable, f"{name}.py"]) == PROGRAMS[name]
+
+
+@pytest.mark.parametrize(("command", "output"), COMMANDS)
+def test_documentation_of_a_command_is_what_it_prints(
+    command: str, output: str, modules: Path
+) -> None:
+    """A command prints what the page shows below it, and nothing else."""
+    assert printed(command) == output
+
+
+@pytest.mark.parametrize("page", [name for name, text in TEXTS.items() if SERVERS.search(text)])
+async def test_documentation_of_a_desktop_client_starts_the_server(
+    page: str, modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a page tells a desktop client to start is a server, whatever folder it is started in."""
+    (text,) = SERVERS.findall(TEXTS[page])
+    here = text.replace("/home/ada/greeter/.venv/bin", str(BIN)).replace(
+        "/home/ada/greeter", str(modules)
+    )
+    monkeypatch.chdir("/")
+
+    async with Hub() as hub:
+        failed = await hub.register_all(servers_of(json.loads(here)))
+        assert not failed
+        assert [tool.name for tool in hub.tools()] == ["greeter/greet"]
+
+
+async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) -> None:
+    """The program that serves over its standard streams is one that a client can start."""
+    async with genmcp.Client(Command(sys.executable, ["over_stdio.py"])) as client:
+        assert [tool.name for tool in await client.tools()] == ["reorder_part"]
 
 
 @pytest.mark.parametrize(
@@ -91,6 +162,9 @@ async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> 
         ("kept", "charge", {"account": "Ada", "cents": 3}, "Charged 3 cents."),
         ("reports", "report", {}, "November: 12 pages from the ledger, for Ada"),
         ("press", "print", {"order": "7"}, "Printed 3 sheets."),
+        ("everything", "greeter/greet", {"name": "Ada"}, "Hello, Ada."),
+        ("everything", "parts/reorder_part", {"part": "M6x20"}, '{"order":1,"count":1}'),
+        ("tenants", "greeter/greet", {"name": "Ada"}, "Hello, Ada."),
     ],
 )
 async def test_documentation_does_what_it_says(
@@ -171,7 +245,6 @@ async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> N
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    bin = Path(sys.executable).parent
     process = await asyncio.create_subprocess_exec(
         "bash",
         "-euc",
@@ -179,7 +252,7 @@ async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> N
         cwd=tmp_path,
         env={
             **os.environ,
-            "PATH": f"{bin}:{os.environ['PATH']}",
+            "PATH": f"{BIN}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "PORT": str(port),
         },

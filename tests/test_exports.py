@@ -4,11 +4,17 @@ import dataclasses
 import functools
 import importlib
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import get_origin
 
+import pytest
+
 import genmcp
+
+LATER = vars(genmcp)["_LATER"]
 
 PUBLIC = [
     "About",
@@ -159,6 +165,37 @@ def test_exports_are_exactly_these() -> None:
     """A name joins or leaves the public API only together with this list."""
     assert PUBLIC == sorted(PUBLIC)
     assert PUBLIC == genmcp.__all__
+
+
+def imported(code: str) -> set[str]:
+    """What a process has imported that does *code*."""
+    code = f"{code}\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    return set(done.stdout.decode().split())
+
+
+def test_exports_that_are_seldom_needed_are_imported_when_they_are_used() -> None:
+    """To import the package imports no client, no database and no web framework."""
+    modules = imported("import genmcp; genmcp.Endpoint(genmcp.Suite(name='a', version='1'))")
+    heavy = {"sqlite3", "httpx", "starlette", "uvicorn"}
+    assert "genmcp.transports.endpoint" in modules
+    assert modules & (heavy | set(LATER.values())) == set()
+
+
+@pytest.mark.parametrize("name", sorted(LATER))
+def test_exports_that_come_later_are_where_they_are_said_to_be(name: str) -> None:
+    """Each of these names is that of what its module defines, and stays when it was asked for."""
+    value = getattr(genmcp, name)
+
+    assert value is getattr(importlib.import_module(LATER[name]), name)
+    assert value.__module__ == LATER[name]
+    assert vars(genmcp)[name] is value
+
+
+def test_exports_lack_what_nobody_has_defined() -> None:
+    """A name that is wrong is told as one of any module is."""
+    with pytest.raises(AttributeError, match="'genmcp' has no attribute 'Sever'"):
+        genmcp.Sever  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_exports_are_documented() -> None:

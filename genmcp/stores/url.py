@@ -2,7 +2,6 @@
 
 from genmcp.errors import ConfigurationError
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
 
 __all__ = ["open_store"]
@@ -23,5 +22,8 @@ def open_store(url: str) -> Store:
         return MemoryStore()
     scheme, _, path = url.partition(":///")
     if scheme == "sqlite" and path:
+        # Who needs no file need not wait for sqlite3 to be imported.
+        from genmcp.stores.sqlite.store import SQLiteStore
+
         return SQLiteStore(path)
     raise ConfigurationError(f"store: {url!r} is not taken; what is: {_TAKEN}")
