@@ -37,6 +37,12 @@ def sdk() -> MCPServer:
         raise ValueError("It broke.")
 
     @server.tool()
+    async def tell(ctx: Context[Any, Any]) -> str:
+        """Writes to the log."""
+        await ctx.info("It rains.")
+        return "told"
+
+    @server.tool()
     async def ask(ctx: Context[Any, Any]) -> str:
         """Asks."""
         answer = await ctx.elicit("Sure?", Sure)
@@ -46,6 +52,11 @@ def sdk() -> MCPServer:
     def today() -> str:
         """Today."""
         return "Rain."
+
+    @server.resource("note://{day}/{hour}")
+    def hourly(day: str, hour: str) -> str:
+        """An hour of a day."""
+        return f"Sun at {hour} on {day}."
 
     @server.prompt()
     def greet(name: str) -> str:
@@ -76,6 +87,12 @@ def fastmcp() -> FastMCP[Any]:
         raise ValueError("It broke.")
 
     @server.tool
+    async def tell(ctx: FastContext) -> str:
+        """Writes to the log."""
+        await ctx.info("It rains.")
+        return "told"
+
+    @server.tool
     async def ask(ctx: FastContext) -> str:
         """Asks."""
         answer = await ctx.elicit("Sure?", Sure)
@@ -85,6 +102,11 @@ def fastmcp() -> FastMCP[Any]:
     def today() -> str:
         """Today."""
         return "Rain."
+
+    @server.resource("note://{day}/{hour}")
+    def hourly(day: str, hour: str) -> str:
+        """An hour of a day."""
+        return f"Sun at {hour} on {day}."
 
     @server.prompt
     def greet(name: str) -> str:

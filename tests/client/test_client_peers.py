@@ -10,23 +10,32 @@ import pytest
 
 from genmcp import Accepted, Call, Channel, Endpoint, Resource, Suite, Tool, tool
 from genmcp.client.client import Client
-from genmcp.client.errors import ConnectionRefused, NotFound, SessionEnded, Unauthorized
+from genmcp.client.errors import ConnectionRefused, NotFound, ServerSaid, SessionEnded, Unauthorized
 from genmcp.client.handler import ClientHandler
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.options import ClientOptions
 from genmcp.client.stdio_options import Command
 from genmcp.client.targets import Target
+from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from tests.client.peer_servers import fastmcp, sdk
 from tests.serving import serve
 from tests.speaking import MODERN, VERSIONS
 
 ERAS = [(None, MODERN), ("2025-11-25", "2025-11-25"), ("2025-03-26", "2025-03-26")]
 # What the peers themselves leave open, and warn of.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore:The logging capability"
+)
 
 
 class Sure(ClientHandler[None]):
-    """Is sure."""
+    """Is sure, and remembers what is logged."""
+
+    def __init__(self) -> None:
+        self.logged: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> None:
+        self.logged.put_nowait(message.data)
 
     async def handle_elicitation_create(self, *_: Any) -> Any:
         return Accepted({"sure": True})
@@ -38,15 +47,24 @@ async def connected(
 ) -> AsyncIterator[Client]:
     async with asyncio.timeout(30):
         given = ClientOptions(revision=revision, **options)
-        async with Client(target, handler=Sure(), options=given) as client:
+        handler = Sure()
+        async with Client(target, handler=handler, options=given) as client:
             yield client
+            if given.log_level is not None:
+                assert "It rains." in str(await handler.logged.get())
 
 
 async def use(client: Client) -> None:
     """Everything both peers offer."""
     assert client.server_info is not None
     assert (client.server_info.name, client.instructions) == ("peer", "Be kind.")
-    assert {each.name for each in await client.tools()} == {"add", "climb", "fail", "ask"}
+    assert {each.name for each in await client.tools()} == {
+        "add",
+        "climb",
+        "fail",
+        "tell",
+        "ask",
+    }
     assert (await client.call("add", {"a": 1, "b": 2})).structured == {"result": 3.0}
     said: list[Any] = []
     await client.call("climb", progress=lambda *report: said.append(report))
@@ -54,10 +72,16 @@ async def use(client: Client) -> None:
     assert (await client.call("fail")).is_error
     assert [each.uri for each in await client.resources()] == ["note://today"]
     assert [each.text for each in (await client.read("note://today")).contents] == ["Rain."]
+    assert [each.uri_template for each in await client.templates()] == ["note://{day}/{hour}"]
+    (held,) = (await client.read("note://monday/9")).contents
+    assert held.text == "Sun at 9 on monday."
+    with pytest.raises(ServerSaid):
+        await client.read("note://nowhere")
     assert [each.name for each in await client.prompts()] == ["greet"]
     (message,) = (await client.prompt("greet", {"name": "Ann"})).messages
     assert message.content.text == "Say hello to Ann."  # type: ignore[union-attr]
     await client.ping()
+    assert (await client.call("tell")).text == "told"
     if client.revision == "2025-11-25":  # on 2026-07-28 neither of them asks
         assert (await client.call("ask")).text == "accept: True"
 
@@ -70,18 +94,23 @@ async def test_client_uses_servers_of_others_over_http(
     app: Callable[[], Any], told: str | None, spoken: str
 ) -> None:
     """The official SDK's and FastMCP's, on both eras."""
-    async with serve(app()) as url, connected(f"{url}/mcp", told) as client:
+    async with serve(app()) as url, connected(f"{url}/mcp", told, log_level="info") as client:
         assert client.revision == spoken
         await use(client)
 
 
-async def test_client_uses_a_server_of_2024_over_http() -> None:
+@pytest.mark.parametrize(
+    "app",
+    [lambda: sdk().sse_app(), lambda: fastmcp().http_app(transport="sse")],
+    ids=["sdk", "fast"],
+)
+async def test_client_uses_a_server_of_2024_over_http(app: Callable[[], Any]) -> None:
     """Where the endpoint takes no POST, HTTP+SSE of 2024-11-05 is tried."""
-    async with serve(sdk().sse_app()) as url, connected(f"{url}/sse") as client:
+    async with serve(app()) as url, connected(f"{url}/sse") as client:
         await use(client)
 
 
-@pytest.mark.parametrize(("told", "spoken"), ERAS[:2])
+@pytest.mark.parametrize(("told", "spoken"), ERAS)
 @pytest.mark.parametrize("peer", ["sdk", "fastmcp"])
 async def test_client_uses_servers_of_others_over_stdio(
     peer: str, told: str | None, spoken: str

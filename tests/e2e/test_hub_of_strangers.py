@@ -10,11 +10,14 @@ import pytest
 
 from genmcp import Endpoint
 from genmcp.client.client import Client
+from genmcp.client.options import ClientOptions
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.member import Pace
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
+from tests.client.peer_servers import fastmcp, sdk
+from tests.serving import serve
 
 SDK = """
 import os
@@ -85,3 +88,30 @@ async def test_hub_gets_along_with_a_stranger(stranger: str, tmp_path: Path) -> 
         async with Client(endpoint) as client:
             assert text(await client.call("it/add", {"a": 2, "b": 2})) == "4"
         await endpoint.aclose()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("revision", [None, "2025-11-25"])
+async def test_hub_gets_along_with_strangers_over_http(revision: str | None) -> None:
+    """The same of servers that are reached by a URL, on both eras, side by side."""
+    sdks, fasts = sdk().streamable_http_app(), fastmcp().http_app()
+    options = ClientOptions(revision=revision)
+    async with (
+        asyncio.timeout(50),
+        serve(sdks) as one,
+        serve(fasts) as other,
+        Hub(options=options) as hub,
+    ):
+        configs = [
+            ServerConfig("sdk", url=f"{one}/mcp"),
+            ServerConfig("fast", url=f"{other}/mcp"),
+        ]
+        assert await hub.register_all(configs) == {}
+        for name in hub.servers():
+            result = await hub.call(f"{name}/add", '{"a": 1, "b": 2}')
+            assert result.structured == {"result": 3.0}
+            assert (await hub.read(name, "note://today")).contents[0].text == "Rain."
+            prompted = await hub.prompt(name, "greet", {"name": "Ann"})
+            assert prompted.messages[0].content == TextContent("Say hello to Ann.")
+        await hub.unregister("sdk")
+        assert {each.server_name for each in hub.tools()} == {"fast"}

@@ -1,0 +1,264 @@
+"""The client with peers that do everything wrong: an error in time, or the right answer.
+
+What a peer does is chosen by seeds, which a failure names.
+"""
+
+import asyncio
+import json
+import logging
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from genmcp.client import background
+from genmcp.client.client import Client
+from genmcp.client.errors import (
+    ClientError,
+    HttpStatus,
+    OutcomeUnknown,
+    ProcessEnded,
+    ProtocolFault,
+    Timeout,
+)
+from genmcp.client.http_options import HttpOptions
+from genmcp.client.options import ClientOptions
+from genmcp.client.stdio_options import Command, StdioOptions
+from genmcp.client.targets import Target
+from tests.client.fuzzed_http import RESPONSES, http_peer
+from tests.client.fuzzed_peer import (
+    ENDING,
+    FATAL,
+    HARMLESS,
+    MARK,
+    MAX_MESSAGE,
+    OTHER,
+    answer,
+    opening,
+)
+from tests.client.scripted import Asked, served
+
+TIME = 0.4  # seconds a call may take
+SLACK = 3.0  # seconds this machine may be busy with something else
+PEER = str(Path(__file__).with_name("fuzzed_peer.py"))
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_crashes(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
+    """Fail a test in which something was raised where nobody looks."""
+    raised: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    yield
+    assert raised == []
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+@asynccontextmanager
+async def connected(target: Target, **more: Any) -> AsyncIterator[Client]:
+    options = ClientOptions(
+        timeout=TIME, open_timeout=TIME, probe_timeout=TIME / 2, max_message=MAX_MESSAGE, **more
+    )
+    async with asyncio.timeout(20), Client(target, options=options) as client:
+        yield client
+
+
+def process(seed: int, fault: str = "none") -> Command:
+    return Command(sys.executable, ["-I", "-S", PEER, str(seed), fault])
+
+
+async def called(client: Client, n: int, fault: str) -> ClientError | None:
+    """Call, and return the error; what is no error is the right answer, and both are in time."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        result = await client.call("t", {"n": n, "fault": fault})
+    except ClientError as error:
+        assert str(error)
+        return error
+    finally:
+        assert loop.time() - began < TIME + SLACK
+    assert result.text == f"{n}{MARK}"
+    return None
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+async def test_client_lives_with_a_faulty_process(revision: str) -> None:
+    """Each fault fails its own call at most; the next one is answered."""
+    async with connected(process(1), revision=revision) as client:
+        for fault in HARMLESS * 3:
+            assert await called(client, 1, fault) is None, fault
+        errors = await asyncio.gather(*(called(client, 2, fault) for fault in FATAL * 2))
+        for fault, error in zip(FATAL * 2, errors, strict=True):
+            assert error is not None, fault
+            if fault in ("late", "silent", "wrong_id"):
+                assert isinstance(error, Timeout), fault
+            if fault in ("long", "shape"):
+                assert isinstance(error, ProtocolFault), fault
+        assert await called(client, 3, "none") is None
+        assert isinstance(await called(client, 4, "exit"), OutcomeUnknown)
+        assert isinstance(await called(client, 5, "none"), ProcessEnded)
+
+
+async def test_client_gives_up_on_a_process_that_does_not_read() -> None:
+    """A call that cannot even be sent is over in its time, too."""
+    options = StdioOptions(exit_timeout=0.1)
+    async with connected(process(1), stdio=options) as client:
+        assert isinstance(await called(client, 1, "deaf"), Timeout)
+        for n in range(3):
+            assert isinstance(await called(client, n, "none" * 100_000), Timeout)
+
+
+async def fuzz(
+    target: Target, rng: random.Random, faults: list[str], ending: list[str], **more: Any
+) -> None:
+    """Call with faults, some at once; if no fault is one that ends the peer, it is well then."""
+    chosen = rng.choices([*faults, "none", *ending], k=8)
+    options = {"revision": rng.choice([None, "2026-07-28", "2025-11-25"])}
+    async with connected(target, **options, **more) as client:
+        await asyncio.gather(*(called(client, n, fault) for n, fault in enumerate(chosen)))
+        error = await called(client, 99, "none")
+        assert error is None or not set(ending).isdisjoint(chosen), (chosen, error)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_client_survives_processes(seed: int) -> None:
+    """Whatever a process writes, in whatever order."""
+    faults = [*HARMLESS, *FATAL, *OTHER]
+    rngs = [random.Random(f"{seed} {each}") for each in range(4)]
+    async with asyncio.TaskGroup() as group:
+        for rng in rngs:
+            group.create_task(fuzz(process(rng.randrange(10**9)), rng, faults, ENDING))
+
+
+async def opened_or_not(target: Target, **more: Any) -> None:
+    """Open, which fails in time or gives a client that works, or is told why it does not."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        async with connected(target, **more) as client:
+            await called(client, 1, "none")
+    except ClientError as error:
+        assert str(error)
+    assert loop.time() - began < 4 * TIME + SLACK
+
+
+async def test_client_survives_the_opening_of_processes() -> None:
+    """A peer whose first answers are faulty is connected to, or is an error in time."""
+    rng = random.Random(1)
+    faults = [*HARMLESS, *FATAL, *OTHER, *ENDING]
+    turns = asyncio.Semaphore(8)
+
+    async def one(fault: str) -> None:
+        async with turns:
+            await opened_or_not(process(rng.randrange(10**9), fault))
+
+    async with asyncio.TaskGroup() as group:
+        for fault in faults * 2:
+            group.create_task(one(fault))
+
+
+REQUESTERS = ["ours", "httpx"]
+#: Over HTTP an error without an id is the answer on whose response it comes, and so is a message
+#: that is too long.
+HARMLESS_OVER_HTTP = [each for each in HARMLESS if each != "garbage"]
+EVERYTHING = [*HARMLESS, *FATAL, *OTHER, *ENDING, *RESPONSES]
+
+
+@asynccontextmanager
+async def requester(name: str) -> AsyncIterator[dict[str, Any]]:
+    """Give the options with which the requests are made by ours, or by httpx."""
+    if name == "ours":
+        yield {}
+        return
+    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+        yield {"http": HttpOptions(client=client)}
+
+
+@pytest.mark.parametrize("name", REQUESTERS)
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+async def test_client_lives_with_a_faulty_http_server(revision: str, name: str) -> None:
+    """Each fault fails its own call at most; the next one is answered."""
+    async with (
+        requester(name) as options,
+        http_peer(random.Random(1)) as url,
+        connected(url, revision=revision, **options) as client,
+    ):
+        for fault in HARMLESS_OVER_HTTP * 3:
+            assert await called(client, 1, fault) is None, fault
+        fatal = [*FATAL * 2, *OTHER, *ENDING, *RESPONSES]
+        errors = await asyncio.gather(*(called(client, 2, fault) for fault in fatal))
+        for fault, error in zip(fatal, errors, strict=True):
+            assert error is not None, fault
+        assert await called(client, 3, "none") is None
+
+
+@pytest.mark.parametrize("name", REQUESTERS)
+@pytest.mark.parametrize("seed", range(3))
+async def test_client_survives_http_servers(seed: int, name: str) -> None:
+    """Whatever a server sends, in whatever order."""
+    rng = random.Random(f"http {seed}")
+    async with requester(name) as options, http_peer(rng) as url:
+        for _ in range(2):
+            await fuzz(url, rng, EVERYTHING, [], **options)
+
+
+@pytest.mark.parametrize("name", REQUESTERS)
+async def test_client_survives_the_opening_of_http_servers(name: str) -> None:
+    """A server whose first answers are faulty is connected to, or is an error in time."""
+    turns = asyncio.Semaphore(16)
+
+    async with requester(name) as options, asyncio.TaskGroup() as group:
+
+        async def one(fault: str) -> None:
+            async with turns, http_peer(random.Random(fault), fault) as url:
+                await opened_or_not(url, **options)
+
+        for fault in EVERYTHING:
+            group.create_task(one(fault))
+
+
+async def test_client_finds_an_endpoint_that_is_nowhere() -> None:
+    """An event stream that names no address is not that of 2024-11-05."""
+
+    async def script(asked: Asked) -> None:
+        if asked.method == "GET":
+            await asked.stream("event: endpoint\ndata: http://[\n\n")
+        else:
+            await asked.reply(405)
+
+    async with served(script) as url:
+        with pytest.raises(HttpStatus, match="405"):
+            async with connected(url):
+                pass
+
+
+async def test_client_does_not_wait_for_ever_to_be_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`notifications/initialized` may never be accepted, in a session that is begun anew."""
+    monkeypatch.setattr(background, "_GREETING", 0.1)
+    begun = 0
+
+    async def script(asked: Asked) -> None:
+        nonlocal begun
+        message = json.loads(asked.body or "{}")
+        match asked.rpc:
+            case "initialize":
+                begun += 1
+                await asked.reply(200, json.loads(opening(message)), mcp_session_id=str(begun))
+            case "notifications/initialized" if begun == 2:
+                while (await asked.receive())["type"] != "http.disconnect":
+                    pass
+            case "tools/call" if begun == 2:
+                await asked.reply(200, json.loads(answer(message["id"], f"1{MARK}")))
+            case "tools/call":
+                await asked.reply(404)
+            case _:
+                await asked.reply(202 if asked.method == "POST" else 405)
+
+    async with served(script) as url, connected(url, revision="2025-11-25") as client:
+        assert await called(client, 1, "none") is None
+        assert begun == 2

@@ -1,0 +1,111 @@
+"""What is said of long calls and of stores, where it is wrong: refused when it is said."""
+
+from typing import Any
+
+import pytest
+
+from genmcp import ConfigurationError, MemoryStore, Mux, Raised, Storage, Suite, Tool
+from genmcp.core.continuation import Continuation
+from genmcp.core.json_value import check_json
+from genmcp.errors import ContractError
+
+
+def tool_with(**attributes: Any) -> Tool:
+    class Odd(Tool):
+        """Is odd."""
+
+        name = "odd"
+
+        def call(self, request: Any, channel: Any) -> str:
+            return "odd"
+
+    made = Odd()
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        ({"task": "sometimes"}, "Odd.task must be 'never' or 'auto' or 'always', not 'sometimes'"),
+        ({"on_lost": "retry"}, "Odd.on_lost must be 'rerun' or 'fail' or None, not 'retry'"),
+        ({"patience": 0}, "Odd.patience must be a positive number of seconds, not 0"),
+        ({"hold": True}, "Odd.hold must be a positive number of seconds, not True"),
+        ({"ttl": None}, "Odd.ttl must be a positive number of seconds, not None"),
+        ({"task": "never", "requires_tasks": True}, "Odd: task = 'never', and requires_tasks"),
+    ],
+)
+def test_policy_that_is_wrong_is_refused_with_its_tool(
+    attributes: dict[str, Any], told: str
+) -> None:
+    """It names the class, the attribute, and what it takes."""
+    with pytest.raises(ConfigurationError, match=told.replace("(", r"\(")):
+        Suite(name="test", version="1", tools=[tool_with(**attributes)])
+
+
+class Bare(MemoryStore):
+    """A store that carries no jobs."""
+
+    deliveries = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("store", "told"),
+    [
+        (Bare(), "carries no jobs; give a Storage with an engine"),
+        (Storage(store=Bare()), "carries no jobs"),
+        (7, "store takes a Store, its URL, or a Storage, not 7"),
+        ("redis://x", "store: 'redis://x' is not taken"),
+    ],
+)
+def test_store_that_cannot_be_used_is_refused(store: Any, told: str) -> None:
+    """At construction; the message says what is taken."""
+    with pytest.raises(ConfigurationError, match=told):
+        Mux(Suite(name="test", version="1"), store=store)
+
+
+def test_json_that_nests_too_deep_is_told_with_its_path() -> None:
+    """The path says where."""
+    value: Any = "x"
+    for _ in range(100):
+        value = [value]
+
+    with pytest.raises(ContractError, match=r"^own\[0\]\[0\].* nests deeper than 64 levels"):
+        check_json("own", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (float("inf"), "own is inf, which JSON does not have"),
+        ({"a": [1.5, {1: 2}]}, r"own\.a\[1\] has the key 1; in JSON keys are texts"),
+        ({"at": {1, 2}}, "own.at is set, which is not JSON"),
+    ],
+)
+def test_json_is_told_from_what_only_looks_like_it(value: Any, told: str) -> None:
+    """The first place that is none is named; what is JSON passes."""
+    check_json("own", {"a": [None, True, 1, 1.5, "x", ()]})
+    with pytest.raises(ContractError, match=told):
+        check_json("own", value)
+
+
+def test_names_of_questions_never_come_twice() -> None:
+    """However often a key comes, and whatever names other keys have taken."""
+    continuation = Continuation("id", 1, "tool", "asked", {})
+    names = []
+    for _ in range(3):
+        continuation = continuation.asking({"a": b"", "a.2": b"", "a.3": b""}, alone=False)
+        names += [each.name for each in continuation.asked]
+        continuation = continuation.then("asked", {})
+
+    assert len(names) == len({*names})
+    assert ["a", "a.2", "a.3"] == names[:3]
+
+
+def test_failures_are_equal_by_what_they_say() -> None:
+    """The same on every carrier, so that they can be told apart and kept in sets."""
+    failures = {Raised("r", "KeyError"), Raised("r", "KeyError"), Raised("s", "KeyError")}
+
+    assert 2 == len(failures)
+    assert Raised("r", "KeyError") != KeyError("r")

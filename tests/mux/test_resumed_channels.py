@@ -1,0 +1,252 @@
+"""What `continue_` may do where nobody requests it: its channel is that of a task."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Channel,
+    Continue,
+    ContractError,
+    Done,
+    Endpoint,
+    Mux,
+    Run,
+    Server,
+    Suite,
+    Tool,
+    Unable,
+    Wrapper,
+    job,
+)
+from genmcp.core.outcome import Outcome
+from genmcp.protocol.elicitation import ElicitRequestParams
+from genmcp.server import Route
+from tests.asgi import PATIENCE, TASKS, Client, until
+
+
+class Stage:
+    """What the jobs of a test wait for, and what was seen."""
+
+    go: asyncio.Event
+    saw: list[Any]
+
+
+@job
+async def resumed(run: Run) -> str:
+    await Stage.go.wait()
+    return "worked"
+
+
+class Goes(Tool):
+    """Has a job done, and goes on."""
+
+    name = "goes"
+
+    def call(self, request: Any, channel: Channel) -> Any:
+        return Continue("worked", resumed.job())
+
+    def on_cancel(self, channel: Channel) -> None:
+        Stage.saw.append("cancelled")
+
+
+OPEN: list[Mux] = []
+
+
+@pytest.fixture(autouse=True)
+async def _staged(_tasks_end: None) -> AsyncIterator[None]:
+    Stage.go, Stage.saw = asyncio.Event(), []
+    yield
+    while OPEN:
+        await OPEN.pop().aclose()
+
+
+def serving(tool: Tool) -> Endpoint:
+    OPEN.append(Mux(Suite(name="test", version="1", tools=[tool])))
+    return Endpoint(OPEN[-1])
+
+
+async def over(client: Client, id: str) -> dict[str, Any]:
+    """Return how a task ends."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = await client.send(client.request("tasks/get", {"taskId": id}))
+            task: dict[str, Any] = answer.json["result"]
+            if task["status"] not in ("working", "input_required"):
+                return task
+            await asyncio.sleep(0.001)
+
+
+async def begun(client: Client) -> str:
+    answer = await client.send(client.call("goes"))
+    id: str = answer.json["result"]["taskId"]
+    return id
+
+
+async def test_resumed_channel_does_what_can_be_done_without_a_request() -> None:
+    """Threads, changes of the server and its level are there; a stream and its client are not."""
+
+    class Uses(Goes):
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            channel.start_stream()
+            channel.release()
+            await channel.promote()
+            channel.announcer.tools_list_changed()
+            Stage.saw += [await channel.in_thread(lambda: "in a thread"), channel.closed]
+            Stage.saw.append(await channel.log("info", "nobody asked for it"))
+            with pytest.raises(Unable):
+                await channel.ask("elicitation/create", ElicitRequestParams("?", {}, mode="form"))
+            return "done"
+
+    client = Client(serving(Uses()), capabilities=TASKS)
+    Stage.go.set()
+    task = await over(client, await begun(client))
+
+    assert "done" == task["result"]["content"][0]["text"]
+    assert ["in a thread", False, False] == Stage.saw
+
+
+async def test_resumed_channel_speaks_to_who_holds_the_response() -> None:
+    """Log messages, and notifications of any name, reach a client that waits for the answer."""
+
+    class Speaks(Goes):
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            Stage.saw.append(await channel.log("warning", {"half": 1}))
+            Stage.saw.append(await channel.notify("notifications/x-test"))
+            return "done"
+
+    client = await Client.begin(serving(Speaks()), "2025-11-25")
+    client.check = lambda message: None  # type: ignore[method-assign]  # it has a name of its own
+    async with client.open(client.call("goes")) as connection:
+        Stage.go.set()
+        await connection.over()
+
+    methods = [each.get("method") for each in connection.messages]
+    assert ["notifications/message", "notifications/x-test", None] == methods
+    assert {"half": 1} == connection.messages[0]["params"]["data"]
+    assert [True, True] == Stage.saw
+
+
+async def test_resumed_call_of_a_tool_that_is_gone_fails() -> None:
+    """What was removed meanwhile cannot go on: the task says so, and does not wait for ever."""
+
+    class Gone(Goes):
+        def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            return "never said"
+
+    class Stays(Gone):
+        name = "stays"
+
+    suite = Suite(name="test", version="1", tools=[Gone, Stays])
+    OPEN.append(Mux(suite))
+    client = Client(Endpoint(OPEN[-1]), capabilities=TASKS)
+    id = await begun(client)
+    suite.remove("goes")
+    Stage.go.set()
+
+    task = await over(client, id)
+    assert ("failed", -32603) == (task["status"], task["error"]["code"])
+
+
+async def test_resumed_call_that_awaits_is_cancelled_where_it_runs() -> None:
+    """`tasks/cancel` stops what `continue_` waits for, and the tool is told once."""
+    waits = asyncio.Event()
+
+    async def endless() -> None:
+        waits.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            Stage.saw.append("stopped")
+
+    class Awaits(Goes):
+        def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Continue:
+            return Continue("waited", endless())
+
+    client = Client(serving(Awaits()), capabilities=TASKS)
+    Stage.go.set()
+    id = await begun(client)
+    async with asyncio.timeout(PATIENCE):
+        await waits.wait()
+    await client.send(client.request("tasks/cancel", {"taskId": id}, id=2))
+    await until(lambda: len(Stage.saw) == 2, pause=0.001)
+
+    assert ["stopped", "cancelled"] == Stage.saw
+    assert "cancelled" == (await over(client, id))["status"]
+
+
+async def test_wrapped_server_goes_on_and_is_told_of_cancellations() -> None:
+    """A wrapper that changes nothing is not noticed by a call that goes on."""
+
+    class Quiet(Goes):
+        def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            return "done"
+
+    class Nothing(Wrapper):
+        """Changes nothing."""
+
+    OPEN.append(Mux(Nothing(Suite(name="test", version="1", tools=[Quiet]))))
+    client = Client(Endpoint(OPEN[-1]), capabilities=TASKS)
+    cancelled = await begun(client)
+    await client.send(client.request("tasks/cancel", {"taskId": cancelled}, id=2))
+    Stage.go.set()
+    task = await over(client, await begun(client))
+
+    assert "done" == task["result"]["content"][0]["text"]
+    assert ["cancelled"] == Stage.saw
+
+
+async def test_server_of_ones_own_that_cannot_go_on_says_so() -> None:
+    """Whoever answers with Continue has to write `resume`: in a server, or in its routes."""
+
+    class Inner(Suite):
+        """Has lost its way to go on."""
+
+        resume = Server.resume
+
+    class Quick(Tool):
+        """Waits for nothing."""
+
+        name = "quick"
+
+        async def work(self) -> str:
+            return "done"
+
+        def call(self, request: Any, channel: Channel) -> Any:
+            return Continue("worked", self.work())
+
+        def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            return "never"
+
+    OPEN.append(Mux(Inner(name="test", version="1", tools=[Quick])))
+    client = Client(Endpoint(OPEN[-1]))
+    answer = await client.send(client.call("quick"))
+    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+
+    channel: Any = None
+    with pytest.raises(ContractError, match="Route has no resume"):
+        await Route().resume(channel, Done(1), channel)
+    await Route().cancelled(channel)
+    assert await Route().found(channel) == Route()
+
+
+async def test_server_that_cannot_go_on_says_so() -> None:
+    """A tool without `continue_` is told at once; the coroutine it gave is closed."""
+
+    async def work() -> str:
+        return "never"
+
+    class Stops(Tool):
+        """Has nothing that goes on."""
+
+        name = "goes"
+
+        def call(self, request: Any, channel: Channel) -> Any:
+            return Continue("worked", work())
+
+    client = Client(serving(Stops()), capabilities=TASKS)
+    answer = await client.send(client.call("goes"))
+
+    assert (500, -32603) == (answer.status, answer.json["error"]["code"])
