@@ -176,9 +176,7 @@ class Held:
         """Send what answers *request* while its hook runs on; its client may leave then."""
         self.take(request, answer)
         self.hooks.hand_out(request)
-        if self._exchange.closed:
-            if self._watch is not None:
-                self._watch.cancel()
+        if self._exchange.closed:  # so that nobody minds a client that leaves
             await self._outgoing.finish()
 
     def take(self, request: Request, answer: Answer) -> None:

@@ -263,6 +263,29 @@ async def test_stdio_cancelled_close_kills() -> None:
         await gone(transport.pid)
 
 
+async def test_stdio_close_gives_up_a_process_it_may_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that belongs to somebody else by now, as with sudo, does not hold up the end."""
+    sent: list[int] = []
+
+    def refused(group: int, number: int) -> None:
+        sent.append(number)
+        raise PermissionError
+
+    monkeypatch.setattr("genmcp.client.process._KILLED", 0.1)
+    monkeypatch.setattr(os, "killpg", refused)
+    options = StdioOptions(exit_timeout=0.1, term_timeout=0.1)
+    async with running("print('{}', flush=True)\ntime.sleep(60)", options) as (transport, recorder):
+        await recorder.until(messages=1)
+        async with asyncio.timeout(5):
+            await transport.close()
+
+    assert [signal.SIGTERM, signal.SIGKILL] == sent[:2]
+    assert 1 == sent.count(signal.SIGTERM)
+    assert [] == recorder.failures
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
 async def test_stdio_killed_parent_leaves_no_orphan() -> None:
     """A server that ends by nothing dies with the client's process, even if that is killed."""

@@ -5,6 +5,7 @@ import gc
 import inspect
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from concurrent import futures
 from typing import Any
@@ -27,7 +28,7 @@ from genmcp import (
     ToolError,
     elicit,
 )
-from tests.asgi import ALL, Client, serving
+from tests.asgi import ALL, Client, serving, until
 from tests.continuations.asking import Waits, text_of
 
 
@@ -498,3 +499,25 @@ async def test_continue_that_is_refused_leaves_no_coroutine_behind(
     assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
     assert (500, -32603) == (answer.status, answer.json["error"]["code"])
     assert "channel.assigns.when.at[1] is object" in caplog.text
+
+
+async def test_task_that_only_the_call_waits_for_is_kept() -> None:
+    """The event loop does not keep an asyncio.Task: one that nobody keeps would vanish."""
+    inner: list[weakref.ref[asyncio.Future[str]]] = []
+
+    async def work() -> str:
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        inner.append(weakref.ref(future))
+        return await future
+
+    waits = Waits(lambda arguments: asyncio.create_task(work()))
+    client = Client(serving(waits))
+    async with client.open(client.call("wait")) as connection:
+        await until(lambda: inner)
+        gc.collect()
+        future = inner[0]()
+        assert future is not None
+        future.set_result("kept")
+        await connection.over()
+
+    assert "kept" == text_of(connection)

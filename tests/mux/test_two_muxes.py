@@ -11,10 +11,12 @@ from genmcp import (
     Continue,
     Done,
     Endpoint,
+    JobOptions,
     MemoryStore,
     Mux,
     Run,
     SQLiteStore,
+    Storage,
     Suite,
     Tool,
     elicit,
@@ -84,6 +86,31 @@ async def test_two_muxes_work_on_their_own_jobs_only(tmp_path: Path) -> None:
                 begun = await client.send(client.call(name, id=round))
                 task = await over(client, begun.json["result"]["taskId"])
                 assert f"{name.upper()}!" == task["result"]["content"][0]["text"]
+
+
+async def test_mux_leaves_the_jobs_of_another_to_its_own_workers(tmp_path: Path) -> None:
+    """What nobody of its audience works on yet waits, whoever else is awake on the store."""
+    path = tmp_path / "store.db"
+
+    def mux(name: str, queue: str = "default") -> Mux:
+        storage = Storage(store=SQLiteStore(path), jobs=JobOptions(queues=[queue]))
+        suite = Suite(name=name, version="1", tools=[Shout(name)])
+        return Mux(suite, store=storage, secret="a secret of both of them")
+
+    idle, other, worker = mux("a", "none"), mux("b"), mux("a")
+    try:
+        client = Client(Endpoint(idle), capabilities=TASKS)
+        begun = await client.send(client.call("a"))
+        stranger = Client(Endpoint(other), capabilities=TASKS)
+        done = await stranger.send(stranger.call("b"))
+        await over(stranger, done.json["result"]["taskId"])
+
+        worker.long.wake()
+        task = await over(client, begun.json["result"]["taskId"])
+        assert "A!" == task["result"]["content"][0]["text"]
+    finally:
+        for each in (idle, other, worker):
+            await each.aclose()
 
 
 async def test_two_muxes_do_not_know_each_others_tasks(tmp_path: Path) -> None:

@@ -293,6 +293,28 @@ asyncio.run(main())
 """
 
 
+def forked_child_has_open(path: Path) -> bool:
+    """Fork, and say whether the child finds itself with a file open that begins with *path*."""
+    child = os.fork()
+    if not child:
+        files = [Path(f"/proc/self/fd/{fd}").resolve() for fd in range(3, 100)]
+        os._exit(any(file.name.startswith(path.name) for file in files))
+    return os.waitpid(child, 0)[1] != 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+async def test_sqlite_store_has_no_file_open_while_its_process_forks(
+    opened: Opened, path: Path
+) -> None:
+    """A child inherits no connection, and the parent's next request is answered as any other."""
+    store = opened()
+    await store.apply(Put("k", b"1"))
+
+    assert not forked_child_has_open(path)
+    assert Entry(b"1", 1) == await store.get("k")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 async def test_sqlite_follower_goes_on_after_a_fork(path: Path) -> None:
     """The process that forks has to connect again, and misses nothing that others wrote."""
@@ -390,6 +412,24 @@ async def test_sqlite_store_does_not_wait_for_ever(opened: Opened, path: Path) -
         assert isinstance(error, Unavailable)
         assert f"{str(path)!r}: database is locked" in str(error)
     assert Entry(b"3", 2) == await store.get("k")
+
+
+async def test_sqlite_store_does_all_of_what_many_ask_at_once(opened: Opened, path: Path) -> None:
+    """A thousand writes that have waited for another process are done in the order they came."""
+    store = opened()
+    await store.apply(Put("first", b""))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        asked = [
+            asyncio.ensure_future(store.apply(Append("log", b"%d" % number, ttl=60)))
+            for number in range(1000)
+        ]
+        await asyncio.sleep(0)  # each has asked
+        other.rollback()
+    await asyncio.gather(*asked)
+
+    kept = [event.data for event in await store.read("log", limit=2000)]
+    assert [b"%d" % number for number in range(1000)] == kept
 
 
 async def test_sqlite_store_is_unavailable_where_the_file_is_broken(

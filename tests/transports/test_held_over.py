@@ -258,6 +258,31 @@ async def test_call_that_asks_when_nobody_waits_says_so() -> None:
     await app.mux.aclose()
 
 
+async def test_call_that_asks_once_it_was_held_over_is_told_that_nobody_answers() -> None:
+    """Here, where it is known that its client got another answer: Unable, and no endless wait."""
+
+    class Asks(Holds):
+        async def call(self, request: Any, channel: Channel) -> Any:
+            return Continue("went", self.go.wait())
+
+        async def continue_(self, tag: str, outcome: Any, channel: Channel) -> Any:
+            if tag == "went":
+                return Continue("named", elicit("Who?", NAME))
+            return f"{tag}: {type(outcome.error).__name__}"
+
+    app = serving(tool := Asks())
+    client = Client(app, capabilities={"elicitation": {"form": {}}})
+    async with client.open(client.call("holds")) as call:
+        await until(lambda: call.complete)
+        tool.go.set()
+        await call.over()
+    _, text = read(call)
+    _, found = await said(client, "get_call_result", id=id_in(text))
+    await app.mux.aclose()
+
+    assert "named: Unable" == found
+
+
 async def test_result_tool_may_be_asked_from_within_a_task() -> None:
     """Wherever the words of a hook go, it can ask for what another call came to."""
 

@@ -119,6 +119,37 @@ async def test_patience_that_runs_out_while_a_job_is_written_makes_no_second_tas
     assert 1 == len(gate.created)
 
 
+async def test_call_that_needs_a_job_while_it_is_written_is_one_task() -> None:
+    """Its promotion is waited for, and the job is that of the task it has become."""
+    gate, goes_on = Gate(), asyncio.Event()
+
+    async def first() -> str:
+        await goes_on.wait()
+        return "first"
+
+    class Then(Works):
+        def call(self, request: Any, channel: Channel) -> Continue:
+            return Continue("first", first())
+
+        def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+            if tag == "first":
+                return Continue("worked", staged.job())
+            return super().continue_(tag, outcome, channel)
+
+    client = Client(serving(Then(patience=0.001), gate), capabilities=TASKS)
+    Stage.go.set()
+    async with client.open(client.call("works")) as connection:
+        await gate.asked.wait()
+        goes_on.set()
+        await asyncio.sleep(0.01)  # what should not be done twice has time to
+        gate.go.set()
+        await connection.over()
+
+    task = await over(client, connection.json["result"]["taskId"])
+    assert "worked well" == task["result"]["content"][0]["text"]
+    assert 1 == len(gate.created)
+
+
 async def test_client_that_leaves_while_its_job_is_written_has_it_cancelled() -> None:
     """The job, if it began at all, is stopped; `on_cancel` runs, and knows the arguments."""
     gate = Gate()

@@ -1,0 +1,20 @@
+"""`genmcp` as a module."""
+
+import runpy
+import sys
+
+import pytest
+
+
+def test_command_line_is_a_module_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m genmcp` is `genmcp`: it says what there is to be done, and ends well."""
+    monkeypatch.setattr(sys, "argv", ["genmcp", "--help"])
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("genmcp", run_name="__main__", alter_sys=True)
+
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert all(command in said for command in ("serve", "worker", "call"))
