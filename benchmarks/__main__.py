@@ -6,6 +6,7 @@ from functools import partial
 from math import nan
 
 from benchmarks.cases import CASES, Subject, run
+from benchmarks.clients import clients, hub, left_behind
 from benchmarks.environments import PEERS, Python, chosen, environment, versions
 from benchmarks.figures import Figure, calls, cold_process, importing, sessions
 from benchmarks.listeners import listeners
@@ -44,6 +45,9 @@ def main() -> None:
         "memory over calls": calls,
         "many listeners": listeners,
         "calls that wait": waiting,
+        "clients beside others": clients,
+        "what a client leaves behind": left_behind,
+        "a hub": hub,
         "a slow reader": partial(slow_reader, seconds=options.slow_reader),
     }
     cases = [case for case in CASES if options.case in case.name]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.processes import ROOT
 
-__all__ = ["PEERS", "Python", "chosen", "environment", "requirements", "versions"]
+__all__ = ["PEERS", "Python", "beside", "chosen", "environment", "requirements", "versions"]
 
 PEERS = ("mcp", "fastmcp")
 WANTED = ("3.13", "3.11")
@@ -94,6 +94,13 @@ def environment(python: Python, subject: str) -> str:
         subprocess.run([str(inside), "-m", "pip", "install", *quiet, *wanted], check=True)
         stamp.write_text(made_for, encoding="utf-8")
     return str(inside)
+
+
+def beside(inside: str, subject: str) -> str:
+    """Return the Python of *subject*'s environment on the interpreter of that with *inside*."""
+    folder = Path(inside).parent.parent
+    path = (folder / "made-for").read_text(encoding="utf-8").partition("\n")[0]
+    return environment(Python(path, folder.name.rpartition("-")[2]), subject)
 
 
 def requirements(subject: str) -> list[str]:

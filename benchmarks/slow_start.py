@@ -1,0 +1,29 @@
+"""A server over stdio that takes its time to start: DELAY seconds, as its argument says.
+
+It knows one revision and one tool, and imports next to nothing: what is measured is who waits for
+it, and a machine with two cores starts no fifty interpreters with a framework in eight seconds.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+RESULTS: dict[str, dict[str, Any]] = {
+    "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
+    "tools/list": {"tools": [{"name": "wait", "inputSchema": {"type": "object"}}]},
+}
+KEPT = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+def main() -> None:
+    """Wait, and answer until the input ends."""
+    time.sleep(float(sys.argv[1]))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": RESULTS[asked["method"]] | KEPT}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
