@@ -41,13 +41,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.parser.error(str(error))
     except KeyboardInterrupt:
         status = _INTERRUPTED
+    except BrokenPipeError:  # nobody reads on, as with `| head`
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # what is still to be written
+        os.close(nowhere)
+        status = _UNHEARD
     _leave(others, status or 0)
     if status:
         sys.exit(status)
 
 
 _INTERRUPTED: Final = 128 + signal.SIGINT
-"""What a shell says of a command that was interrupted."""
+_UNHEARD: Final = 128 + 13  # SIGPIPE, which Windows has no name for
+"""What a shell says of a command that was interrupted, and of one nobody listened to."""
 
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it

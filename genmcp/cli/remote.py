@@ -61,8 +61,8 @@ def tools(target: str, *, as_json: bool) -> int:
                 required = each.input_schema.get("required", ())
                 said = [key if key in required else f"[{key}]" for key in arguments]
                 _say(" ".join([each.name, *said]))
-                if each.description:
-                    _say(f"    {each.description.strip().splitlines()[0]}")
+                for line in (each.description or "").strip().splitlines()[:1]:
+                    _say(f"    {line}")
 
         return found, show
 
@@ -99,7 +99,7 @@ def read(target: str, uri: str, *, as_json: bool) -> int:
         def show() -> None:
             for each in result.contents:
                 if each.text is not None:
-                    _say(_for_people(each.text))
+                    _say(each.text)
                 else:
                     sys.stdout.flush()
                     sys.stdout.buffer.write(base64.b64decode(each.blob or ""))
@@ -170,17 +170,12 @@ def _done(target: str, work: Callable[[Client, Bar], Awaitable[Shown]], *, as_js
         _say(_json(value))
     else:
         show()
+    sys.stdout.flush()  # while somebody can still be told that nobody reads it
     return 0
 
 
 def _block(block: Any) -> str:
-    if isinstance(block, TextContent):
-        return _for_people(block.text)
-    return _json(block)
-
-
-def _for_people(text: str) -> str:
-    return plain(text) if sys.stdout.isatty() else text
+    return block.text if isinstance(block, TextContent) else _json(block)
 
 
 def _json(value: Any) -> str:
@@ -188,4 +183,7 @@ def _json(value: Any) -> str:
 
 
 def _say(text: str) -> None:
+    """Write *text*, of a server, to stdout: to a terminal without what it would obey."""
+    if sys.stdout.isatty():
+        text = plain(text)
     sys.stdout.write(text if text.endswith("\n") else f"{text}\n")

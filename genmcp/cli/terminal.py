@@ -1,8 +1,11 @@
 """The user at a terminal: what a server asks is asked there, and how far a call is is shown."""
 
 import asyncio
+import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TextIO
 
 from genmcp.cli.values import value_of
@@ -11,9 +14,10 @@ from genmcp.errors import ConfigurationError
 from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from genmcp.question.answers import Accepted, Declined, Dismissed
 
-__all__ = ["Bar", "Logged", "Terminal"]
+__all__ = ["Bar", "Logged", "Terminal", "plain", "typed"]
 
 _WIDTH: Final = 30
+_LINE: Final = 64 * 1024  # bytes that a line may have; a terminal gives one at a time
 
 
 class Bar:
@@ -62,14 +66,21 @@ class Logged(ClientHandler[None]):
         self._screen.flush()
 
 
-class Terminal(Logged):
-    """Asks the user at the terminal. *read* gives a line of it, without its end."""
+def typed() -> str:
+    """Wait for a line that the user types, and return it; empty at the end of the input.
 
-    def __init__(
-        self, screen: TextIO, bar: Bar, read: Callable[[], str] = sys.stdin.readline
-    ) -> None:
+    By `os.read`: a thread that waits in `sys.stdin` holds a lock which Python needs to exit.
+    """
+    return os.read(sys.stdin.fileno(), _LINE).decode(errors="replace")
+
+
+class Terminal(Logged):
+    """Asks the user at the terminal. *read* gives a line of it, empty at the end of the input."""
+
+    def __init__(self, screen: TextIO, bar: Bar, read: Callable[[], str] = typed) -> None:
         super().__init__(screen, bar)
         self._read = read
+        self._reading: asyncio.Future[str] | None = None
         self._asking = asyncio.Lock()
 
     async def handle_elicitation_create(
@@ -120,12 +131,15 @@ class Terminal(Logged):
                     _BOOLEANS.get(line.lower(), line) if field.get("type") == "boolean" else line,
                 )
             except ConfigurationError as error:
-                self._say(f"{error}\n")
+                self._say(f"{plain(str(error))}\n")
 
     async def _line(self, prompt: str) -> str | None:
         """Return a line of the user, None at the end of the input."""
         self._say(prompt)
-        line = await asyncio.to_thread(self._read)
+        if self._reading is None or self._reading.done():
+            self._reading = _in_a_thread(self._read)
+        # Who gives up a question leaves the thread reading: the next line is for the next one.
+        line = await asyncio.shield(self._reading)
         return line.rstrip("\r\n") if line else None
 
     def _say(self, text: str) -> None:
@@ -138,15 +152,35 @@ _ENDED: Final = object()
 _BOOLEANS: Final = {"y": "true", "yes": "true", "n": "false", "no": "false"}
 
 
+def _in_a_thread(read: Callable[[], str]) -> "asyncio.Future[str]":
+    """Return what *read* is going to return.
+
+    The thread is a daemon, and none of the event loop's, which waits for its own at the end.
+    """
+    loop = asyncio.get_running_loop()
+    reading: asyncio.Future[str] = loop.create_future()
+
+    def run() -> None:
+        try:
+            line = read()
+        except (OSError, ValueError):  # the terminal is gone
+            line = ""
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(reading.set_result, line)
+
+    threading.Thread(target=run, name="genmcp-typed", daemon=True).start()
+    return reading
+
+
 def _prompt(key: str, field: Mapping[str, Any], *, required: bool) -> str:
-    name = plain(str(field.get("title", key)))
+    name = str(field.get("title", key))
     if isinstance(choices := field.get("enum"), list):
         name += f" ({', '.join(map(str, choices))})"
     if "default" in field:
         name += f" [{field['default']}]"
     elif not required:
         name += " (optional)"
-    return f"  {name}: "
+    return f"  {plain(name)}: "
 
 
 def plain(text: str) -> str:

@@ -151,6 +151,10 @@ class Answering(Generic[S]):
         """Let a hook take in a notification, after those before it, and return at once."""
         self._notices.tell(method, params)
 
+    def runs_in(self, task: "asyncio.Task[Any]") -> bool:
+        """Whether *task* is one of those in which hooks run here."""
+        return task in self._running.values() or self._notices.runs_in(task)
+
     async def close(self, reason: BaseException | None = None) -> None:
         """Cancel what is being answered, let notices be taken in, and run `terminate`.
 
@@ -160,9 +164,9 @@ class Answering(Generic[S]):
         if not self._open:
             return
         self._open = False
-        await _end([*self._running.values()])
-        await self._notices.close(_GRACE)
         try:
+            await _end([*self._running.values()])
+            await self._notices.close(_GRACE)
             async with asyncio.timeout(_GRACE):
                 await self._hooks.told("terminate", reason)
         except Exception:
@@ -175,10 +179,7 @@ class Answering(Generic[S]):
             return await self._questions.answer(method, params)
         except McpError:
             raise
-        except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
-                raise  # it is this question that was cancelled, and not something a hook waits for
+        except Exception as error:
             reference = token_hex(8)
             logger.exception("%r failed with %s (reference %s)", self._hooks, method, reference)
             raise InternalError(

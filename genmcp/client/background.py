@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextvars import Context
 
 from genmcp.client.errors import ClientError
 from genmcp.client.transport import Transport
@@ -11,6 +12,8 @@ from genmcp.core.client_events import Send
 __all__ = ["Alarm", "Background"]
 
 logger = logging.getLogger("genmcp.client")
+
+_GREETING = 5.0  # seconds in which a server has to accept `notifications/initialized`
 
 
 class Alarm:
@@ -39,7 +42,11 @@ class Alarm:
 
 
 class Background:
-    """Sends what no caller waits for, each message in an asyncio.Task of its own."""
+    """Sends what no caller waits for, each message in an asyncio.Task of its own.
+
+    What comes in response is nobody's either: it must not be taken, by the context variables, for
+    that of the caller in whose time it was sent.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -48,7 +55,7 @@ class Background:
 
     def send(self, message: Send) -> None:
         """Send *message*, and return at once."""
-        task = asyncio.get_running_loop().create_task(self._send(message))
+        task = asyncio.get_running_loop().create_task(self._send(message), context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if message.method == "notifications/initialized":
@@ -60,9 +67,12 @@ class Background:
         return self._greeting is not None and not self._greeting.done()
 
     async def greeted(self) -> None:
-        """Wait until it is not."""
-        if self._greeting is not None:
-            await asyncio.wait((self._greeting,))
+        """Wait until it is not, or has taken so long that it is not waited for any more."""
+        greeting = self._greeting
+        if greeting is not None:
+            await asyncio.wait((greeting,), timeout=_GREETING)
+            if self._greeting is greeting:
+                self._greeting = None
 
     async def end(self) -> None:
         """Send no more of what is under way."""

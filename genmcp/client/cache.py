@@ -5,7 +5,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from genmcp.protocol.result import CacheableResult
+from genmcp.protocol.value import decoder_for
 
 __all__ = ["Cache"]
 
@@ -26,13 +29,14 @@ class Cache:
 
     A client is one authorization context, so results of both scopes are kept for it, and none
     is given to another. What is asked for is a cursor or a URI; "" is the first page. At most
-    *entries* are kept, those used last. *now* tells the time in seconds.
+    *entries* are kept, those used last; as JSON, so that whoever gets one has it to himself,
+    dictionaries and lists included. *now* tells the time in seconds.
     """
 
     def __init__(self, entries: int, now: Callable[[], float] = time.monotonic) -> None:
         self._entries = entries
         self._now = now
-        self._kept: OrderedDict[Key, tuple[float, CacheableResult]] = OrderedDict()
+        self._kept: OrderedDict[Key, tuple[float, type[CacheableResult], bytes]] = OrderedDict()
         self._changes = 0
 
     @property
@@ -45,12 +49,12 @@ class Cache:
         found = self._kept.get((method, what))
         if found is None:
             return None
-        until, result = found
+        until, kind, kept = found
         if self._now() >= until:
             del self._kept[method, what]
             return None
         self._kept.move_to_end((method, what))
-        return result
+        return decoder_for(kind).decode(kept)
 
     def keep(self, method: str, what: str, result: CacheableResult, changes: int) -> None:
         """Keep *result* for as long as it says, from now on.
@@ -60,7 +64,8 @@ class Cache:
         """
         if result.ttl_ms <= 0 or self._entries == 0 or changes != self._changes:
             return
-        self._kept[method, what] = (self._now() + result.ttl_ms / 1000, result)
+        until = self._now() + result.ttl_ms / 1000
+        self._kept[method, what] = (until, type(result), msgspec.json.encode(result))
         self._kept.move_to_end((method, what))
         if len(self._kept) > self._entries:
             self._kept.popitem(last=False)

@@ -1,15 +1,17 @@
 """Calls of tools: with the headers they need, their tasks, and a look at what comes back."""
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
 from msgspec import UNSET
 
 from genmcp.client.cache import Cache
-from genmcp.client.errors import ClientError, ServerSaid
+from genmcp.client.errors import ClientError, ServerSaid, Timeout
+from genmcp.client.faults import afterwards
 from genmcp.client.offers import Offers
 from genmcp.client.reports import ProgressCallback, Reports
 from genmcp.client.requests import Patience, Requests
@@ -19,6 +21,8 @@ from genmcp.errors import HeaderMismatch
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
 __all__ = ["Calls"]
+
+logger = logging.getLogger("genmcp.client")
 
 _LIST: Final = "tools/list"
 _CALL: Final = "tools/call"
@@ -62,18 +66,23 @@ class Calls:
         """
         reports = None if progress is None else Reports(progress)
         try:
-            handle = await self.begin(name, arguments, patience, reports)
-            try:
-                result = await handle.wait_for(patience, reports)
-            except BaseException:
-                await self._abandon(handle)
-                raise
+            result = await self._found(name, arguments, patience, reports)
+            if isinstance(result, TaskCreated):
+                handle = self.task(result.task.task_id, name)
+                try:
+                    result = await handle.wait_for(patience, reports)
+                except BaseException as error:
+                    await self._abandon(handle)
+                    if isinstance(error, ClientError):
+                        ended = afterwards(error, _CALL)
+                        raise ended from ended.__cause__
+                    raise
         except BaseException:
             if reports is not None:
                 await reports.cancel()
             raise
         if reports is not None:
-            await reports.end()
+            await self._report(reports, patience)
         return result
 
     async def begin(
@@ -89,8 +98,27 @@ class Calls:
             ProtocolFault: the tool was left out, or its result does not fit.
             ClientError, McpError: as `Requests.answered`.
         """
+        found = await self._found(name, arguments, patience, reports)
+        if isinstance(found, TaskCreated):
+            return self.task(found.task.task_id, name)
+        return TaskHandle(self._requests, self._listen, _unchecked, found)
+
+    def task(self, id: str, tool: str | None) -> TaskHandle:
+        """Return a handle of the task *id*, whose result is checked if its *tool* is known."""
+        check = _unchecked if tool is None else partial(self._check, tool)
+        return TaskHandle(self._requests, self._listen, check, id)
+
+    async def _found(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        patience: Patience,
+        reports: Reports | None,
+    ) -> CallToolResult | TaskCreated:
+        """Call a tool, and return its result, which is checked, or the task it became."""
         if self._offers.mirrors and not self._offers.knows(name):
-            await self._list_once()
+            async with self._in_time(patience):
+                await self._list_once()
         try:
             found = await self._send(name, arguments, patience, reports)
         except ServerSaid as error:
@@ -99,17 +127,12 @@ class Calls:
             if error.code != HeaderMismatch.code or not self._offers.mirrors:
                 raise
             self._cache.forget(_LIST)
-            await self.tools()
+            async with self._in_time(patience):
+                await self.tools()
             found = await self._send(name, arguments, patience, reports)
         if isinstance(found, CallToolResult):
-            await self._check(name, found)
-            return TaskHandle(self._requests, self._listen, _unchecked, found)
-        return self.task(found.task.task_id, name)
-
-    def task(self, id: str, tool: str | None) -> TaskHandle:
-        """Return a handle of the task *id*, whose result is checked if its *tool* is known."""
-        check = _unchecked if tool is None else partial(self._check, tool)
-        return TaskHandle(self._requests, self._listen, check, id)
+            await self._check(name, found, patience)
+        return found
 
     async def _send(
         self,
@@ -130,11 +153,18 @@ class Calls:
         result: CallToolResult = found.result
         return result
 
-    async def _check(self, name: str, result: CallToolResult) -> None:
+    async def _check(
+        self, name: str, result: CallToolResult, patience: Patience | None = None
+    ) -> None:
         if not self._requests.options.check_output:
             return
         if result.structured_content is not UNSET and not self._offers.knows(name):
-            await self._list_once()
+            if patience is None:
+                await self._list_once()
+            else:
+                with suppress(TimeoutError):  # what is here would be lost
+                    async with patience.limit():
+                        await self._list_once()
         self._offers.check(name, result)
 
     async def _list_once(self) -> None:
@@ -143,6 +173,24 @@ class Calls:
             with suppress(ClientError):
                 await self.tools()
             self._listed = True
+
+    @asynccontextmanager
+    async def _in_time(self, patience: Patience) -> AsyncIterator[None]:
+        try:
+            async with patience.limit():
+                yield
+        except TimeoutError:
+            where = self._requests.connection.where
+            raise Timeout(_LIST, where, patience.total or 0) from None
+
+    async def _report(self, reports: Reports, patience: Patience) -> None:
+        """Wait until a call that is over is reported, unless its callback takes too long."""
+        try:
+            async with patience.limit():
+                await reports.end()
+        except TimeoutError:
+            logger.warning("a callback of progress takes longer than its call may: it is cancelled")
+            await reports.cancel()
 
     async def _abandon(self, handle: TaskHandle) -> None:
         if handle.id is not None and not handle.is_over:

@@ -1,11 +1,13 @@
 """The client of one server."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET
 
-from genmcp.client.errors import ClientError, Closed
+from genmcp.client.current import Current
+from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.listening import Listening
 from genmcp.client.opened import Opened
@@ -56,31 +58,25 @@ class Client:
         handler: ClientHandler[Any] | None = None,
         options: ClientOptions = _USUAL,
     ) -> None:
-        self._target = target
-        self._handler = handler
-        self._options = options
-        self._opened: Opened | None = None
+        self._current = Current(partial(Opened, target, handler, options), repr(target))
 
     async def open(self) -> None:
         """Connect, and find out which revision the server speaks.
 
-        A client that is open stays as it is.
+        A client that is open stays as it is; one that is being opened is waited for.
 
         Raises:
-            ClientError: there is no server, or none that can be talked to.
+            ClientError: there is no server, none that can be talked to, or it was closed meanwhile.
         """
-        if self._opened is not None and self._opened.connection.is_open:
-            return
-        await self.close()
-        opened = Opened(self._target, self._handler, self._options)
-        self._opened = opened
-        await opened.open()
+        await self._current.open()
 
     async def close(self) -> None:
-        """Disconnect: what is under way fails as `Closed`. More than once does no harm."""
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            await opened.close()
+        """Disconnect, and return when that is done: what is under way fails as `Closed`.
+
+        More than once does no harm. Leaving this early leaves the closing to go on. A hook, which
+        is waited for itself, goes on at once.
+        """
+        await self._current.close()
 
     async def __aenter__(self) -> "Client":
         """Connect; see `open`."""
@@ -94,7 +90,12 @@ class Client:
     @property
     def is_open(self) -> bool:
         """Whether requests can be sent: it was opened, and its connection is not over."""
-        return self._opened is not None and self._opened.connection.is_open
+        return self._current.is_open
+
+    @property
+    def left_calls(self) -> int:
+        """How many calls were given up here that the server may still work on, and ask about."""
+        return self._current.left_calls
 
     async def ended(self) -> ClientError | None:
         """Wait until the connection is over, and return what ended it; None: it was closed here."""
@@ -277,6 +278,4 @@ class Client:
 
     @property
     def _now(self) -> Opened:
-        if self._opened is None:
-            raise Closed(repr(self._target))
-        return self._opened
+        return self._current.now

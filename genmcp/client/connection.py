@@ -10,18 +10,21 @@ import msgspec
 
 from genmcp.client.answering import Answering
 from genmcp.client.background import Alarm, Background
-from genmcp.client.errors import ClientError, Closed
+from genmcp.client.closing import Closing
+from genmcp.client.errors import ClientError, Closed, TooManyPending
 from genmcp.client.faults import said
 from genmcp.client.inlet import Inlet
 from genmcp.client.options import ClientOptions
+from genmcp.client.readiness import Readiness
 from genmcp.client.transport import Transport
 from genmcp.client.waiting import Outcome, Report, Waiter, Waiters
 from genmcp.core import client_events as events
 from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions
 from genmcp.core.client_pending import Timeouts
-from genmcp.errors import McpError
+from genmcp.errors import McpError, Overloaded
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities
 from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
 from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Connection"]
@@ -43,7 +46,7 @@ class Connection:
     remembered: the revision the server spoke when it was last met.
 
     speaks: says whether the revision that is spoken has a method. hearing: waits until what the
-    server says unasked is heard, or will not be. All of it runs in one event loop.
+    server says unasked is heard, or will not be. left: see `Waiters`. It runs in one event loop.
     """
 
     def __init__(
@@ -61,14 +64,15 @@ class Connection:
         self._machine = _machine(transport, answering, options, remembered)
         self.speaks = self._machine.speaks
         self.hearing = transport.hearing
-        self._inlet = Inlet(self._machine, self._perform, self._now)
         self._waiters = Waiters(transport.where)
+        self.left = self._waiters.left
+        self._inlet = Inlet(self._machine, self._perform, self._now, self._waiters.hang_up)
         self._background = Background(transport)
-        self._alarm = Alarm(self._wake)
-        self._connected: asyncio.Future[None]
+        self._alarm = Alarm(lambda: self._perform(self._machine.check_timeouts(self._now())))
+        self._readiness = Readiness(self._machine, self._background, transport.where)
+        self._ready = self._readiness.wait
         self._loop: asyncio.AbstractEventLoop
-        self._open = False
-        self._renewed = 0
+        self._closing = Closing(transport.where, answering.runs_in)
 
     @property
     def server(self) -> events.Connected:
@@ -84,37 +88,54 @@ class Connection:
     @property
     def is_open(self) -> bool:
         """Whether requests can be sent, if not now then soon."""
-        return self._open and self._machine.reason is None
+        return self._readiness.is_open and self._machine.reason is None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this side has ended it, or begun to."""
+        return self._closing.has_begun
 
     async def open(self) -> None:
         """Connect, and find out what the server is.
 
         Raises:
-            ClientError: there is no server, or none that can be talked to.
+            ClientError: there is no server, none that can be talked to, or it was closed meanwhile.
         """
         self._loop = asyncio.get_running_loop()
-        self._connected = self._loop.create_future()
-        self._open = True
+        self._readiness.open()
         try:
-            await self._answering.open()
-            await self._transport.open(self._inlet)
-            self._perform(self._machine.begin(self._now()))
-            await self._ready()
+            await self._closing.opening(self._connect())
         except BaseException as error:
             await self.close(error)
             raise
 
     async def close(self, reason: BaseException | None = None) -> None:
-        """End the connection: what is not answered yet fails. More than once does no harm."""
-        if not self._open:
-            return
-        self._open = False
-        self._perform(self._machine.close())
-        self._alarm.stop()
-        await self._answering.close(reason)
-        await self._transport.close()
-        self._perform(self._machine.closed(None))
-        await self._background.end()
+        """End the connection, and return when it is over: what is not answered yet fails.
+
+        More than once does no harm. Leaving this early leaves the closing to go on. A hook, which
+        is waited for itself, goes on at once.
+        """
+        if self._readiness.is_open:
+            self._readiness.close()
+            self._perform(self._machine.close())
+            self._alarm.stop()
+            self._closing.begin(self._end(reason))
+        await self._closing.over()
+
+    async def _connect(self) -> None:
+        await self._answering.open()
+        await self._transport.open(self._inlet)
+        if self._readiness.is_open:
+            self._perform(self._machine.begin(self._now()))
+        await self._ready()
+
+    async def _end(self, reason: BaseException | None) -> None:
+        try:
+            await self._answering.close(reason)
+        finally:
+            await self._transport.close()
+            self._perform(self._machine.closed(None))
+            await self._background.end()
 
     async def request(
         self,
@@ -138,20 +159,24 @@ class Connection:
             ServerSaid: the answer is an error.
             Timeout: it took too long.
             OutcomeUnknown: the connection broke after it was sent.
+            TooManyPending: `max_pending` are unanswered.
             ClientError: it was not sent, or the answer is none.
         """
         while True:
             await self._ready()
-            renewed = self._renewed
+            renewed = self._readiness.renewed
             waiter = Waiter(self._loop, method, progress)
-            id, steps = self._machine.request(
-                method,
-                params,
-                now=self._now(),
-                timeouts=timeouts,
-                progress=progress is not None,
-                mirrored=mirrored,
-            )
+            try:
+                id, steps = self._machine.request(
+                    method,
+                    params,
+                    now=self._now(),
+                    timeouts=timeouts,
+                    progress=progress is not None,
+                    mirrored=mirrored,
+                )
+            except Overloaded as error:
+                raise TooManyPending(self.where, error.message) from None
             if begun is not None:
                 begun(id)
             try:
@@ -159,7 +184,7 @@ class Connection:
             except ClientError as error:
                 # 2025-11-25, transports, "Session Management", point 4. The machine gives up a
                 # server that forgets one session after the other.
-                if error.sent or renewed == self._renewed:
+                if error.sent or renewed == self._readiness.renewed:
                     raise
 
     async def notify(self, method: str, params: Any = None) -> None:
@@ -178,9 +203,11 @@ class Connection:
             ClientError: as for a request.
         """
         await self._ready()
-        id, steps = self._machine.log_level(level, now=self._now(), timeouts=timeouts)
-        if id is not None:  # since 2026-07-28 nothing is sent for it
-            await self._exchange(id, steps, Waiter(self._loop, "logging/setLevel", None))
+        if self.speaks("logging/setLevel"):
+            params = SetLevelRequestParams(level=level)
+            await self.request("logging/setLevel", params, timeouts=timeouts)
+        else:
+            self._machine.log_level(level, now=self._now())
 
     def said(self, error: Exception | None) -> ClientError:
         """Return *error*, of the connection as a whole, as a caller sees it."""
@@ -188,23 +215,6 @@ class Connection:
 
     def _now(self) -> float:
         return self._loop.time()
-
-    async def _ready(self) -> None:
-        """Wait until requests can be sent.
-
-        Raises:
-            ClientError: they never will be.
-        """
-        if not self._open:
-            raise Closed(self.where)
-        if not self._connected.done():
-            await asyncio.shield(self._connected)
-        elif self._machine.reason is not None:
-            self._connected.result()
-            raise self.said(self._machine.reason)
-        if self._background.is_greeting:
-            # 2025-11-25, lifecycle, "Initialization": nothing is sent before it.
-            await self._background.greeted()
 
     async def _exchange(self, id: RequestId, steps: Steps, waiter: Waiter) -> Outcome:
         self._waiters.add(id, waiter)
@@ -214,6 +224,7 @@ class Connection:
                     await self._deliver(steps)
                 except ClientError as error:
                     self._inlet.failed(id, error)
+                waiter.scope = None  # nothing is left that could be hung up
                 return await waiter.future
         except TimeoutError:  # the response is not wanted any more: `HangUp`
             return await waiter.future
@@ -240,7 +251,7 @@ class Connection:
                 self._background.send(step)
             else:
                 self._take(step)
-        if self._open:
+        if self._readiness.is_open:
             self._alarm.set(self._machine.next_check)
 
     def _take(self, step: Any) -> None:
@@ -266,26 +277,18 @@ class Connection:
         """Take a change of the connection as a whole."""
         match step:
             case events.Connected():
-                if not self._connected.done():
-                    self._connected.set_result(None)
+                self._readiness.connect()
             case events.Reset():
-                self._renewed += 1
-                self._connected = self._loop.create_future()
+                self._readiness.renew()
                 self._told(step)
             case events.ConnectionFailed() | events.Disconnected():
-                if not self._connected.done():
-                    self._connected.set_exception(self.said(step.error))
-                    self._connected.exception()  # nobody need wait for it
+                self._readiness.fail(self.said(step.error))
                 self._told(step)
 
     async def _reply(self, asked: events.Asked, answer: Any) -> None:
-        if isinstance(answer, McpError):
-            await self._deliver(self._machine.refuse(asked.id, answer))
-        else:
-            await self._deliver(self._machine.answer(asked.id, answer))
-
-    def _wake(self) -> None:
-        self._perform(self._machine.check_timeouts(self._now()))
+        refused = isinstance(answer, McpError)
+        reply = self._machine.refuse if refused else self._machine.answer
+        await self._deliver(reply(asked.id, answer))
 
 
 def _progress(event: events.Progress) -> ProgressNotificationParams:

@@ -9,6 +9,7 @@
     │       └── SessionEnded     ... there is one, but it does not know the session (any more)
     ├── ConnectionLost           the connection broke
     ├── Timeout                  the time that was allowed ran out
+    ├── TooManyPending           as many requests are unanswered as may be; nothing was sent
     ├── ProtocolFault            the server broke the protocol
     │   └── TooLong              ... or sent more than this client takes
     ├── ServerSaid               a JSON-RPC error: the server's own code, message and data
@@ -41,6 +42,7 @@ __all__ = [
     "TaskCancelled",
     "Timeout",
     "TooLong",
+    "TooManyPending",
     "Unauthorized",
     "Unreachable",
 ]
@@ -143,6 +145,15 @@ class Timeout(ClientError):
         self.seconds = seconds
 
 
+class TooManyPending(ClientError):
+    """As many requests are unanswered as the option `max_pending` allows; this one was not sent."""
+
+    sent = False
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}", where)
+
+
 class ProtocolFault(ClientError):
     """The server broke the protocol; the message says how."""
 
@@ -204,12 +215,12 @@ class OutcomeUnknown(ClientError):
 
 
 class Closed(ClientError):
-    """The client is closed, by this side."""
+    """The client is closed, by this side; what was under way then is *sent*."""
 
-    sent = False
-
-    def __init__(self, where: str) -> None:
-        super().__init__(f"the client of {where} is closed", where)
+    def __init__(self, where: str, *, sent: bool = False) -> None:
+        ran = ": what was under way may or may not have been carried out" if sent else ""
+        super().__init__(f"the client of {where} is closed{ran}", where)
+        self.sent = sent
 
 
 def _how(status: int | None) -> str:

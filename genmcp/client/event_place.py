@@ -10,6 +10,7 @@ __all__ = ["EventPlace"]
 
 _FIRST_DELAY = 0.5  # seconds before the first attempt, if the server does not say how many
 _LONGEST_DELAY = 30.0
+_LEAST_WAIT, _LONGEST_WAIT = 0.1, 300.0  # seconds, whatever the server says
 
 
 class EventPlace:
@@ -27,9 +28,12 @@ class EventPlace:
     def delay(self, attempts: int) -> float:
         """Return how many seconds to wait after so many *attempts* in vain, in a row.
 
-        2025-11-25, transports, "Sending Messages to the Server": `retry` is respected.
+        2025-11-25, transports, "Sending Messages to the Server": `retry` is respected, as far as
+        this side neither runs in circles nor waits for ever.
         """
-        wanted = _FIRST_DELAY if self._retry is None else self._retry / 1000
+        wanted = _FIRST_DELAY
+        if self._retry is not None:
+            wanted = min(max(self._retry / 1000, _LEAST_WAIT), _LONGEST_WAIT)
         backoff = _FIRST_DELAY * 2 ** (attempts - 1) if attempts else 0.0
         return max(wanted, min(backoff, _LONGEST_DELAY))
 

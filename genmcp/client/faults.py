@@ -3,6 +3,7 @@
 from genmcp.client.errors import (
     ClientError,
     Closed,
+    ConnectionLost,
     HttpStatus,
     OutcomeUnknown,
     ProtocolFault,
@@ -10,9 +11,10 @@ from genmcp.client.errors import (
     SessionEnded,
 )
 from genmcp.core.client_dispatch import Failure
-from genmcp.errors import McpError, OutOfTurn
+from genmcp.core.client_events import Send
+from genmcp.errors import McpError
 
-__all__ = ["failure_of", "said"]
+__all__ = ["afterwards", "failure_of", "said", "unanswered"]
 
 
 def said(
@@ -25,7 +27,7 @@ def said(
     """
     match error:
         case None | Closed():
-            return Closed(where)
+            return Closed(where, sent=may_have_run)
         case HttpStatus() | ProtocolFault() | ServerSaid() | OutcomeUnknown():
             return error
         case ClientError() if not may_have_run:
@@ -34,13 +36,38 @@ def said(
             return OutcomeUnknown(what, where, error)
         case McpError():
             return ServerSaid(error.code, error.message, error.data, where=where)
-        case OutOfTurn() if error.__cause__ is not None:
-            return said(error.__cause__, what, where)
         case _:
             return ProtocolFault(f"{what}: {error}", where)
+
+
+def afterwards(error: ClientError, what: str) -> ClientError:
+    """Return what a caller of *what* sees of *error*, by which a later request of it failed.
+
+    The first one was answered: the server has begun, whether or not this one was sent.
+    """
+    match error:
+        case ClientError(sent=True):
+            return error
+        case Closed():
+            return Closed(error.where, sent=True)
+        case HttpStatus():
+            error.sent = True
+            return error
+        case _:
+            return OutcomeUnknown(what, error.where, error)
 
 
 def failure_of(error: ClientError) -> Failure:
     """Return *error*, of a transport, as the machine takes it."""
     status = error.status if isinstance(error, HttpStatus) else None
     return Failure(error, status=status, sent=error.sent, session=isinstance(error, SessionEnded))
+
+
+def unanswered(message: Send, error: ClientError, *, arrived: bool = False) -> ClientError:
+    """Return *error* as the one who waits for the answer to *message* should see it.
+
+    arrived: whether the message did arrive, whatever stands in the way now.
+    """
+    if arrived or isinstance(error, ConnectionLost):
+        return OutcomeUnknown(message.method or "the request", error.where, error)
+    return error

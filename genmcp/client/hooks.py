@@ -1,5 +1,6 @@
 """The hooks of one ClientHandler, and the state that goes from one to the next."""
 
+import asyncio
 import inspect
 from typing import Any, Generic
 
@@ -70,6 +71,16 @@ class Hooks(Generic[S]):
         self._threads.close()
 
     async def _returned(self, name: str, *arguments: Any) -> Any:
+        try:
+            return await self._call(name, *arguments)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Not this was cancelled, but something the hook waits for: that is the hook's failure.
+            raise RuntimeError(f"{name} waited for something that was cancelled") from error
+
+    async def _call(self, name: str, *arguments: Any) -> Any:
         hook = getattr(self._handler, name)
         if inspect.iscoroutinefunction(hook):
             return await hook(*arguments)

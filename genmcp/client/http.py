@@ -7,6 +7,7 @@ as well: sessions, the stream a server speaks on unasked, and streams that are t
 import asyncio
 import logging
 from contextlib import suppress
+from contextvars import Context
 from typing import ClassVar, Final
 from urllib.parse import SplitResult
 
@@ -15,11 +16,11 @@ from genmcp.client.errors import (
     Closed,
     ConnectionLost,
     HttpStatus,
-    OutcomeUnknown,
     ProtocolFault,
     Unreachable,
 )
 from genmcp.client.event_place import EventPlace
+from genmcp.client.faults import unanswered
 from genmcp.client.http_endpoint import HttpEndpoint
 from genmcp.client.http_headers import media_type
 from genmcp.client.http_options import HttpOptions
@@ -27,14 +28,8 @@ from genmcp.client.requester import Reply, Requester
 from genmcp.client.sse_pair import SsePair
 from genmcp.client.transport import Sink, Transport
 from genmcp.core.client_events import Send
-from genmcp.errors import (
-    HeaderMismatch,
-    InvalidRequest,
-    MethodNotFound,
-    MissingCapability,
-    ParseError,
-    UnsupportedVersion,
-)
+from genmcp.core.client_opening import MODERN_CODES
+from genmcp.errors import InvalidRequest, MethodNotFound, ParseError
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import RequestId
@@ -46,9 +41,6 @@ logger = logging.getLogger("genmcp.client")
 
 _OLD_SERVER: Final = (400, 404, 405)
 """2026-07-28, Streamable HTTP, "HTTP+SSE Transport (2024-11-05)", for clients, point 2."""
-_MODERN_CODES: Final = frozenset(
-    each.code for each in (HeaderMismatch, MethodNotFound, MissingCapability, UnsupportedVersion)
-)
 _PASSING: Final = (429, 502, 503, 504)  # what may be over soon
 _REST = 1.0  # seconds in which a stream whose request is answered has to end
 _LIVED = 5.0  # seconds after which a stream that ends has not failed
@@ -101,13 +93,16 @@ class HttpTransport(Transport):
             if message.id is None:
                 raise
             if self._over is None:
-                self._sink.failed(message.id, self._told(message, error))
+                self._sink.failed(message.id, unanswered(message, error))
             return
         if message.method == "notifications/initialized" and self._options.listen:
             await self._stop_listening()
             if self._over is None:  # it may have been closed meanwhile
                 heard = self._heard = asyncio.Event()
-                self._listening = asyncio.create_task(self._listen(message.revision))
+                self._listening = asyncio.create_task(
+                    self._listen(message.revision),
+                    context=Context(),  # of no caller
+                )
                 self._listening.add_done_callback(lambda _: heard.set())
 
     async def close(self) -> None:
@@ -216,8 +211,7 @@ class HttpTransport(Transport):
                     break
             if place.events > heard:
                 attempts = 0
-        # Whatever stands in the way now: the request itself did arrive.
-        raise OutcomeUnknown(_named(message), self.where, cause)
+        raise unanswered(message, cause, arrived=True)
 
     async def _listen(self, revision: str | None) -> None:
         """Pass on what the server says unasked, for as long as it has a stream for that.
@@ -299,12 +293,6 @@ class HttpTransport(Transport):
             and not _is_modern(error.content)
         )
 
-    def _told(self, message: Send, error: ClientError) -> ClientError:
-        """Return *error* as the one who waits for the answer to *message* should see it."""
-        if isinstance(error, ConnectionLost):
-            return OutcomeUnknown(_named(message), self.where, error)
-        return error
-
 
 async def _read_rest(reply: Reply) -> None:
     try:
@@ -316,20 +304,19 @@ async def _read_rest(reply: Reply) -> None:
         await reply.close()
 
 
-def _named(message: Send) -> str:
-    return message.method or "an answer"
-
-
 def _resumable(message: Send) -> bool:
     known = REVISIONS.get(message.revision or "")
     return known is None or not known.modern
 
 
 def _is_modern(content: bytes) -> bool:
-    """Whether the body of an HTTP error is one that only 2026-07-28 and later know."""
+    """Whether the body of an HTTP error is one that only 2026-07-28 and later know.
+
+    Of these is MethodNotFound where the method is `initialize`, which every older server has.
+    """
     try:
         message = jsonrpc.decode(content)
     except (ParseError, InvalidRequest):
         return False
     error = None if isinstance(message, list) else message.error
-    return error is not None and error.code in _MODERN_CODES
+    return error is not None and (error.code in MODERN_CODES or error.code == MethodNotFound.code)

@@ -10,7 +10,7 @@ import re
 import select
 import ssl
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from urllib.parse import SplitResult
 
 from genmcp.client.errors import (
@@ -37,21 +37,28 @@ _LENGTH = re.compile(r"[0-9]{1,18}")
 
 
 class _Connection:
-    """A connection, and whether it can be used again."""
+    """A connection, and whether it can be used again.
+
+    waited: whether the request it is used for has one of the places of those that wait.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.waited = False
         self.idle_since = 0.0
-        self._fd = writer.get_extra_info("socket").fileno()
+        # What was received and not read: a StreamReader does not say it in public.
+        self.left: bytearray = reader._buffer  # type: ignore[attr-defined]
+        self._readable = _readable(writer.get_extra_info("socket").fileno())
 
     def usable(self, now: float) -> bool:
         """Whether nothing came since it was used: only its end, or what nobody asked for, can."""
         return (
             now - self.idle_since < _IDLE
+            and not self.left
             and not self.reader.at_eof()
             and not self.writer.is_closing()
-            and not _readable(self._fd)
+            and not self._readable()
         )
 
     def abort(self) -> None:
@@ -61,8 +68,8 @@ class _Connection:
 class Http1(Requester):
     """A pool of connections to the origin of *url*.
 
-    where: the server, as errors name it. most: how many connections there may be at once; a request
-    past them waits. connect_timeout: seconds.
+    where: the server, as errors name it. most: how many of the requests that wait there may be at
+    once. connect_timeout: seconds.
     """
 
     def __init__(
@@ -81,17 +88,25 @@ class Http1(Requester):
         if url.scheme == "https" and tls is None:
             self._tls = ssl.create_default_context()
         self._connect_timeout = connect_timeout
-        self._host_line = b"Host: %b\r\n" % url.netloc.rpartition("@")[2].encode("idna")
+        # RFC 9110, section 12.5.3: without Accept-Encoding a body may come in any coding.
+        self._fixed = b"Host: %b\r\nAccept-Encoding: identity\r\n" % _host(url)
         self._slots = asyncio.Semaphore(most)
-        self._idle: list[_Connection] = []
+        self._idle: list[_Connection] = []  # the one that is idle longest first
+        self._sweeping: asyncio.TimerHandle | None = None
         self._busy: set[_Connection] = set()
         self._closed = False
 
     async def request(
-        self, method: str, path: str, headers: Headers, body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        body: bytes | None = None,
+        *,
+        waits: bool = True,
     ) -> Reply:
         """Send a request and return the head of its response."""
-        lines = [f"{method} {path} HTTP/1.1\r\n".encode("ascii"), self._host_line]
+        lines = [f"{method} {path} HTTP/1.1\r\n".encode("ascii"), self._fixed]
         for name, value in headers:
             lines += (name, b": ", value, b"\r\n")
         if body is not None:
@@ -99,12 +114,15 @@ class Http1(Requester):
             lines.append(body)
         else:
             lines.append(b"\r\n")
-        await self._slots.acquire()
+        if waits:
+            await self._slots.acquire()
         try:
             connection = self._kept() or await self._connect()
         except BaseException:
-            self._slots.release()
+            if waits:
+                self._slots.release()
             raise
+        connection.waited = waits
         self._busy.add(connection)
         reply = _Http1Reply(self, connection)
         try:
@@ -122,21 +140,35 @@ class Http1(Requester):
         self._closed = True
         connections = [*self._idle, *self._busy]
         self._idle.clear()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         for connection in connections:
             connection.abort()
-        for connection in connections:
-            with suppress(OSError, asyncio.CancelledError):
-                await connection.writer.wait_closed()
+        closing = (connection.writer.wait_closed() for connection in connections)
+        await asyncio.gather(*closing, return_exceptions=True)
 
     def give_back(self, connection: _Connection, *, reusable: bool) -> None:
         """Take a connection back from the reply that used it."""
         self._busy.discard(connection)
-        self._slots.release()
-        if reusable and not self._closed:
+        if connection.waited:
+            self._slots.release()
+        if reusable and not connection.left and not self._closed:
             connection.idle_since = time.monotonic()
             self._idle.append(connection)
+            if self._sweeping is None:
+                self._sweeping = asyncio.get_running_loop().call_later(_IDLE, self._sweep)
         else:
             connection.abort()
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long, and come back for the rest."""
+        now = time.monotonic()
+        while self._idle and now - self._idle[0].idle_since >= _IDLE:
+            self._idle.pop(0).abort()
+        self._sweeping = None
+        if self._idle:
+            wait = self._idle[0].idle_since + _IDLE - now
+            self._sweeping = asyncio.get_running_loop().call_later(wait, self._sweep)
 
     def _kept(self) -> _Connection | None:
         now = time.monotonic()
@@ -196,6 +228,9 @@ class _Http1Reply(Reply):
             self._over = True
         elif "chunked" in headers.get("transfer-encoding", "").lower():
             self._framing = "chunked"
+            if "content-length" in headers:
+                # RFC 9112, section 6.3: where it ends is not what everybody in between thinks.
+                self._reusable = False
         elif (length := headers.get("content-length")) is not None:
             if not _LENGTH.fullmatch(length):
                 raise ProtocolFault(f"its Content-Length is {length[:40]!r}", self.where)
@@ -278,14 +313,24 @@ class _Http1Reply(Reply):
         return found[1], int(found[2]), headers
 
 
+def _host(url: SplitResult) -> bytes:
+    """Return what the Host header says of *url*."""
+    name = (url.hostname or "").encode("idna")
+    if b":" in name:
+        name = b"[%b]" % name
+    return name if url.port is None else b"%b:%d" % (name, url.port)
+
+
 if hasattr(select, "poll"):
 
-    def _readable(fd: int) -> bool:
+    def _readable(fd: int) -> Callable[[], bool]:
+        """Return what says whether anything has come at *fd*."""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        return bool(poll.poll(0))
+        return lambda: bool(poll.poll(0))
 
 else:
 
-    def _readable(fd: int) -> bool:
-        return bool(select.select([fd], [], [], 0)[0])
+    def _readable(fd: int) -> Callable[[], bool]:
+        """Return what says whether anything has come at *fd*."""
+        return lambda: bool(select.select([fd], [], [], 0)[0])

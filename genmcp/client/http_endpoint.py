@@ -1,7 +1,7 @@
 """The endpoint of a server over Streamable HTTP: where it is, and the session there."""
 
 from typing import Final
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult
 
 from genmcp.client.errors import (
     ClientError,
@@ -12,7 +12,14 @@ from genmcp.client.errors import (
     Unauthorized,
     Unreachable,
 )
-from genmcp.client.http_headers import HeaderList, encoded, headers_of, path_of, version_header
+from genmcp.client.http_headers import (
+    HeaderList,
+    encoded,
+    headers_of,
+    path_of,
+    resolved,
+    version_header,
+)
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.requester import Reply, Requester
 from genmcp.core.client_events import Send
@@ -54,7 +61,10 @@ class HttpEndpoint:
         Raises:
             ClientError: there is no response.
         """
-        return await self._request("POST", [*self._posting, *headers_of(message)], message.message)
+        headers = [*self._posting, *headers_of(message)]
+        # What is under way may wait for an answer or a notification; listening has no end.
+        waits = message.id is not None and message.method != "subscriptions/listen"
+        return await self._request("POST", headers, message.message, waits=waits)
 
     async def get(self, revision: str | None, last_id: str) -> Reply:
         """Ask for the stream of the server, or, with *last_id*, for what comes behind that event.
@@ -65,12 +75,12 @@ class HttpEndpoint:
         headers = [*self._getting, *version_header(revision)]
         if last_id:
             headers.append((b"Last-Event-ID", last_id.encode("utf-8")))
-        return await self._request("GET", headers)
+        return await self._request("GET", headers, waits=False)
 
     async def end_session(self) -> None:
         """2025-11-25, transports, "Session Management": a client that is done should say so."""
         if self.session is not None:
-            reply = await self._request("DELETE", [*self._getting])
+            reply = await self._request("DELETE", [*self._getting], waits=False)
             await reply.close()
 
     def begin_session(self, reply: Reply) -> None:
@@ -95,23 +105,32 @@ class HttpEndpoint:
             kind = SessionEnded
         return kind(self.where, reply.status, content, reply.headers)
 
-    async def _request(self, method: str, headers: HeaderList, body: bytes | None = None) -> Reply:
-        """Make a request, also where the endpoint has moved on its own origin."""
+    async def _request(
+        self, method: str, headers: HeaderList, body: bytes | None = None, *, waits: bool
+    ) -> Reply:
+        """Make a request, also where the endpoint has moved on its own origin.
+
+        RFC 9110, sections 15.4.8 and 15.4.9: only 308 says that it has moved for good.
+        """
         if self.session is not None:
             headers.append((b"Mcp-Session-Id", self.session.encode("ascii")))
+        path, for_good = self._path, True
         for _ in range(_MOVES):
-            reply = await self._requester.request(method, self._path, headers, body)
+            reply = await self._requester.request(method, path, headers, body, waits=waits)
             if reply.status not in _MOVED:
                 return reply
             try:
-                self._path = self._new_path(reply)
+                path = self._new_path(reply)
+                for_good = for_good and reply.status == 308
+                if for_good:
+                    self._path = path
                 await reply.read(self._max_message)
             finally:
                 await reply.close()
         raise Unreachable(self.where, f"it has moved {_MOVES} times in a row")
 
     def _new_path(self, reply: Reply) -> str:
-        target = urlsplit(urljoin(self._url.geturl(), reply.headers.get("location", "")))
+        target = resolved(self._url, reply.headers.get("location", ""), self.where)
         if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
             raise Unreachable(self.where, f"it has moved to {target.geturl()}: use that")
         return path_of(target)

@@ -1,14 +1,24 @@
 """What a request line and the headers say of a message."""
 
 from collections.abc import Mapping
-from urllib.parse import SplitResult, quote
+from functools import lru_cache
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
+from genmcp.client.errors import ProtocolFault
 from genmcp.client.requester import Reply
 from genmcp.core.client_events import Send
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.wire.mirror import encode_value
 
-__all__ = ["HeaderList", "encoded", "headers_of", "media_type", "path_of", "version_header"]
+__all__ = [
+    "HeaderList",
+    "encoded",
+    "headers_of",
+    "media_type",
+    "path_of",
+    "resolved",
+    "version_header",
+]
 
 HeaderList = list[tuple[bytes, bytes]]
 
@@ -27,9 +37,14 @@ def headers_of(message: Send) -> HeaderList:
     if (method := message.method) is not None and method.isascii() and method.isprintable():
         headers.append((b"Mcp-Method", method.encode("ascii")))
     if message.name is not None:
-        headers.append((b"Mcp-Name", encode_value(message.name).encode("ascii")))
+        headers.append(_name_header(message.name))
     headers.extend(message.mirrored)
     return headers
+
+
+@lru_cache(maxsize=256)
+def _name_header(name: str) -> tuple[bytes, bytes]:
+    return b"Mcp-Name", encode_value(name).encode("ascii")
 
 
 def version_header(revision: str | None) -> HeaderList:
@@ -46,6 +61,18 @@ def path_of(url: SplitResult) -> str:
     """Return path and query of *url* as a request line has them."""
     path = quote(url.path, safe=_SAFE) or "/"
     return f"{path}?{quote(url.query, safe=_SAFE + '?')}" if url.query else path
+
+
+def resolved(url: SplitResult, reference: str, where: str) -> SplitResult:
+    """Return the address that the server at *url*, known as *where*, gives as *reference*.
+
+    Raises:
+        ProtocolFault: it is none.
+    """
+    try:
+        return urlsplit(urljoin(url.geturl(), reference))
+    except ValueError:
+        raise ProtocolFault(f"it gives an address that is none: {reference!r}", where) from None
 
 
 def media_type(reply: Reply) -> str:

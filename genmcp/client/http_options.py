@@ -20,7 +20,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     headers: sent with every request, `{"authorization": "Bearer ..."}`.
     connect_timeout: how long a connection may take to come about.
-    connections: how many there may be at once; a request past them waits.
+    connections: how many requests there may be at once; one past them waits. The streams on which
+        a server speaks unasked, notifications, and answers to its questions are not counted.
     listen: whether the stream is opened on which a server of a revision before 2026-07-28 says
         what belongs to no request.
     resumptions: how often in a row a broken stream of such a revision is taken up again in vain.

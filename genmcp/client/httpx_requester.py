@@ -1,5 +1,7 @@
 """HTTP by httpx: for what a proxy, HTTP/2 or an authentication of its own is needed for."""
 
+import asyncio
+import ssl
 from urllib.parse import SplitResult
 
 import httpx
@@ -11,7 +13,10 @@ __all__ = ["HttpxRequester"]
 
 
 class HttpxRequester(Requester):
-    """Makes its requests through *client*, or through one of its own, which it closes."""
+    """Makes its requests through *client*, or through one of its own, which it closes.
+
+    most: how many of the requests that wait there may be at once. tls: for a client of its own.
+    """
 
     def __init__(
         self,
@@ -19,26 +24,43 @@ class HttpxRequester(Requester):
         where: str,
         *,
         connect_timeout: float,
+        most: int,
+        tls: ssl.SSLContext | None = None,
         client: httpx.AsyncClient | None = None,
     ) -> None:
         self.where = where
         self._origin = f"{url.scheme}://{url.netloc}"
         self._timeout = httpx.Timeout(None, connect=connect_timeout, pool=connect_timeout)
         self._owned = client is None
-        self._client = client or httpx.AsyncClient()
+        self._slots = asyncio.Semaphore(most)
+        # The bound is that of the slots: some requests must not wait for any other.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=most)
+        self._client = client or httpx.AsyncClient(verify=tls or True, limits=limits)
 
     async def request(
-        self, method: str, path: str, headers: Headers, body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        body: bytes | None = None,
+        *,
+        waits: bool = True,
     ) -> Reply:
         """Send a request and return the head of its response."""
         request = self._client.build_request(
             method, self._origin + path, headers=list(headers), content=body, timeout=self._timeout
         )
+        if waits:
+            await self._slots.acquire()
         try:
             response = await self._client.send(request, stream=True, follow_redirects=False)
-        except (httpx.HTTPError, OSError) as error:
-            raise self._cause(error) from error
-        return _HttpxReply(self, response)
+        except BaseException as error:
+            if waits:
+                self._slots.release()
+            if isinstance(error, httpx.HTTPError | OSError):
+                raise self._cause(error) from error
+            raise
+        return _HttpxReply(self, response, self._slots if waits else None)
 
     async def close(self) -> None:
         """Close the connections, unless they belong to somebody else."""
@@ -58,8 +80,14 @@ class HttpxRequester(Requester):
 
 
 class _HttpxReply(Reply):
-    def __init__(self, requester: HttpxRequester, response: httpx.Response) -> None:
+    def __init__(
+        self,
+        requester: HttpxRequester,
+        response: httpx.Response,
+        slots: asyncio.Semaphore | None,
+    ) -> None:
         super().__init__(requester.where)
+        self._slots = slots  # where it has one, until it is left
         self.status = response.status_code
         self.headers = response.headers
         self._response = response
@@ -74,7 +102,12 @@ class _HttpxReply(Reply):
 
     async def close(self) -> None:
         """Give the connection back."""
-        await self._response.aclose()
+        slots, self._slots = self._slots, None
+        try:
+            await self._response.aclose()
+        finally:
+            if slots is not None:
+                slots.release()
 
 
 def _refused(error: BaseException | None) -> bool:

@@ -1,20 +1,26 @@
 """What a transport tells of, given to the machine."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 from genmcp.client.errors import ClientError, HttpStatus, SessionEnded
 from genmcp.client.faults import failure_of
+from genmcp.core import client_events as events
 from genmcp.core.client_dispatch import ClientDispatch
 from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Inlet"]
 
+_ENDS: Final = frozenset(
+    {events.Answered, events.Refused, events.Failed, events.InputRequired, events.TaskCreated}
+)
+
 
 class Inlet:
     """The sink of a transport: *machine* is told, and *perform* does what it says to that.
 
-    now: tells the time of the event loop.
+    now: tells the time of the event loop. hang_up: ends the response of a request that was answered
+    elsewhere; it may be open for ever.
     """
 
     def __init__(
@@ -22,19 +28,21 @@ class Inlet:
         machine: ClientDispatch,
         perform: Callable[[Iterable[Any]], None],
         now: Callable[[], float],
+        hang_up: Callable[[RequestId], None],
     ) -> None:
         self._machine = machine
         self._perform = perform
         self._now = now
+        self._hang_up = hang_up
 
     def received(self, message: bytes, about: RequestId | None = None) -> bool:
         """Take a message of the server; see `Sink.received`."""
-        self._perform(self._machine.received(message, self._now(), about=about))
+        self._take(self._machine.received(message, self._now(), about=about), about)
         return not self._machine.waits_for(about)
 
     def too_long(self, size: int, head: bytes, about: RequestId | None = None) -> bool:
         """Learn of a message that was not read; see `Sink.too_long`."""
-        self._perform(self._machine.too_long(size, head, now=self._now(), about=about))
+        self._take(self._machine.too_long(size, head, now=self._now(), about=about), about)
         return not self._machine.waits_for(about)
 
     def failed(self, id: RequestId | None, error: ClientError) -> None:
@@ -48,3 +56,9 @@ class Inlet:
             if content.lstrip().startswith(b"{"):
                 self._perform(self._machine.received(content, self._now(), about=id, status=status))
         self._perform(self._machine.failed(id, failure_of(error), self._now()))
+
+    def _take(self, steps: Sequence[Any], about: RequestId | None) -> None:
+        self._perform(steps)
+        for step in steps:
+            if type(step) in _ENDS and step.id != about:
+                self._hang_up(step.id)

@@ -172,8 +172,8 @@ class Listening:
             await self._connection.request(
                 _LISTEN, {"notifications": self._wanted}, timeouts=_FOREVER, begun=self._begin
             )
-        except ClientError as failure:
-            error = failure
+        except Exception as failure:
+            error = self._connection.said(failure)
         self.end(error)
 
     def _begin(self, id: RequestId) -> None:

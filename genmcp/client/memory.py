@@ -59,7 +59,13 @@ class AsgiRequester(Requester):
         self._closed = False
 
     async def request(
-        self, method: str, path: str, headers: Headers, body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        body: bytes | None = None,
+        *,
+        waits: bool = True,
     ) -> Reply:
         """Send a request and return the head of its response."""
         if self._closed:

@@ -77,6 +77,10 @@ class Notices:
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._run())
 
+    def runs_in(self, task: "asyncio.Task[Any]") -> bool:
+        """Whether *task* is the one in which hooks run here."""
+        return task is self._work
+
     async def close(self, grace: float) -> None:
         """End, once all has been taken in, or after *grace* seconds."""
         if self._work is not None:

@@ -55,6 +55,7 @@ class Opened:
         self.offers = Offers(transport.where, mirrors=False)
         self.calls = Calls(self.requests, self.offers, self.cache, self.listen_to_task)
         self._mirrors = transport.per_message
+        self._settled = asyncio.Event()
         self._over = asyncio.Event()
         self._error: ClientError | None = None
 
@@ -64,12 +65,24 @@ class Opened:
         Raises:
             ClientError: there is no server, or none that can be talked to.
         """
+        try:
+            await self._open()
+        finally:
+            self._settled.set()
+
+    async def settled(self) -> None:
+        """Wait until `open` is over, whether it succeeds or not."""
+        await self._settled.wait()
+
+    async def _open(self) -> None:
         options = self._options
         try:
             async with asyncio.timeout(options.open_timeout):
                 await self.connection.open()
                 self.offers.mirrors = self._mirrors and self.is_modern
-                if options.log_level is not None:
+                # 2025-11-25, server/utilities, "Logging": not every server has it.
+                logs = self.is_modern or self.connection.server.capabilities.logging is not None
+                if options.log_level is not None and logs:
                     await self.connection.log_level(options.log_level, self.timeouts)
         except TimeoutError:
             await self.close()
@@ -78,7 +91,8 @@ class Opened:
         except BaseException:
             await self.close()
             raise
-        if self._server:
+        # What one client was told to speak is no matter of the server.
+        if self._server and options.revision is None:
             ERAS.remember(self._server, self.connection.server.revision)
 
     async def close(self) -> None:

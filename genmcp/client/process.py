@@ -102,7 +102,7 @@ class Process(asyncio.SubprocessProtocol):
         2026-07-28, stdio, "Shutdown".
         """
         try:
-            await (self._fading or self._fade())
+            await asyncio.wait((self._begin_to_fade(),))
             await self._wait_until_over()
         finally:
             # Also when this is cancelled, and when something else holds its streams open.
@@ -116,6 +116,9 @@ class Process(asyncio.SubprocessProtocol):
         # Casts: the transports of uvloop are of no class of asyncio's.
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self._input = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_IN))
+        output = self._transport.get_pipe_transport(_OUT)
+        if isinstance(output, asyncio.ReadTransport):  # uvloop passes its output on at once anyway
+            output.set_protocol(_Output(self._out, output.get_protocol()))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Take what it has written."""
@@ -130,8 +133,8 @@ class Process(asyncio.SubprocessProtocol):
             self._take_log(self._log.finish())
             return
         self._writable.set()
-        if self._fading is None and not self._exited.is_set():
-            self._fading = asyncio.get_running_loop().create_task(self._fade())
+        if not self._exited.is_set():
+            self._begin_to_fade()
 
     def process_exited(self) -> None:
         """Learn that it has ended; what it has written may still have to be read."""
@@ -155,6 +158,12 @@ class Process(asyncio.SubprocessProtocol):
     @property
     def _gone(self) -> bool:
         return self._exited.is_set() or self._fading is not None or self._input.is_closing()
+
+    def _begin_to_fade(self) -> "asyncio.Task[None]":
+        """End it from now on; once, whoever wants it: a second SIGTERM may mean something else."""
+        if self._fading is None:
+            self._fading = asyncio.get_running_loop().create_task(self._fade())
+        return self._fading
 
     async def _fade(self) -> None:
         self._input.close()
@@ -204,6 +213,24 @@ class Process(asyncio.SubprocessProtocol):
                 self._options.stderr(line)
             except Exception:
                 logger.exception("the function that is given what a server writes to stderr failed")
+
+
+class _Output(asyncio.Protocol):
+    """The stdout of a process: *told* is given what comes of it, *owner* learns of its end.
+
+    asyncio's own protocol, the owner, passes data on in the next turn of the loop, and a turn costs
+    a tenth of a call.
+    """
+
+    def __init__(self, told: Callable[[bytes], None], owner: asyncio.BaseProtocol) -> None:
+        self._told = told
+        self._owner = owner
+
+    def data_received(self, data: bytes) -> None:
+        self._told(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.connection_lost(exc)
 
 
 _KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL

@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 __all__ = ["ProgressCallback", "Reports"]
 
@@ -15,6 +15,9 @@ ProgressCallback: TypeAlias = Callable[
     [float, float | None, str | None], Awaitable[object] | object
 ]
 """Is given the progress, the total if it is known, and a message if there is one."""
+
+
+_GRACE: Final = 1.0  # seconds that a callback has to end when it is cancelled
 
 
 class Reports:
@@ -38,14 +41,14 @@ class Reports:
     async def end(self) -> None:
         """Wait until everything is reported."""
         if self._task is not None:
-            await self._task
+            await asyncio.wait((self._task,))
 
     async def cancel(self) -> None:
-        """Report nothing more."""
+        """Report nothing more; a callback that does not end when it is cancelled is left."""
         self._waiting.clear()
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait((self._task,))
+            await asyncio.wait((self._task,), timeout=_GRACE)
 
     async def _run(self) -> None:
         while self._waiting:
@@ -53,5 +56,8 @@ class Reports:
                 outcome = self._callback(*self._waiting.popleft())
                 if isawaitable(outcome):
                     await outcome
-            except Exception:
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                    raise  # not something that the callback waits for was cancelled, but this
                 logger.exception("a callback of progress failed")

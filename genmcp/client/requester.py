@@ -65,11 +65,19 @@ class Requester(ABC):
 
     @abstractmethod
     async def request(
-        self, method: str, path: str, headers: Headers, body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        body: bytes | None = None,
+        *,
+        waits: bool = True,
     ) -> Reply:
         """Send a request and return the head of its response, whatever its status.
 
-        path: with the query, as the request line has it.
+        path: with the query, as the request line has it. waits: whether it waits until fewer of
+            those that wait are under way than `HttpOptions.connections`. What something under way
+            may itself wait for, and what may last for ever, must not.
 
         Raises:
             Unreachable: no connection came about; nothing was sent.

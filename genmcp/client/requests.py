@@ -9,7 +9,8 @@ from msgspec import UNSET, UnsetType
 from genmcp.client.answering import Answering
 from genmcp.client.cache import Cache
 from genmcp.client.connection import Connection
-from genmcp.client.errors import ProtocolFault, ServerSaid, Timeout
+from genmcp.client.errors import ClientError, ProtocolFault, ServerSaid, Timeout
+from genmcp.client.faults import afterwards
 from genmcp.client.options import ClientOptions
 from genmcp.client.waiting import Outcome, Report
 from genmcp.core.client_encoder import Params
@@ -158,13 +159,19 @@ class Requests:
         """
         given: Mapping[str, Any] = {}
         for asked in range(self.options.rounds + 1):
-            found = await self.connection.request(
-                method,
-                {**params, **given},
-                timeouts=patience.left,
-                progress=report,
-                mirrored=mirrored,
-            )
+            try:
+                found = await self.connection.request(
+                    method,
+                    {**params, **given},
+                    timeouts=patience.left,
+                    progress=report,
+                    mirrored=mirrored,
+                )
+            except ClientError as error:
+                if not asked:
+                    raise
+                ended = afterwards(error, method)
+                raise ended from ended.__cause__
             if not isinstance(found, InputRequired):
                 return found, asked
             given = await self._answers(method, found, patience)

@@ -5,19 +5,20 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import Context
 from typing import Final
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult
 
 from genmcp.client.errors import (
     ClientError,
     Closed,
     ConnectionLost,
     HttpStatus,
-    OutcomeUnknown,
     ProtocolFault,
     Timeout,
 )
-from genmcp.client.http_headers import encoded, headers_of, media_type, path_of
+from genmcp.client.faults import unanswered
+from genmcp.client.http_headers import encoded, headers_of, media_type, path_of, resolved
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.requester import Reply, Requester
 from genmcp.client.transport import Sink, Transport
@@ -75,7 +76,7 @@ class SsePair(Transport):
                     raise
         except TimeoutError:
             raise Timeout("the endpoint event", self.where, self._timeout) from None
-        self._hearing = asyncio.create_task(self._hear(events))
+        self._hearing = asyncio.create_task(self._hear(events), context=Context())
 
     async def send(self, message: Send) -> None:
         """Post a message to the endpoint; what it brings comes on the stream."""
@@ -87,7 +88,7 @@ class SsePair(Transport):
             if message.id is None:
                 raise
             if self._over is None:
-                self._sink.failed(message.id, self._told(message, error))
+                self._sink.failed(message.id, unanswered(message, error))
 
     async def close(self) -> None:
         """Close the stream."""
@@ -98,7 +99,7 @@ class SsePair(Transport):
 
     async def _get(self) -> Reply:
         headers = [_STREAM, *self._headers]
-        reply = await self._requester.request("GET", path_of(self._url), headers)
+        reply = await self._requester.request("GET", path_of(self._url), headers, waits=False)
         if reply.status != 200 or media_type(reply) != "text/event-stream":
             await reply.close()
             raise HttpStatus(self.where, reply.status)
@@ -119,7 +120,7 @@ class SsePair(Transport):
 
         Elsewhere it would be given what is meant for this server: credentials, for one.
         """
-        target = urlsplit(urljoin(self._url.geturl(), data.decode("utf-8", "replace").strip()))
+        target = resolved(self._url, data.decode("utf-8", "replace").strip(), self.where)
         if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
             raise ProtocolFault(f"its endpoint is elsewhere: {target.geturl()}", self.where)
         return path_of(target)
@@ -148,7 +149,10 @@ class SsePair(Transport):
 
     async def _post(self, message: Send) -> None:
         headers = [_JSON, *self._headers, *headers_of(message)]
-        reply = await self._requester.request("POST", self._endpoint, headers, message.message)
+        waits = message.id is not None
+        reply = await self._requester.request(
+            "POST", self._endpoint, headers, message.message, waits=waits
+        )
         try:
             if (
                 media_type(reply) == "text/event-stream"
@@ -159,8 +163,3 @@ class SsePair(Transport):
             await reply.close()
         if reply.status >= 300:
             raise HttpStatus(self.where, reply.status, content, reply.headers)
-
-    def _told(self, message: Send, error: ClientError) -> ClientError:
-        if isinstance(error, ConnectionLost):
-            return OutcomeUnknown(message.method or "the request", self.where, error)
-        return error

@@ -3,6 +3,7 @@
 2026-07-28, stdio; the same in every revision before.
 """
 
+import asyncio
 import logging
 from typing import ClassVar
 
@@ -42,6 +43,7 @@ class StdioTransport(Transport):
         self._lines = LineReader(max_message)
         self._sink: Sink
         self._process: Process | None = None
+        self._starting = asyncio.Lock()
         self._over: ClientError | None = None
 
     @property
@@ -54,13 +56,18 @@ class StdioTransport(Transport):
 
         Raises:
             Unreachable: the command cannot be started.
+            Closed: `close` was called meanwhile.
         """
         if self._over is not None:
             raise self._over
         self._sink = sink
-        self._process = await Process.start(
-            self._command, self._options, self._read, self._process_ended
-        )
+        async with self._starting:
+            self._process = await Process.start(
+                self._command, self._options, self._read, self._process_ended
+            )
+            if isinstance(self._over, Closed):
+                await self._process.end()
+                raise self._over
 
     async def send(self, message: Send) -> None:
         """Write a message, once the process has read most of what came before."""
@@ -75,8 +82,9 @@ class StdioTransport(Transport):
     async def close(self) -> None:
         """End the process, and return when it is gone."""
         self._over = self._over or Closed(self.where)
-        if self._process is not None:
-            await self._process.end()
+        async with self._starting:  # what is being started now has to be ended as well
+            if self._process is not None:
+                await self._process.end()
 
     def _read(self, data: bytes) -> None:
         self._pass_on(self._lines.feed(data))

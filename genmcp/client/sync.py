@@ -1,6 +1,7 @@
 """The same client for programs that do not use asyncio."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET
 
 from genmcp.client.client import Client
-from genmcp.client.errors import Closed
+from genmcp.client.errors import Closed, Unreachable
 from genmcp.client.handler import ClientHandler
 from genmcp.client.listening import Listening, Notification
 from genmcp.client.options import ClientOptions
@@ -38,19 +39,31 @@ _USUAL = ClientOptions()
 class _Loop:
     """An event loop in a thread of its own, from `start` until `stop`."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str) -> None:
+        self._where = where
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._error: BaseException | None = None
         self._stop: asyncio.Event
 
     def start(self) -> None:
+        """Begin.
+
+        Raises:
+            Unreachable: no loop can be made: there are too many open files, for one.
+        """
         started = threading.Event()
         # A daemon: a program that forgets to close its client can still end.
         self._thread = threading.Thread(
-            target=asyncio.run, args=(self._serve(started),), name="genmcp-client", daemon=True
+            target=self._main, args=(started,), name="genmcp-client", daemon=True
         )
         self._thread.start()
         started.wait()
+        if self._loop is None:
+            self._thread.join()
+            reason = f"no event loop can be made: {self._error}"
+            raise Unreachable(self._where, reason) from self._error
 
     def stop(self) -> None:
         loop, thread = self._loop, self._thread
@@ -59,12 +72,37 @@ class _Loop:
             loop.call_soon_threadsafe(self._stop.set)
             thread.join()
 
-    def run(self, work: Coroutine[Any, Any, T], where: str) -> T:
+    def check(self) -> None:
+        """See whether work can be waited for here.
+
+        Raises:
+            RuntimeError: not in the loop's own thread, nor in a process that was forked off.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "a SyncClient must not be called by its own hooks and callbacks in the event loop: "
+                "they would wait for themselves; use a Client"
+            )
+        if not self.is_here:
+            raise RuntimeError(
+                "the SyncClient was made before a fork: make one in the process that uses it"
+            )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process it was made in; a fork takes no threads along."""
+        return self._process == os.getpid()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* there and wait for it; what interrupts the waiting cancels it."""
-        if self._loop is None:
+        try:
+            self.check()
+            if self._loop is None:
+                raise Closed(self._where)
+            future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
             work.close()
-            raise Closed(where)
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise
         try:
             return future.result()
         except BaseException:
@@ -74,6 +112,15 @@ class _Loop:
     @property
     def is_running(self) -> bool:
         return self._loop is not None
+
+    def _main(self, started: threading.Event) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._serve(started))
+        except Exception as error:
+            self._error = error
+        finally:
+            started.set()
 
     async def _serve(self, started: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
@@ -88,8 +135,10 @@ class SyncClient:
         with SyncClient("https://example.com/mcp") as client:
             print(client.call("add", {"a": 1, "b": 2}).data)
 
-    The client runs in an event loop of its own, in a thread of its own, and so do the hooks of its
-    handler and callbacks of progress. What is not said here is as with `Client`.
+    The client runs in an event loop of its own, in a thread of its own, and so do callbacks of
+    progress and those hooks of its handler that are an `async def`: they must not call the client,
+    which raises RuntimeError then, as it does in a process that was forked off. What is not said
+    here is as with `Client`.
     """
 
     def __init__(
@@ -99,27 +148,33 @@ class SyncClient:
         handler: ClientHandler[Any] | None = None,
         options: ClientOptions = _USUAL,
     ) -> None:
-        self._where = str(target)
         self._client = Client(target, handler=handler, options=options)
-        self._loop = _Loop()
+        self._loop = _Loop(str(target))
+        self._turn = threading.Lock()
 
     def open(self) -> None:
         """Connect."""
-        if not self._loop.is_running:
-            self._loop.start()
-        try:
-            self._run(self._client.open())
-        except BaseException:
-            self._loop.stop()
-            raise
+        self._loop.check()
+        with self._turn:
+            if not self._loop.is_running:
+                self._loop.start()
+            try:
+                self._run(self._client.open())
+            except BaseException:
+                self._loop.stop()
+                raise
 
     def close(self) -> None:
-        """Disconnect, and end the thread."""
-        if self._loop.is_running:
-            try:
-                self._run(self._client.close())
-            finally:
-                self._loop.stop()
+        """Disconnect, and end the thread; nothing happens in a process that was forked off."""
+        if not self._loop.is_here:
+            return
+        self._loop.check()
+        with self._turn:
+            if self._loop.is_running:
+                try:
+                    self._run(self._client.close())
+                finally:
+                    self._loop.stop()
 
     def __enter__(self) -> "SyncClient":
         """Connect; see `open`."""
@@ -251,7 +306,7 @@ class SyncClient:
         self._run(self._client.notify(method, params))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run(work, self._where)
+        return self._loop.run(work)
 
 
 class SyncTask:

@@ -58,7 +58,8 @@ def transport_to(
 def _parsed(text: str) -> SplitResult:
     try:
         url = urlsplit(text)
-        valid = url.scheme in _SCHEMES and url.hostname and (url.port is None or url.port > 0)
+        name = (url.hostname or "").encode("idna")  # or UnicodeError, which is a ValueError
+        valid = url.scheme in _SCHEMES and name and (url.port is None or url.port > 0)
     except ValueError:
         valid = False
     if not valid:
@@ -77,7 +78,14 @@ def _requester(url: SplitResult, options: HttpOptions) -> Requester:
     if options.client is not None or _is_proxied(url):
         from genmcp.client.httpx_requester import HttpxRequester
 
-        return HttpxRequester(url, where, connect_timeout=timeout, client=options.client)
+        return HttpxRequester(
+            url,
+            where,
+            connect_timeout=timeout,
+            most=options.connections,
+            tls=options.tls,
+            client=options.client,
+        )
     return Http1(url, where, connect_timeout=timeout, most=options.connections, tls=options.tls)
 
 

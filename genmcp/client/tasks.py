@@ -15,7 +15,7 @@ from genmcp.errors import GenmcpError
 from genmcp.protocol.input_required import InputRequest
 from genmcp.protocol.tasks import PROGRESS, DetailedTask, TaskStatusNotificationParams
 from genmcp.protocol.tools import CallToolResult
-from genmcp.protocol.value import decoder_for
+from genmcp.protocol.value import Value, decoder_for
 from genmcp.wire.jsonrpc import ErrorBody
 
 __all__ = ["TaskHandle"]
@@ -122,8 +122,8 @@ class TaskHandle:
         async with self._news() as news:
             task = await self.status()
             while True:
-                if report is not None and (progress := (task.meta or {}).get(PROGRESS)):
-                    report(progress["progress"], progress.get("total"), task.status_message)
+                if report is not None and (progress := _progress_of(task)) is not None:
+                    report(progress.progress, progress.total, task.status_message)
                 self._over = task.status not in _UNDER_WAY
                 match task.status:
                     case "completed":
@@ -210,6 +210,21 @@ class TaskHandle:
         except msgspec.MsgspecError as error:
             return ProtocolFault(f"the error of a task: {error}", self._where)
         return ServerSaid(body.code, body.message, body.data, where=self._where)
+
+
+class _Progress(Value):
+    """How far a task is."""
+
+    progress: float
+    total: float | None = None
+
+
+def _progress_of(task: DetailedTask) -> _Progress | None:
+    """Return how far *task* is, None if it does not say, or not so that it can be understood."""
+    try:
+        return msgspec.convert((task.meta or {}).get(PROGRESS), _Progress)
+    except msgspec.ValidationError:
+        return None
 
 
 def _detailed(told: TaskStatusNotificationParams) -> DetailedTask:

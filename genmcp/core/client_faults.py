@@ -2,11 +2,15 @@
 
 from genmcp.errors import GenmcpError, OutOfTurn
 
-__all__ = ["PeerFault", "PeerOutOfTurn"]
+__all__ = ["LateAnswer", "PeerFault", "PeerOutOfTurn"]
 
 
 class PeerFault(GenmcpError):
     """The peer broke the protocol; the message says how."""
+
+
+class LateAnswer(PeerFault):
+    """The peer answered what does not wait for an answer, or not any more."""
 
 
 class PeerOutOfTurn(OutOfTurn, PeerFault):

@@ -18,7 +18,7 @@ from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value, decoder_for
 
-__all__ = ["Decision", "GiveUp", "Handshake", "Opening", "Probe", "Speak"]
+__all__ = ["MODERN_CODES", "Decision", "GiveUp", "Handshake", "Opening", "Probe", "Speak"]
 
 _NO_CAPABILITIES: Final = ServerCapabilities()
 _NULL: Final = msgspec.Raw(b"null")
@@ -26,7 +26,7 @@ _METHOD_NOT_FOUND: Final = -32601
 _UNSUPPORTED_VERSION: Final = -32022
 #: 2026-07-28, HeaderMismatch, MissingRequiredClientCapability and UnsupportedProtocolVersion: no
 #: server before it knew them.
-_MODERN_CODES: Final = frozenset({-32020, -32021, _UNSUPPORTED_VERSION})
+MODERN_CODES: Final = frozenset({-32020, -32021, _UNSUPPORTED_VERSION})
 #: HTTP statuses that are about who asks, how often, or whether the server is there at all.
 _NOT_OF_AN_ERA: Final = frozenset({401, 403, 407, 408, 425, 429, 502, 503, 504})
 #: How often a server may say that it speaks a revision, and then that it does not.
@@ -85,7 +85,7 @@ class Opening:
     """Finds out what a server speaks.
 
     told: the revision to speak; an older one is proposed, and the server's answer counts.
-    remembered: what it spoke last time, which is tried first. silence_is_legacy: on a channel
+    remembered: what it spoke last time, whose era is tried first. silence_is_legacy: on a channel
     without statuses a server of the older era may not answer at all (stdio).
 
     Raises:
@@ -100,7 +100,9 @@ class Opening:
         self._told = told
         self._spoken = (*MODERN, *LEGACY) if told is None else (REVISIONS[told],)
         self._silence_is_legacy = silence_is_legacy
-        self._proposed = REVISIONS.get(told or remembered or "", LATEST)
+        proposed = REVISIONS.get(told or remembered or "", LATEST)
+        # A server of the older era may speak a newer revision of it by now than it did.
+        self._proposed = proposed if told or proposed.modern else LEGACY[0]
         self._probes = 0
         self._late: Speak | None = None
 
@@ -128,7 +130,7 @@ class Opening:
         """Learn that the server answered `server/discover` with an error."""
         if error.status in _NOT_OF_AN_ERA:
             return GiveUp(error)
-        if error.code in _MODERN_CODES:
+        if error.code in MODERN_CODES:
             # "The client retries with a supported version rather than falling back."
             revision = self._named_by(error)
             if revision is None or self._probes >= _MOST_PROBES:

@@ -15,7 +15,7 @@ from genmcp.core.client_events import (
     Send,
     Withdrawn,
 )
-from genmcp.core.client_faults import PeerFault, PeerOutOfTurn
+from genmcp.core.client_faults import LateAnswer, PeerFault, PeerOutOfTurn
 from genmcp.core.client_lifecycle import Lifecycle, State, Step
 from genmcp.core.client_pending import Pending, PendingRequests
 from genmcp.errors import GenmcpError, InvalidRequest, McpError
@@ -121,7 +121,7 @@ class Receiving:
         request = self._unnamed(about) if id is None else self._pending.get(id)
         if request is None:
             said = f": {message.error.message}" if message.error else ""
-            return [Dropped(PeerFault(f"no request {id!r} waits for an answer{said}"), id)]
+            return [Dropped(LateAnswer(f"no request {id!r} waits for an answer{said}"), id)]
         self._pending.remove(request)
         if request.opening:
             return self._connecting.answered(request, message, status, now)

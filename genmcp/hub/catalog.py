@@ -59,6 +59,10 @@ class Catalog(msgspec.Struct, frozen=True):
     prompts: Sequence[PromptDefinition] = ()
     reads: bool = False
 
+    def agrees(self, other: "Catalog", kind: str) -> bool:
+        """Whether the lists of *kind* are the same in both."""
+        return all(getattr(self, name) == getattr(other, name) for name in KINDS[kind])
+
     def has_tool(self, name: str) -> bool:
         """Whether there is a tool of that name, the server's own."""
         return any(each.name == name for each in self.tools)

@@ -1,5 +1,6 @@
 """Which servers a hub is to have: written in Python, or read from a desktop client's file."""
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -107,32 +108,41 @@ def servers_of(
     that of each of them.
 
     Raises:
-        ConfigurationError: it is not of this form; names the place. OSError: there is no file.
+        ConfigurationError: it is not of this form; names the place, and the server. OSError: there
+            is no file.
     """
-    if isinstance(source, Mapping):
-        text = msgspec.json.encode(source)
-        place = _KEY
-    else:
-        text = Path(source).read_bytes()
-        place = str(source)
+    place = _KEY if isinstance(source, Mapping) else str(source)
     try:
-        entries = msgspec.json.decode(text, type=dict[str, Any])[_KEY]
-        read = msgspec.convert(entries, dict[str, _Entry])
+        if isinstance(source, Mapping):
+            text = msgspec.json.encode(source)
+        else:
+            text = Path(source).read_bytes().removeprefix(BOM_UTF8)  # as some editors write it
+        entries = msgspec.convert(
+            msgspec.json.decode(text, type=dict[str, Any])[_KEY], dict[str, Any]
+        )
     except KeyError:
         raise ConfigurationError(f"{place}: there is no {_KEY!r}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
         raise ConfigurationError(f"{place}: {error}") from error
-    return [
-        ServerConfig(
+    found = [_server(place, name, entry, retry) for name, entry in entries.items()]
+    return [each for each in found if each is not None]
+
+
+def _server(place: str, name: str, entry: Any, retry: Retry | None) -> ServerConfig | None:
+    """Return the server that *entry* describes; None: it is disabled."""
+    try:
+        read = msgspec.convert(entry, _Entry)
+        if read.disabled:
+            return None
+        return ServerConfig(
             name,
-            command=each.command,
-            args=tuple(each.args),
-            env=each.env,
+            command=read.command,
+            args=tuple(read.args),
+            env=read.env,
             retry=retry,
-            url=each.url,
-            headers=each.headers,
-            cwd=each.cwd,
+            url=read.url,
+            headers=read.headers,
+            cwd=read.cwd,
         )
-        for name, each in read.items()
-        if not each.disabled
-    ]
+    except (msgspec.MsgspecError, ConfigurationError) as error:
+        raise ConfigurationError(f"{place}: server {name!r}: {error}") from error

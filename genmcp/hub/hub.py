@@ -72,7 +72,7 @@ class Hub:
 
         Raises:
             AlreadyRegistered: a server of its name is here, or on its way.
-            ConnectFailed: it cannot be connected to; nothing of it is left.
+            ConnectFailed: it cannot be connected to, or the hub stops; nothing of it is left.
         """
         await self._members.add(config)
 
@@ -104,7 +104,10 @@ class Hub:
         await self._members.remove(name)
 
     async def stop(self) -> None:
-        """End all connections; their processes are over when this returns."""
+        """End all connections, also those that come about: their `register` fails.
+
+        The processes of all of them are over when this returns. Servers may be registered again.
+        """
         await self._members.clear()
 
     def server(self, *, name: str = "hub", version: str = "1") -> HubServer:

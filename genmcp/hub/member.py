@@ -4,30 +4,26 @@ import asyncio
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from genmcp.client.client import Client
-from genmcp.client.errors import (
-    ClientError,
-    Closed,
-    ProcessEnded,
-    ServerSaid,
-    Unreachable,
-)
+from genmcp.client.errors import ClientError, Closed, ProcessEnded, ServerSaid, Unreachable
 from genmcp.client.handler import ClientHandler
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.listening import Listening
 from genmcp.client.options import ClientOptions
 from genmcp.client.stdio_options import Command
 from genmcp.client.targets import Target, transport_to
-from genmcp.errors import GenmcpError
+from genmcp.errors import GenmcpError, MethodNotFound
 from genmcp.hub.catalog import KINDS, Catalog
-from genmcp.hub.config import ServerConfig
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.errors import ConnectFailed, ServerNotFound
+from genmcp.hub.following import kinds_of, listed, listening, told_of
 
 __all__ = ["Member", "Observer", "Pace"]
 
@@ -36,6 +32,12 @@ logger = logging.getLogger("genmcp.hub")
 # What says that there is no connection any more. A request that takes too long, that is refused,
 # or whose response breaks off says nothing of it.
 _BROKEN: Final = (Closed, ProcessEnded, Unreachable)
+
+#: After what time changes are listened for again, and what stream counts as one that lasted.
+_AGAIN: Final = Retry(base_delay=1.0, cap=60.0, jitter=0.5)
+_LIVED: Final = 60.0
+
+R = TypeVar("R")
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -87,6 +89,7 @@ class Member:
         self._pace = pace
         self._observer = observer
         self._client: Client | None = None
+        self._running: WeakKeyDictionary[Client, int] = WeakKeyDictionary()
         self._connected: asyncio.Future[Client] | None = None
         self._broken = asyncio.Event()
         self._cause: Exception | None = None
@@ -121,12 +124,44 @@ class Member:
             self._suspect(self._client)
         return await asyncio.shield(self._connected)
 
-    def heard(self, client: Client, error: ClientError) -> bool:
-        """Take in that a request of *client* failed; return whether it will make no other."""
+    async def ask(self, request: Callable[[Client], Awaitable[R]]) -> R:
+        """Return what a *request* to the server gives; see `Members.on`."""
+        attempt = 0
+        while True:
+            client = await self.client()
+            self._running[client] = self._running.get(client, 0) + 1
+            try:
+                return await request(client)
+            except ClientError as error:
+                failure = error
+            finally:
+                self._running[client] -= 1
+            if not await self._may_repeat(client, failure, attempt):
+                raise failure
+            attempt += 1
+
+    @property
+    def calls(self) -> int:
+        """How many requests the server may be working on, those that were given up among them."""
+        client = self._client
+        return 0 if client is None else self._running.get(client, 0) + client.left_calls
+
+    async def _may_repeat(self, client: Client, error: ClientError, attempt: int) -> bool:
+        """Take in that a request of *client* failed; return whether it is to be made again.
+
+        Where others are being answered one that reached nobody says nothing of the connection: it
+        waits as long as there is between two attempts to connect.
+        """
+        retry = self.config.retry
+        repeats = not error.sent and attempt < (retry.max_attempts if retry else 1)
+        if isinstance(error, Unreachable) and client.is_open and self._running[client]:
+            if retry is not None and repeats:
+                await self._pace.sleep(retry.delay(attempt, self._pace.chance()))
+                return True
+            return False
         if isinstance(error, _BROKEN):
             self._suspect(client, error)
-            return True
-        return not client.is_open
+        return repeats and client is not self._client
 
     def _suspect(self, client: Client, error: Exception | None = None) -> None:
         """Take *client*, unless it is an older one, for broken: it is replaced, or evicted."""
@@ -148,10 +183,14 @@ class Member:
                 client = Client(_target(config, options), handler=self.handler, options=options)
                 await stack.enter_async_context(client)
                 # First this, then the lists: what changes in between is heard of.
-                changes = await self._listening(client, stack)
+                changes = None
+                if told_of(client):
+                    with suppress(ClientError):  # it is tried again
+                        changes = await stack.enter_async_context(listening(client))
                 catalog = Catalog(reads=client.capabilities.resources is not None)
-                for kind in KINDS:
-                    catalog = await self._listed(client, kind, catalog)
+                catalog, failure = await listed(client, [*KINDS], catalog)
+                if failure is not None:
+                    raise failure
             except Exception as error:  # of whatever kind: the `init` of a handler runs here, too
                 raise ConnectFailed(self.name, error) from error
             line = _Line(client, changes, stack.pop_all())
@@ -161,31 +200,6 @@ class Member:
         assert self._connected is not None
         self._connected.set_result(client)
         return line
-
-    async def _listening(self, client: Client, stack: AsyncExitStack) -> Listening | None:
-        """Begin to listen for changes of lists, if the server tells of any."""
-        wanted = {
-            kind: True
-            for kind in KINDS
-            if getattr(getattr(client.capabilities, kind), "list_changed", None)
-        }
-        if not wanted:
-            return None
-        try:
-            return await stack.enter_async_context(client.listen(**wanted))
-        except ClientError as error:
-            logger.info("%s tells of no changes: %s", self.name, error)
-            return None
-
-    async def _listed(self, client: Client, kind: str, catalog: Catalog) -> Catalog:
-        """Return *catalog* with the lists of *kind* as they are now; one it refuses is empty."""
-        lists: dict[str, Sequence[Any]] = {}
-        for name in KINDS[kind]:
-            lists[name] = []
-            if getattr(client.capabilities, kind) is not None:
-                with suppress(ServerSaid):
-                    lists[name] = await getattr(client, name)()
-        return msgspec.structs.replace(catalog, **lists)
 
     async def _run(self, line: _Line) -> None:
         """Watch *line*, and see to the next one, until there is none."""
@@ -237,17 +251,46 @@ class Member:
             await asyncio.wait(tasks)
 
     async def _follow(self, line: _Line) -> None:
-        """Look at each list again when it has changed."""
-        try:
-            if line.changes is None:
+        """Look at each list again when it has changed, for as long as *line* is there.
+
+        That the stream of changes ends, or a list cannot be read, says nothing of the connection:
+        after a while there is another stream, and what was missed is looked at.
+        """
+        client, changes = line.client, line.changes
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while told_of(client):
+            began = loop.time()
+            try:
+                async with AsyncExitStack() as stack:
+                    if changes is None:
+                        changes = await stack.enter_async_context(listening(client))
+                        await self._refresh(client, KINDS)
+                    else:
+                        stack.push_async_exit(changes)
+                    async for change in changes:
+                        await self._refresh(client, kinds_of(change.method))
+            except GenmcpError as error:
+                logger.info("%s tells of changes no more: %s", self.name, error)
+                if isinstance(error, ServerSaid) and error.code == MethodNotFound.code:
+                    return
+            if not client.is_open:
                 return
-            async for change in line.changes:
-                kind = change.method.removeprefix("notifications/").removesuffix("/list_changed")
-                if kind in KINDS:
-                    self.catalog = await self._listed(line.client, kind, self.catalog)
-                    self._observer.changed([kind])
-        except GenmcpError as error:  # whether the connection is over is seen elsewhere
-            logger.info("%s tells of changes no more: %s", self.name, error)
+            changes = None
+            await self._pace.sleep(_AGAIN.delay(failures, self._pace.chance()))
+            failures = 0 if loop.time() - began > _LIVED else failures + 1
+
+    async def _refresh(self, client: Client, kinds: Collection[str]) -> None:
+        """Read the lists of *kinds*, and tell which have changed.
+
+        Raises:
+            ClientError: not all of them can be read; the others are.
+        """
+        before = self.catalog
+        self.catalog, failure = await listed(client, kinds, before)
+        self._observer.changed([kind for kind in kinds if not self.catalog.agrees(before, kind)])
+        if failure is not None:
+            raise failure
 
     def _give_up(self, error: Exception) -> None:
         """Tell whoever waits for the connection, or asks for it later."""

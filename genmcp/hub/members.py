@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError
+from genmcp.client.errors import Closed
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.hub.catalog import KINDS
 from genmcp.hub.config import ServerConfig
-from genmcp.hub.errors import AlreadyRegistered, ServerNotFound
+from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, ServerNotFound
 from genmcp.hub.member import Member, Observer, Pace
 from genmcp.hub.relay import RelayingHandler
 from genmcp.subscription import Announcer
@@ -40,7 +40,8 @@ class Members(Observer):
         self._options = options
         self._pace = pace
         self._members: dict[str, Member] = {}
-        self._coming: set[str] = set()
+        self._coming: dict[str, asyncio.Task[None]] = {}
+        self._leaving: set[Member] = set()
 
     def __iter__(self) -> Iterator[Member]:
         return iter([*self._members.values()])
@@ -56,22 +57,26 @@ class Members(Observer):
 
         Raises:
             AlreadyRegistered: a server of its name is here, or on its way.
-            ConnectFailed: it cannot be connected to; nothing of it is left.
+            ConnectFailed: it cannot be connected to, or the hub stops; nothing of it is left.
         """
         name = config.name
         if name in self._members or name in self._coming:
             raise AlreadyRegistered(name)
         handler = self._handler
         if handler is None and self.relays:
-            handler = RelayingHandler()
+            handler = RelayingHandler(lambda: member.calls)
         member = Member(config, handler, self._options, self._pace, self)
-        self._coming.add(name)
+        coming = asyncio.get_running_loop().create_task(self._open(member))
+        self._coming[name] = coming
         try:
-            await member.open()
-            self._members[name] = member
+            await coming
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise ConnectFailed(name, Closed(name)) from None  # `clear`
         finally:
-            self._coming.discard(name)
-        self.changed(KINDS)
+            del self._coming[name]
 
     async def remove(self, name: str) -> None:
         """End the connection to a server, and forget it.
@@ -82,32 +87,42 @@ class Members(Observer):
         member = self[name]
         del self._members[name]
         self.changed(KINDS)
-        await member.close()
+        self._leaving.add(member)
+        try:
+            await member.close()
+        finally:
+            self._leaving.discard(member)
 
     async def clear(self) -> None:
-        """End all connections."""
-        closing = [asyncio.ensure_future(each.close()) for each in self]
+        """End all connections, those that come about and those that are being ended among them."""
+        coming = [*self._coming.values()]
+        for each in coming:
+            each.cancel()
+        if coming:
+            await asyncio.wait(coming)
+        closing = [asyncio.ensure_future(each.close()) for each in {*self, *self._leaving}]
         self._members.clear()
         if closing:
+            self.changed(KINDS)
             await asyncio.wait(closing)
+
+    async def _open(self, member: Member) -> None:
+        await member.open()
+        self._members[member.name] = member
+        self.changed(KINDS)
 
     async def on(self, member: Member, request: Callable[[Client], Awaitable[R]]) -> R:
         """Return what a *request* to a server gives.
 
-        One that certainly was not sent, because the connection had broken, is made on the next
-        connection.
+        One of which nothing was sent, because the connection had broken, is made again on the next
+        one, and where none came about while others are being answered, after a while: once, or as
+        often as the server's `Retry` has attempts. One that may have been carried out never is.
 
         Raises:
             ConnectFailed, ServerNotFound: there is no next connection.
             ClientError: what the request fails with.
         """
-        client = await member.client()
-        try:
-            return await request(client)
-        except ClientError as error:
-            if not member.heard(client, error) or error.sent:
-                raise
-        return await request(await member.client())
+        return await member.ask(request)
 
     def changed(self, kinds: Collection[str]) -> None:
         """Tell who is served that lists of these *kinds* are others now."""

@@ -1,8 +1,10 @@
 """Questions of a hub's servers, passed on to whoever the hub serves.
 
-A question is about a call. Where it comes within the exchange of that call (2026-07-28; earlier
-ones over HTTP) it says which; over stdio it does not, and is passed on only while one call of that
-server is under way.
+A question is about a call. Where it comes in response to that call (2026-07-28; before, over HTTP,
+on the event stream of the POST) it is known which. Elsewhere (stdio; the stream of a GET; HTTP+SSE)
+it says nothing of it, and is passed on only while the server can be working on one call alone. One
+that was given up counts until the server answers it, which many never do, or the connection ends:
+its question must not be put to somebody else.
 """
 
 import asyncio
@@ -32,6 +34,8 @@ __all__ = ["TAG", "Relay", "RelayingHandler", "Work"]
 
 TAG = "passed on"
 """What a call waits under whose questions were passed on."""
+
+_OVER = "Nobody can be asked: the call is over"
 
 _current: ContextVar["Relay | None"] = ContextVar("genmcp_hub_relay", default=None)
 
@@ -92,8 +96,10 @@ class Relay:
         """Have *question* passed on, and return what `Done` has for it.
 
         Raises:
-            McpError: there is no answer.
+            McpError: there is no answer, or the call is over.
         """
+        if self._work.done():
+            raise McpError(_OVER)
         self._count += 1
         key = f"q{self._count}"
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -114,12 +120,19 @@ class Relay:
 
     def _ended(self, work: "asyncio.Task[Result]") -> None:
         self._news.set()
+        for _, future in self._asked.values():
+            if not future.done():
+                future.set_exception(McpError(_OVER))
         if not work.cancelled():
             work.exception()  # whoever waits is told; perhaps nobody does
 
 
 class RelayingHandler(ClientHandler[None]):
-    """Passes on what one server asks to whoever has called."""
+    """Passes on what one server asks to whoever has called.
+
+    `open`: the calls of that server for whoever the hub serves. calls: says how many requests the
+    server may be working on, whoever they are for.
+    """
 
     capabilities = ClientCapabilities(
         roots={},
@@ -127,8 +140,9 @@ class RelayingHandler(ClientHandler[None]):
         elicitation=ElicitationCapability(form={}, url={}),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Callable[[], int]) -> None:
         self.open: set[Relay] = set()
+        self._calls = calls
 
     async def handle_list_roots(self, state: None) -> Any:
         """Pass the question on."""
@@ -159,8 +173,10 @@ class RelayingHandler(ClientHandler[None]):
     def _relay(self) -> Relay:
         """Return the call that the question, which is being asked now, is about."""
         relay = _current.get()
-        if relay is None and len(self.open) == 1:
+        if relay is not None:
+            return relay
+        calls = self._calls()
+        if calls == len(self.open) == 1:
             (relay,) = self.open
-        if relay is None:
-            raise McpError(f"Nobody can be asked: {len(self.open)} calls are under way")
-        return relay
+            return relay
+        raise McpError(f"Nobody can be asked: the question may be about any of {calls} calls")

@@ -168,18 +168,20 @@ class HubServer(Server):
             for member in route.members:
                 handler = member.handler
                 calls = handler.open if isinstance(handler, RelayingHandler) else set()
-                calls.add(relay)
+
+                async def ask(client: Client, calls: set[Relay] = calls) -> Result:
+                    calls.add(relay)
+                    try:
+                        answer: Result = await asked(client, relay)
+                    finally:
+                        calls.discard(relay)
+                    return answer
+
                 try:
-                    result: Result = await self._members.on(
-                        member, lambda client: asked(client, relay)
-                    )
+                    return await self._members.on(member, ask)
                 except ServerSaid as error:
                     if len(route.members) == 1 or error.code not in _NOT_FOUND:
                         raise
-                else:
-                    return result
-                finally:
-                    calls.discard(relay)
             raise ResourceNotFound(route.key)
 
         return work

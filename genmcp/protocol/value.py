@@ -8,6 +8,7 @@ import msgspec
 __all__ = ["Value", "decoder_for", "wire_name"]
 
 
+@cache
 def wire_name(field: str) -> str:
     """Return the name *field* has on the wire: `_meta`, or its camelCase."""
     if field == "meta":

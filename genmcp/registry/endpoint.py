@@ -1,5 +1,6 @@
 """A registry over HTTP: all of its servers at one URL, and each at its own."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,8 @@ class RegistryEndpoint:
     options of an Endpoint, for every one of them.
 
     An Endpoint of its own for each server keeps what only an HTTP endpoint knows (who may call,
-    what is open) where it is for every other server; it is made when its first request comes.
+    what is open) where it is for every other server; it is made when its first request comes, and
+    closed when the server is registered no more.
     """
 
     def __init__(
@@ -48,6 +50,9 @@ class RegistryEndpoint:
         self._together = Together(self.registry)
         self._all = Endpoint(serve(self._together), **options)
         self._endpoints: dict[Mux, Endpoint] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._unwatch = self.registry.watch(self._changed)
 
     def __repr__(self) -> str:
         return f"<RegistryEndpoint of {self.registry!r}>"
@@ -88,6 +93,9 @@ class RegistryEndpoint:
 
     async def aclose(self) -> None:
         """End what is open, and close the mux of all together; those of the servers are theirs."""
+        self._unwatch()
+        if self._ending:
+            await asyncio.wait(self._ending)
         for endpoint in (self._all, *self._endpoints.values()):
             await endpoint.aclose()
         await self._all.mux.aclose()
@@ -96,9 +104,20 @@ class RegistryEndpoint:
     def _endpoint(self, mux: Mux) -> Endpoint:
         endpoint = self._endpoints.get(mux)
         if endpoint is None:
-            muxes = {entry.mux for entry in self.registry.current.entries.values()}
-            self._endpoints = {
-                each: endpoint for each, endpoint in self._endpoints.items() if each in muxes
-            }
+            self._loop = asyncio.get_running_loop()
+            self._let_go()
             endpoint = self._endpoints[mux] = Endpoint(mux, **self._options)
         return endpoint
+
+    def _changed(self, version: int) -> None:
+        """Look whether a server is gone, in the loop that serves: this may be any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._let_go)
+
+    def _let_go(self) -> None:
+        """End what is open at the endpoints of servers that are registered no more."""
+        muxes = {entry.mux for entry in self.registry.current.entries.values()}
+        for mux in [each for each in self._endpoints if each not in muxes]:
+            ending = asyncio.get_running_loop().create_task(self._endpoints.pop(mux).aclose())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)

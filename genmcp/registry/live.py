@@ -1,5 +1,6 @@
 """Registries that change: the one that counts now, and those of sessions."""
 
+import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from threading import Lock, RLock
 from typing import Any
@@ -12,6 +13,8 @@ from genmcp.server import Server
 from genmcp.suite.suite import Suite
 
 __all__ = ["GLOBAL", "LiveRegistry", "SessionRegistries"]
+
+logger = logging.getLogger("genmcp.registry")
 
 Watcher = Callable[[int], None]
 
@@ -40,13 +43,16 @@ class LiveRegistry:
         """Put what *change* makes of the registry in its place, and return it.
 
         Nobody else changes it meanwhile; if *change* raises, nothing has changed. Then all that
-        watch are told, in this thread.
+        watch are told, in this thread; one that raises is logged, and the others are told.
         """
         with self._lock:
             self._registry = changed = change(self._registry)
             self.version += 1
             for watcher in list(self._watchers):
-                watcher(self.version)
+                try:
+                    watcher(self.version)
+                except Exception:
+                    logger.exception("%r failed to take in a change of %r", watcher, self)
         return changed
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:

@@ -1,6 +1,7 @@
 """A registry: named servers of this process, as a value."""
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,12 +18,18 @@ from genmcp.server import Server
 
 __all__ = ["TIMEOUT", "Entry", "Registry", "Status"]
 
+logger = logging.getLogger("genmcp.registry")
+
 TIMEOUT: Final = 30.0
 """For how many seconds a server may work on one message, if nothing else is said."""
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a registered server stands. *tools* is how many it lists."""
+    """How a registered server stands.
+
+    tools: how many it lists. error: why it does not work: what `Registry.failed` was told, or else
+    what its list fails with.
+    """
 
     name: str
     version: str
@@ -90,21 +97,26 @@ class Registry:
         return entry.mux
 
     async def status(self) -> dict[str, Status]:
-        """Return how each server stands."""
-        return {
-            name: Status(
-                name,
-                entry.mux.server.info.version,
-                len(await _tools_of(entry.mux)),
-                entry.enabled,
-                entry.error,
-            )
-            for name, entry in self.entries.items()
-        }
+        """Return how each server stands, also one that cannot list its tools."""
+        found: dict[str, Status] = {}
+        for name, entry in self.entries.items():
+            tools, error = await _tools_if_any(entry.mux)
+            version = entry.mux.server.info.version
+            found[name] = Status(name, version, len(tools), entry.enabled, entry.error or error)
+        return found
 
     async def tools(self) -> list[ToolDefinition]:
-        """Return the tools of all servers that are enabled."""
-        return [tool for mux in self.enabled.values() for tool in await _tools_of(mux)]
+        """Return the tools of all servers that are enabled, and can list them.
+
+        Of one that cannot the log tells, and `status`.
+        """
+        found: list[ToolDefinition] = []
+        for name, mux in self.enabled.items():
+            tools, error = await _tools_if_any(mux)
+            if error is not None:
+                logger.warning("server %s lists no tools: %s", name, error)
+            found += tools
+        return found
 
     def servers_for_cli(self) -> dict[str, Any]:
         """Return the servers as a configuration of command line agents names those in process."""
@@ -230,6 +242,14 @@ class Registry:
         registry = Registry(serve=self._serve)
         registry.entries = entries
         return registry
+
+
+async def _tools_if_any(mux: Mux) -> tuple[Sequence[ToolDefinition], str | None]:
+    """Return the tools of a server, or why it cannot list them."""
+    try:
+        return await _tools_of(mux), None
+    except (McpError, msgspec.MsgspecError) as error:
+        return [], str(error)
 
 
 async def _tools_of(mux: Mux) -> list[ToolDefinition]:

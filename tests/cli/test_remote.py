@@ -1,9 +1,13 @@
 """`genmcp tools`, `call`, `read`, `prompt`, `discover`: against real servers, and their parts."""
 
+import asyncio
 import io
 import json
+import os
 import shlex
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from genmcp import Accepted, Declined, Dismissed
 from genmcp.cli.command import main
 from genmcp.cli.conformance import command_of, conformance
 from genmcp.cli.remote import target_of
-from genmcp.cli.terminal import Bar, Logged, Terminal
+from genmcp.cli.terminal import Bar, Logged, Terminal, typed
 from genmcp.cli.values import arguments_of
 from genmcp.client.stdio_options import Command
 from genmcp.errors import ConfigurationError
@@ -226,6 +230,146 @@ async def test_terminal_asks_whether_to_go_on(lines: list[str], answer: Any) -> 
     assert answer == await terminal.handle_elicitation_create("Go on?", {}, None)
     assert answer == await other.handle_url_elicitation("Log in", "https://a.example", None)
     assert "https://a.example" in screen.getvalue()
+
+
+async def test_terminal_does_not_obey_a_server() -> None:
+    """Whatever of a form holds what would move the cursor."""
+    field = {"type": "string", "title": "\x1b[1m", "enum": ["\x1b[2J"], "default": "\x1b]0;x\x07"}
+    terminal, screen = asked("\n", "x\n", "!\n")
+    form = {"properties": {"a": field, "\x1b[3m": {"type": "integer"}}}
+    await terminal.handle_elicitation_create("\x1b[4m", form, None)
+
+    assert "[1m ([2J) []0;x]: " in screen.getvalue()
+    assert "[3m: 'x' is not integer" in screen.getvalue()
+    assert screen.getvalue().isascii()
+    assert not set("\x1b\x07") & set(screen.getvalue())
+
+
+def test_terminal_question_can_be_left() -> None:
+    """The user need not type anything before the program ends."""
+    over, read = threading.Event(), threading.Event()
+
+    def typed() -> str:
+        over.wait(5)
+        read.set()
+        return "y\n"
+
+    async def leave() -> None:
+        screen = Screen()
+        terminal = Terminal(screen, Bar(screen), typed)
+        async with asyncio.timeout(0.05):
+            await terminal.handle_elicitation_create("Go on?", {}, None)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(leave())
+    left = not read.is_set()
+    over.set()
+
+    assert left
+    assert read.wait(5)
+
+
+async def test_terminal_line_is_for_the_question_that_is_shown() -> None:
+    """Not for the one before, which was given up."""
+    typed, waiting = threading.Event(), threading.Event()
+
+    def read() -> str:
+        waiting.set()
+        typed.wait(5)
+        return "y\n"
+
+    screen = Screen()
+    terminal = Terminal(screen, Bar(screen), read)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await terminal.handle_elicitation_create("First?", {}, None)
+    assert waiting.is_set()
+    waiting.clear()
+    second = asyncio.ensure_future(terminal.handle_elicitation_create("Second?", {}, None))
+    await asyncio.sleep(0)
+    typed.set()
+
+    assert Accepted({}) == await asyncio.wait_for(second, 10)
+    assert not waiting.is_set()
+
+
+async def test_terminal_that_is_gone_dismisses() -> None:
+    """A terminal that cannot be read is the end of the input."""
+
+    def read() -> str:
+        raise OSError
+
+    screen = Screen()
+    terminal = Terminal(screen, Bar(screen), read)
+
+    assert Dismissed() == await terminal.handle_elicitation_create("Go on?", {}, None)
+
+
+def test_typed_is_one_line_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty where it ends."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as given:
+        monkeypatch.setattr("sys.stdin", given)
+        os.write(writing, "Zoë\n".encode())
+        first = typed()
+        os.close(writing)
+
+        assert ("Zoë\n", "") == (first, typed())
+
+
+OLD = """
+import json, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    match said["method"]:
+        case "initialize":
+            about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "old\\x1b[1m", "version": "1"}, "instructions": "\\x9b2J"}
+        case "tools/list":
+            about = {"tools": [{"name": "t\\x1b[2J", "description": " \\n ",
+                "inputSchema": {"type": "object"}}]}
+        case method:
+            about = None
+    if "id" in said:
+        error = {"code": -32601, "message": "Method not found"}
+        what = {"error": error} if about is None else {"result": about}
+        print(json.dumps({"jsonrpc": "2.0", "id": said["id"], **what}), flush=True)
+"""
+
+
+def test_remote_commands_show_an_older_server_as_it_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that logs nothing and describes its tool by blanks; a terminal is not its to use."""
+    path = tmp_path / "old.py"
+    path.write_text(OLD)
+    target = shlex.join([sys.executable, str(path)])
+    piped = run("tools", target)[:2]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = run("tools", target)[:2]
+    about = run("discover", target)[:2]
+
+    assert (0, "t\x1b[2J\n") == piped
+    assert (0, "t[2J\n") == shown
+    assert (0, ["old[1m 1", "2J"]) == (about[0], about[1].splitlines()[::3])
+
+
+def test_command_that_nobody_reads_ends_quietly() -> None:
+    """As any command whose output is cut off, by `head` for one."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "genmcp", "tools", SHOP],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=30,
+        )
+    finally:
+        os.close(writing)
+
+    assert (141, b"") == (ended.returncode, ended.stderr)
 
 
 async def test_logged_shows_log_messages() -> None:

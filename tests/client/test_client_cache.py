@@ -42,7 +42,7 @@ def test_cache_gives_a_result_until_its_time_is_over(scope: CacheScope) -> None:
     result = tools(scope=scope)
     cache.keep("tools/list", "", result, cache.changes)
     clock.time += 0.999
-    assert cache.get("tools/list") is result
+    assert cache.get("tools/list") == result
     clock.time += 0.001
     assert cache.get("tools/list") is None
     clock.time -= 1

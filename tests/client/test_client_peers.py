@@ -10,6 +10,7 @@ import pytest
 
 from genmcp import Accepted, Call, Channel, Endpoint, Resource, Suite, Tool, tool
 from genmcp.client.client import Client
+from genmcp.client.eras import ERAS as ERAS_MET
 from genmcp.client.errors import ConnectionRefused, NotFound, ServerSaid, SessionEnded, Unauthorized
 from genmcp.client.handler import ClientHandler
 from genmcp.client.http_options import HttpOptions
@@ -238,10 +239,9 @@ async def test_client_remembers_what_a_server_spoke() -> None:
         await app(scope, receive, send)
 
     async with serve(host) as url:
-        async with connected(f"{url}/mcp", "2025-06-18"):
-            asked.clear()
+        ERAS_MET.remember(f"{url}/mcp", "2025-06-18")
         async with connected(f"{url}/mcp") as client:
-            assert client.revision == "2025-06-18"
+            assert client.revision == "2025-11-25"
     assert b"server/discover" not in asked
 
 

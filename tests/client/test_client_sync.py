@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from genmcp import Call, Channel, Resource, Suite, Tool, prompt, tool
-from genmcp.client.errors import Closed, ServerSaid
+from genmcp.client.errors import Closed, ServerSaid, Unreachable
 from genmcp.client.sync import SyncClient
 from genmcp.protocol.completion import PromptReference
 
@@ -124,3 +124,53 @@ def test_sync_client_leaves_nothing_behind() -> None:
     with pytest.raises(Exception, match="cannot reach"):
         broken.open()
     assert not [each for each in threading.enumerate() if each.name == "genmcp-client"]
+
+
+def test_sync_client_refuses_calls_that_would_wait_for_themselves() -> None:
+    """A callback in its loop that calls it gets an error, and so does one that closes it."""
+    faults: list[BaseException] = []
+
+    @tool
+    async def climb(channel: Channel) -> str:
+        """Climbs."""
+        await channel.progress(1)
+        return "up"
+
+    with SyncClient(Suite(name="test", version="1", tools=[climb])) as client:
+
+        def call(*_: object) -> None:
+            for method in (client.ping, client.open, client.close):
+                with pytest.raises(RuntimeError, match="wait for themselves") as fault:
+                    method()
+                faults.append(fault.value)
+
+        assert client.call("climb", progress=call, timeout=5).data == "up"
+        client.ping()
+    assert len(faults) == 3
+
+
+def test_sync_client_is_refused_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread is not there; closing it does nothing."""
+    with SyncClient(suite()) as client:
+        with monkeypatch.context() as forked:
+            forked.setattr("os.getpid", lambda: -1)
+            for method in (client.ping, client.open):
+                with pytest.raises(RuntimeError, match="before a fork"):
+                    method()
+            client.close()
+        client.ping()
+
+
+def test_sync_client_says_that_no_loop_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for then; later it may be."""
+
+    def none() -> object:
+        raise OSError(24, "Too many open files")
+
+    client = SyncClient(suite())
+    with monkeypatch.context() as full:
+        full.setattr("asyncio.events.new_event_loop", none)
+        with pytest.raises(Unreachable, match="Too many open files"):
+            client.open()
+    with client:
+        client.ping()

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -133,7 +134,8 @@ async def test_http_kept_connection_that_the_server_closed_is_not_used() -> None
     assert 3 == connections == len(recorder.messages)
 
 
-async def test_http_connections_are_bounded() -> None:
+@pytest.mark.parametrize("by_httpx", [False, True])
+async def test_http_connections_are_bounded(by_httpx: bool) -> None:
     """A request past the most connections waits for one of them."""
     running = most = 0
 
@@ -145,8 +147,10 @@ async def test_http_connections_are_bounded() -> None:
         running -= 1
         await asked.reply(200, {**ANSWER, "id": json.loads(asked.body)["id"]})
 
-    async with scripted(script, HttpOptions(connections=2)) as (transport, recorder):
-        await asyncio.gather(*(transport.send(request(id)) for id in range(8)))
+    async with httpx.AsyncClient() as client:
+        options = HttpOptions(connections=2, client=client if by_httpx else None)
+        async with scripted(script, options) as (transport, recorder):
+            await asyncio.gather(*(transport.send(request(id)) for id in range(8)))
 
     assert 2 == most
     assert 8 == len(recorder.messages)
@@ -277,3 +281,169 @@ async def test_http_body_of_no_length_is_bounded() -> None:
         await transport.send(request(1))
 
     assert isinstance(recorder.failure, TooLong)
+
+
+FORGED = json.dumps({**ANSWER, "result": {"forged": True}}).encode()
+LONG_CHUNK = CHUNKED[:-2] + LENGTH + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        JSON + LENGTH + BODY + b"\r\n",
+        JSON
+        + LENGTH
+        + BODY
+        + JSON
+        + LENGTH.replace(b"%d" % len(BODY), b"%d" % len(FORGED))
+        + FORGED,
+        LONG_CHUNK,
+    ],
+    ids=["rest", "response", "two framings"],
+)
+async def test_http_connection_of_doubtful_framing_is_not_kept(whole: bytes) -> None:
+    """What follows a response on its connection is the answer to nothing."""
+    connections = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b'"params": {}}')
+                writer.write(whole)
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    async with server, opened(url) as (transport, recorder):
+        await transport.send(request(1))
+        await transport.send(request(1))
+
+    assert [ANSWER, ANSWER] == recorder.said
+    assert 2 == connections
+
+
+async def test_http_connection_on_which_something_came_is_not_used() -> None:
+    """Not even when the event loop has read it already."""
+    kept = asyncio.Event()
+    sent = asyncio.Event()
+    connections = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(JSON + LENGTH + BODY)
+        if connections == 1:
+            await kept.wait()
+            writer.write(JSON + LENGTH + BODY)
+            sent.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    pool = Http1(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=9)
+    other = Http1(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=9)
+    async with server, asyncio.timeout(10):
+        try:
+            await asked(pool)
+            kept.set()
+            await sent.wait()
+            await asked(other)  # by then what was sent is read
+            await asked(pool)
+        finally:
+            await pool.close()
+            await other.close()
+
+    assert 3 == connections
+
+
+async def asked(pool: Http1) -> None:
+    reply = await pool.request("GET", "/", [])
+    assert BODY == await reply.read(1000)
+    await reply.close()
+
+
+async def test_http_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while, also if nothing more is asked."""
+    monkeypatch.setattr("genmcp.client.http1._IDLE", 0.05)
+    connected = asyncio.Barrier(3)
+    ended = [asyncio.Event() for _ in range(3)]
+    waiting = iter(ended)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        end = next(waiting)
+        await reader.readuntil(b"\r\n\r\n")
+        await connected.wait()
+        writer.write(JSON + LENGTH + BODY)
+        with suppress(ConnectionError):
+            await reader.read()
+        end.set()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    pool = Http1(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=9)
+    async with server, asyncio.timeout(5):
+        try:
+            await asyncio.gather(*(asked(pool) for _ in ended))
+            for each in ended:
+                await each.wait()
+        finally:
+            await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [("例え.テスト", b"xn--r8jz45g.xn--zckzah"), ("[::1]", b"[::1]"), ("A.example", b"a.example")],
+)
+async def test_http_request_says_host_and_coding(
+    name: str, host: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name as DNS has it, with its port; and that a body must come as it is."""
+    heads: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(JSON + LENGTH + BODY)
+        writer.close()
+
+    async def connect(made: Any, host: str, port: int, **options: Any) -> Any:
+        return await asyncio.BaseEventLoop.create_connection(loop, made, "127.0.0.1", port)
+
+    loop: Any = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "create_connection", connect)
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    pool = Http1(urlsplit(f"http://{name}:{port}/"), "here", connect_timeout=5, most=1)
+    async with server, asyncio.timeout(5):
+        await asked(pool)
+        await pool.close()
+
+    lines = heads[0].split(b"\r\n")
+    assert b"Host: %b:%d" % (host, port) in lines
+    assert b"Accept-Encoding: identity" in lines
+
+
+async def test_http_close_that_is_cancelled_ends_so() -> None:
+    """A caller who gives up closing is not told that it went well."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(JSON + LENGTH + BODY)
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    pool = Http1(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=1)
+    async with server, asyncio.timeout(5):
+        await asked(pool)
+        closing = asyncio.create_task(pool.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing

@@ -3,6 +3,7 @@
 import asyncio
 from itertools import pairwise
 
+import httpx
 import pytest
 
 from genmcp.client.errors import (
@@ -10,9 +11,11 @@ from genmcp.client.errors import (
     SessionEnded,
     Unreachable,
 )
+from genmcp.client.event_place import EventPlace
 from genmcp.client.http_options import HttpOptions
+from genmcp.client.requester import Reply
 from tests.client.scripted import ANSWER, NOTE, Asked, event, scripted
-from tests.client.sinks import LEGACY, notification, request
+from tests.client.sinks import LEGACY, Recorder, notification, request
 
 
 async def test_http_broken_stream_of_a_legacy_revision_is_resumed() -> None:
@@ -221,3 +224,59 @@ async def test_http_stream_of_a_server_is_taken_up_where_it_ended() -> None:
         await recorder.until(messages=3)
 
     assert [None, "e1", "e2"] == places[:3]
+
+
+@pytest.mark.parametrize("by_httpx", [False, True])
+async def test_http_what_requests_wait_for_takes_no_place(by_httpx: bool) -> None:
+    """Of one place neither the stream of the server takes any, nor what a call waits for."""
+    told = asyncio.Event()
+
+    async def script(asked: Asked) -> None:
+        if asked.method == "GET":
+            await asked.stream(event(NOTE), more=True)
+            await asked.receive()
+        elif asked.rpc == "tools/call":
+            await asked.stream(event(NOTE), more=True)
+            await told.wait()
+            await asked.write(event(ANSWER), more=False)
+        else:
+            if asked.rpc == "notifications/progress":
+                told.set()
+            await asked.reply(202)
+
+    async with httpx.AsyncClient() as client:
+        options = HttpOptions(connections=1, client=client if by_httpx else None)
+        async with scripted(script, options) as (transport, recorder):
+            await transport.send(notification("notifications/initialized"))
+            await recorder.until(messages=1)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(transport.send(request(1, revision=LEGACY)))
+                await recorder.until(messages=2)
+                await transport.send(notification("notifications/progress"))
+
+    assert [NOTE, NOTE, ANSWER] == recorder.said
+
+
+class Told(Reply):
+    """A response with this body."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__("here")
+        self._pieces = iter([body])
+
+    async def chunk(self) -> bytes:
+        return next(self._pieces, b"")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("retry", "delay"), [(0, 0.1), (1, 0.1), (250, 0.25), (300_001, 300), (10**8, 300)]
+)
+async def test_http_retry_of_a_server_is_bounded(retry: int, delay: float) -> None:
+    """A server makes its client neither run in circles nor wait for ever."""
+    place = EventPlace(1000)
+    await place.follow(Told(b"retry: %d\ndata:\n\n" % retry), Recorder(), None)
+
+    assert delay == place.delay(0)

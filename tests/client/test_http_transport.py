@@ -276,14 +276,21 @@ async def test_http_answer_to_a_notification_is_of_no_matter() -> None:
     assert [] == recorder.messages
 
 
-async def test_http_redirect_on_the_same_origin_is_followed() -> None:
-    """An endpoint that is somewhere else on its server is found, and remembered."""
+@pytest.mark.parametrize(
+    ("statuses", "then"),
+    [((308,), "/1"), ((307,), "/mcp"), ((308, 307), "/1"), ((307, 308), "/mcp")],
+)
+async def test_http_redirect_on_the_same_origin_is_followed(
+    statuses: tuple[int, ...], then: str
+) -> None:
+    """An endpoint that is somewhere else on its server is found; remembered is what 308 says."""
     paths: list[str] = []
+    moves = iter(statuses)
 
     async def script(asked: Asked) -> None:
         paths.append(asked.path)
-        if asked.path == "/mcp":
-            await asked.reply(307, location="/mcp/")
+        if (status := next(moves, None)) is not None:
+            await asked.reply(status, location=f"/{len(paths)}")
         else:
             await asked.reply(200, {**ANSWER, "id": json.loads(asked.body)["id"]})
 
@@ -291,8 +298,21 @@ async def test_http_redirect_on_the_same_origin_is_followed() -> None:
         await transport.send(request(1))
         await transport.send(request(2))
 
-    assert ["/mcp", "/mcp/", "/mcp/"] == paths
+    assert ["/mcp", *(f"/{each + 1}" for each in range(len(statuses))), then] == paths
     assert [] == recorder.failures
+
+
+@pytest.mark.parametrize("status", [307, 308])
+async def test_http_redirect_to_no_url_is_a_fault(status: int) -> None:
+    """A Location that cannot be read is an error of the server."""
+
+    async def script(asked: Asked) -> None:
+        await asked.reply(status, location="http://[oops")
+
+    async with scripted(script) as (transport, recorder):
+        await transport.send(request(1))
+
+    assert isinstance(recorder.failure, ProtocolFault)
 
 
 @pytest.mark.parametrize(
@@ -309,6 +329,27 @@ async def test_http_other_redirects_are_not_followed(location: str, reason: str)
 
     assert isinstance(recorder.failure, Unreachable)
     assert reason in str(recorder.failure)
+
+
+async def test_http_listening_takes_no_place() -> None:
+    """What listens for as long as it likes leaves the one connection there may be to others."""
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "subscriptions/listen":
+            await asked.stream(event(NOTE), more=True)
+            await asked.receive()
+        else:
+            await asked.reply(200, {**ANSWER, "id": 2})
+
+    async with scripted(script, HttpOptions(connections=1)) as (transport, recorder):
+        listening = asyncio.ensure_future(transport.send(request(1, "subscriptions/listen")))
+        await recorder.until(messages=1)
+        await transport.send(request(2))
+        listening.cancel()
+        await asyncio.wait([listening])
+
+    assert [None, 2] == [each.get("id") for each in recorder.said]
+    assert [] == recorder.failures
 
 
 async def test_http_silent_server_is_left_when_the_caller_likes() -> None:

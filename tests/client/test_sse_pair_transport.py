@@ -26,10 +26,12 @@ WHO = {"name": "test", "version": "1"}
 BEGIN = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": WHO}
 
 
-async def test_sse_pair_is_found_by_itself() -> None:
+@pytest.mark.parametrize("connections", [1, 100])
+async def test_sse_pair_is_found_by_itself(connections: int) -> None:
     """A server that only speaks HTTP+SSE is initialized and used through its two URLs."""
+    options = HttpOptions(connections=connections)
     app = Starlette(routes=[Endpoint(Suite(name="old", version="1")).sse_route("/sse")])
-    async with serve(app) as url, opened(url + "/sse") as (transport, recorder):
+    async with serve(app) as url, opened(url + "/sse", options) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None, **BEGIN))
         await recorder.until(messages=1)
         await transport.send(notification("notifications/initialized", OLD))

@@ -56,6 +56,7 @@ def test_target_gives_the_way_there(target: Any, kind: type, where: str) -> None
         ("ftp://127.0.0.1/mcp", "not a URL"),
         ("http:///mcp", "not a URL"),
         ("http://127.0.0.1:99999/", "not a URL"),
+        (f"http://{'a' * 64}.example/", "not a URL"),
         ("http://me:secret@127.0.0.1/", "authorization"),
         (42, "not 42"),
     ],
@@ -93,6 +94,18 @@ def test_target_uses_httpx_only_for_what_needs_it(
 
     assert isinstance(transport, HttpTransport)
     assert type(transport.requester) is kind
+
+
+def test_target_that_is_proxied_has_the_certificates_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy in the environment does not change whom a client trusts."""
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    made: list[dict[str, Any]] = []
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **options: made.append(options))
+
+    transport_to("https://example.com/mcp", http=HttpOptions(tls=tls))
+
+    assert [tls] == [each["verify"] for each in made]
 
 
 async def test_target_that_is_proxied_is_asked_through_the_proxy(

@@ -26,10 +26,13 @@ from tests.core.client_lines import (
 
 
 def test_client_known_server_remembered_older_version_is_tried_first() -> None:
-    """The era is cached by whoever owns the server's address; the probe is saved."""
+    """The era is cached by whoever owns the server's address; the probe is saved.
+
+    What is proposed is the newest of that era: the server may speak it by now.
+    """
     client = machine(remembered="2025-06-18")
 
-    assert is_initialize(client.begin(0), "2025-06-18")
+    assert is_initialize(client.begin(0), "2025-11-25")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +170,7 @@ def test_client_known_server_reset_of_what_never_connected_remembers_the_option(
     client.fail(ValueError("no"))
     client.reset()
 
-    assert is_initialize(client.begin(0), "2025-06-18")
+    assert is_initialize(client.begin(0), "2025-11-25")
 
 
 def test_client_known_server_says_who_it_is_to_both_eras() -> None:

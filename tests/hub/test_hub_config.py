@@ -78,7 +78,10 @@ def test_servers_are_read_from_a_desktop_clients_file(tmp_path: Path) -> None:
     ("document", "fault"),
     [
         ({}, "there is no 'mcpServers'"),
-        ({"mcpServers": {"a": {"command": 3}}}, "Expected"),
+        ({"mcpServers": {"a": {"command": 3}}}, "mcpServers: server 'a': Expected"),
+        ({"mcpServers": {"good": {"command": "x"}, "b/c": {"command": "x"}}}, "server 'b/c'"),
+        ({"mcpServers": [1]}, "Expected `object`"),
+        ({"mcpServers": {"a": {"command": object()}}}, "object"),
         ({"mcpServers": {"a": {}}}, "'a'"),
     ],
 )
@@ -86,6 +89,14 @@ def test_servers_that_cannot_be_read_are_told_of(document: dict[str, Any], fault
     """The message says what is wrong."""
     with pytest.raises(ConfigurationError, match=fault):
         servers_of(document)
+
+
+def test_servers_are_read_from_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """As editors of one desktop write it."""
+    path = tmp_path / "config.json"
+    path.write_text('{"mcpServers": {"a": {"command": "x"}}}', encoding="utf-8-sig")
+
+    assert servers_of(path) == [ServerConfig("a", command="x", args=())]
 
 
 def test_servers_of_a_file_that_is_no_json_name_the_file(tmp_path: Path) -> None:

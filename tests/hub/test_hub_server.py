@@ -488,7 +488,7 @@ async def test_hub_server_keeps_a_call_that_asks_only_so_long(
 
 async def test_hub_server_refuses_a_form_that_may_not_be_asked_for() -> None:
     """2026-07-28, client/elicitation, "Requested Schema": one level of texts and numbers."""
-    handler = RelayingHandler()
+    handler = RelayingHandler(lambda: 0)
 
     with pytest.raises(McpError, match="requestedSchema"):
         await handler.handle_elicitation_create("?", {"type": "object"}, None)

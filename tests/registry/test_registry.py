@@ -258,14 +258,9 @@ async def test_registry_call_raises_errors_that_are_no_results() -> None:
         async def handle(self, request: Any, channel: Channel) -> Any:
             raise McpError("not today", code=-32050)
 
-        async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
-            raise McpError("no list today", code=-32051)
-
     registry = Registry([Broken(name="broken", version="1", tools=[add])])
     with pytest.raises(McpError, match="not today") as raised:
         await registry.call_tool_by_name("add")
-    with pytest.raises(McpError, match="no list today"):
-        await registry.tools()
 
     assert -32050 == raised.value.code
 
@@ -284,6 +279,23 @@ async def test_registry_tells_how_its_servers_stand() -> None:
     } == await broken.status()
     assert Status("art", "2", 1, True) == (await broken.reconnect("art").status())["art"]
     assert {} == await Registry().status()
+
+
+async def test_registry_lists_what_it_can_beside_a_server_that_cannot() -> None:
+    """Its status has the error, unless there is one already."""
+
+    class Broken(Suite):
+        async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
+            raise McpError("no list today", code=-32051)
+
+    registry = Registry([Broken(name="broken", version="1"), suite("math", add)])
+
+    assert ["add"] == [each.name for each in await registry.tools()]
+    assert {
+        "broken": Status("broken", "1", 0, True, "no list today"),
+        "math": Status("math", "1.0.0", 1, True),
+    } == await registry.status()
+    assert "no paint" == (await registry.failed("broken", "no paint").status())["broken"].error
 
 
 def test_registry_set_keeps_what_is_disabled() -> None:
@@ -354,6 +366,24 @@ def test_live_registry_stays_as_it_is_when_a_change_fails() -> None:
 
     assert ([1, 2, 3], 4) == (versions, live.version)
     assert [] == live.current.names
+
+
+def test_live_registry_tells_all_that_watch_though_one_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The change has happened; the log tells of the one that failed."""
+    live = LiveRegistry()
+    versions: list[int] = []
+
+    def fail(version: int) -> None:
+        raise ValueError("no paper")
+
+    live.watch(fail)
+    live.watch(versions.append)
+    live.register(suite("math", add))
+
+    assert [1] == versions
+    assert "no paper" in caplog.text
 
 
 def test_global_registry_is_there_for_everybody() -> None:

@@ -305,6 +305,21 @@ async def test_registry_endpoint_serves_all_and_each(mount: int) -> None:
     assert 2 == len(endpoint._endpoints)  # that of the `art` before is gone
 
 
+async def test_registry_endpoint_ends_what_is_open_at_a_server_that_is_gone() -> None:
+    """The calls that run there are cancelled once their grace is over."""
+    hang = Hang()
+    live = LiveRegistry(Registry([suite("math", add), suite("idle", hang)]))
+    endpoint = RegistryEndpoint(live, grace=0)
+    async with asyncio.timeout(PATIENCE):
+        call = asyncio.ensure_future(posted(served(endpoint)[0], "/mcp/idle", "hang"))
+        await hang.begun.wait()
+        await asyncio.to_thread(live.unregister, "idle")
+        await asyncio.wait((call,))
+        assert [] == [*endpoint._endpoints]
+        await endpoint.aclose()
+    live.clear()  # is nothing to it any more
+
+
 def error_of(response: httpx.Response) -> str:
     message: str = response.json()["error"]["message"]
     return message

@@ -1,0 +1,196 @@
+"""What a caller of a client gets, and when, whatever the server and callbacks do."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from genmcp.client.client import Client
+from genmcp.client.eras import ERAS
+from genmcp.client.errors import Timeout, TooManyPending
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
+from genmcp.protocol.tasks import PROGRESS
+from tests.client.scripted import Asked, event, served
+
+MODERN = "2026-07-28"
+TASKS = "io.modelcontextprotocol/tasks"
+COMPLETE = {"resultType": "complete"}
+KEPT = COMPLETE | {"ttlMs": 60_000, "cacheScope": "private"}
+DISCOVERED = KEPT | {
+    "supportedVersions": [MODERN],
+    "capabilities": {"tools": {}, "resources": {}, "extensions": {TASKS: {}}},
+}
+WELCOME = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {"tools": {}, "logging": {}},
+    "serverInfo": {"name": "s", "version": "1"},
+}
+TOOLS = KEPT | {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
+CONTENT: dict[str, Any] = COMPLETE | {"content": []}
+
+
+def modern(**results: Any) -> Any:
+    """A server of 2026-07-28 with these results; a method whose result is None never answers."""
+    known = {"server/discover": DISCOVERED, "tools/list": TOOLS, "tools/call": CONTENT}
+    known |= {name.replace("_", "/"): result for name, result in results.items()}
+
+    async def script(asked: Asked) -> None:
+        message = json.loads(asked.body or b"{}")
+        if (method := message.get("method")) not in known:
+            await asked.reply(404, {"jsonrpc": "2.0", "id": message.get("id"), "error": NOT_FOUND})
+        elif (result := known[method]) is None:
+            await asked.receive()
+        else:
+            await asked.reply(200, {"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    return script
+
+
+NOT_FOUND: Mapping[str, Any] = {"code": -32601, "message": "no"}
+
+
+async def older(asked: Asked) -> None:
+    """A server of 2025-06-18 whose calls tell of progress once, and log once."""
+    if asked.method != "POST":
+        await asked.reply(405)
+        return
+    message = json.loads(asked.body)
+    id = message.get("id")
+    answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "result": {}}
+    if id is None:
+        await asked.reply(202)
+    elif message["method"] == "initialize":
+        await asked.reply(200, answer | {"result": WELCOME})
+    elif message["method"] == "tools/call":
+        token = message["params"].get("_meta", {}).get("progressToken")
+        progress = {"progressToken": token, "progress": 1}
+        log = {"level": "info", "data": "x"}
+        await asked.stream(
+            event({"jsonrpc": "2.0", "method": "notifications/message", "params": log}),
+            event({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}),
+            event(answer | {"result": {"content": []}}),
+        )
+    elif message["method"] == "ping":
+        await asked.reply(200, answer)
+    else:
+        await asked.reply(400, {"jsonrpc": "2.0", "id": id, "error": NOT_FOUND})
+
+
+async def test_in_time_a_callback_that_hangs_does_not_keep_the_result() -> None:
+    """The call returns when its time is over, and the callback is cancelled."""
+    ended = asyncio.Event()
+
+    async def hang(*_: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with served(older) as url, Client(url) as client, asyncio.timeout(10):
+        result = await client.call("t", progress=hang, timeout=0.5)
+    assert not result.content
+    assert ended.is_set()
+
+
+async def test_in_time_a_callback_whose_wait_is_cancelled_does_not_cancel_the_call() -> None:
+    """Nor does a hook for what the server tells, of which the next one runs."""
+    logged: list[object] = []
+
+    async def broken(*_: object) -> None:
+        other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        other.cancel()
+        await other
+
+    class Broken(ClientHandler):
+        async def handle_log(self, params: Any, state: Any) -> None:
+            logged.append(params)
+            await broken()
+
+    async with served(older) as url, Client(url, handler=Broken()) as client:
+        for _ in range(2):
+            assert not (await client.call("t", progress=broken)).content
+    assert len(logged) == 2
+
+
+async def test_in_time_a_list_that_hangs_counts() -> None:
+    """The tool is looked up within the time of its call, which is not sent then."""
+    async with served(modern(tools_list=None)) as url, Client(url) as client:
+        with pytest.raises(Timeout, match="tools/list"):
+            async with asyncio.timeout(5):
+                await client.call("t", timeout=0.3)
+
+
+async def test_in_time_too_many_requests_are_a_client_error() -> None:
+    """Of calls, and of what listens, which does not wait for anything then."""
+    options = ClientOptions(max_pending=1)
+    async with served(modern(tools_list=None)) as url, Client(url, options=options) as client:
+        listing = asyncio.create_task(client.request("tools/list"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            with pytest.raises(TooManyPending):
+                await client.request("tools/call", {"name": "t"})
+            with pytest.raises(TooManyPending):
+                await client.listen(tools=True).__aenter__()
+        listing.cancel()
+        await asyncio.wait({listing})
+
+
+async def test_in_time_an_answer_that_comes_another_way_counts() -> None:
+    """The request returns, although its own response never ends."""
+    stream = asyncio.Queue[str]()
+
+    async def script(asked: Asked) -> None:
+        if asked.method == "GET":
+            await asked.stream(": hello\n\n", more=True)
+            await asked.write(await stream.get())
+            await asked.receive()
+        elif asked.rpc == "tools/call":
+            await asked.stream(": hello\n\n", more=True)
+            message = json.loads(asked.body)
+            result = {"jsonrpc": "2.0", "id": message["id"], "result": {"content": []}}
+            stream.put_nowait(event(result))
+            await asked.receive()
+        else:
+            await older(asked)
+
+    async with served(script) as url, Client(url) as client, asyncio.timeout(10):
+        assert not (await client.call("t")).content
+
+
+@pytest.mark.parametrize("said", [True, [], {}, {"progress": "far"}, {"total": 3}])
+async def test_in_time_progress_of_a_task_that_is_none_is_ignored(said: object) -> None:
+    """The task goes on."""
+    times = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
+    task = times | {"taskId": "k", "ttlMs": None, "pollIntervalMs": 10}
+    done = COMPLETE | task | {"status": "completed", "result": CONTENT, "_meta": {PROGRESS: said}}
+    server = modern(tools_call=task | {"resultType": "task", "status": "working"}, tasks_get=done)
+    reports: list[object] = []
+    async with served(server) as url, Client(url) as client:
+        await client.call("t", progress=lambda *report: reports.append(report), timeout=5)
+    assert reports == []
+
+
+async def test_in_time_what_is_kept_is_nobodys_to_change() -> None:
+    """Who changes what he got changes it for himself."""
+    contents = KEPT | {"contents": [{"uri": "a:b", "text": "x"}]}
+    async with served(modern(resources_read=contents)) as url, Client(url) as client:
+        for _ in range(2):
+            (found,) = await client.tools()
+            assert found.input_schema == {"type": "object"}
+            found.input_schema["type"] = "CHANGED"  # type: ignore[index]
+            read = await client.read("a:b")
+            assert len(read.contents) == 1
+            read.contents.clear()  # type: ignore[attr-defined]
+
+
+async def test_in_time_what_one_client_was_told_decides_for_itself_alone() -> None:
+    """The next client of the server, which was told nothing, finds out for itself."""
+    async with served(older) as url:
+        async with Client(url, options=ClientOptions(revision="2025-03-26")):
+            assert ERAS.get(url) is None
+        async with Client(url):
+            assert ERAS.get(url) == "2025-06-18"

@@ -1,0 +1,377 @@
+"""What becomes of the calls of a hub when something breaks, and whom a late question is put to."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from genmcp import McpError, Mux
+from genmcp.client.client import Client
+from genmcp.client.errors import Closed, OutcomeUnknown, SessionEnded, Unreachable
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
+from genmcp.client.transport import Sink, Transport
+from genmcp.core.client_events import Send
+from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.errors import ConnectFailed
+from genmcp.hub.hub import Hub
+from genmcp.hub.member import Pace
+from genmcp.hub.relay import Relay
+from genmcp.protocol.content import TextContent
+from genmcp.protocol.tools import CallToolResult
+from genmcp.question.roots import RootsQuestion
+
+TIME = 10.0
+OLD, NEW = "2025-06-18", "2026-07-28"
+WHO: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+class Far(Transport):
+    """A server whose tools are *answers*, that cannot be reached while it is `down`."""
+
+    per_message: ClassVar[bool] = True
+    where = "far"
+
+    def __init__(self, **answers: Callable[["Far", Send], Awaitable[Any]]) -> None:
+        self.answers = answers
+        self.called: list[str] = []
+        self.names = ["slow", "quick"]
+        self.down = False
+        self.forgets = False
+        self.replies: asyncio.Queue[Any] = asyncio.Queue()
+        self.sink: Sink
+        self.questions: asyncio.Queue[Any] = asyncio.Queue()
+        self.stream: asyncio.Task[None] | None = None
+
+    async def open(self, sink: Sink) -> None:
+        """Be there."""
+        self.sink = sink
+
+    async def close(self) -> None:
+        """Speak no more."""
+        if self.stream is not None:
+            self.stream.cancel()
+
+    async def send(self, message: Send) -> None:
+        """Answer a request, as far as it is known."""
+        body = msgspec.json.decode(message.message)
+        method, params = body.get("method"), body.get("params", {})
+        if self.down:
+            assert message.id is not None
+            self.sink.failed(message.id, Unreachable("far", "it is down"))
+        elif method is None:
+            self.replies.put_nowait(body)
+        elif method == "notifications/initialized":
+            if self.stream is not None:
+                self.stream.cancel()
+            self.stream = asyncio.ensure_future(self.ask())
+        elif message.id is not None:
+            if method == "tools/call":
+                if self.forgets:
+                    self.forgets = False
+                    self.sink.failed(message.id, SessionEnded("far", 404))
+                    return
+                self.called.append(params["name"])
+                method = params["name"]
+            self.reply(message.id, await self.result(method, message))
+
+    async def result(self, method: str, message: Send) -> Any:
+        """Return what a request is answered with, None if that is an error."""
+        rest = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        offered = {"tools": {"listChanged": True}}
+        if method in self.answers:
+            return await self.answers[method](self, message)
+        if method == "initialize":
+            info = {"name": "far", "version": "1"}
+            return {"protocolVersion": OLD, "capabilities": offered, "serverInfo": info}
+        if method == "server/discover":
+            return {**rest, "supportedVersions": [NEW], "capabilities": offered}
+        if method == "tools/list":
+            schema = {"type": "object"}
+            tools = [{"name": name, "inputSchema": schema} for name in self.names]
+            return {**rest, "tools": tools}
+        return said("done") if method in self.names else None
+
+    def reply(self, id: Any, result: Any) -> None:
+        """Answer request *id*."""
+        answer = {"error": {"code": -32601, "message": "unknown"}}
+        if result is not None:
+            answer = {"result": result}
+        self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", "id": id, **answer}), id)
+
+    async def ask(self) -> None:
+        """Ask what is put into `questions`, on a stream of no request."""
+        while True:
+            id, message = await self.questions.get()
+            params = {"message": message, "requestedSchema": WHO}
+            question = {"id": id, "method": "elicitation/create", "params": params}
+            self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", **question}))
+
+
+class Piped(Far):
+    """Such a server, where all messages have one way."""
+
+    per_message: ClassVar[bool] = False
+
+
+def said(text: str) -> dict[str, Any]:
+    """Return a result that says it."""
+    return {"resultType": "complete", "content": [{"type": "text", "text": text}]}
+
+
+class User(ClientHandler[None]):
+    """Answers with a name, and keeps what was asked."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked: list[str] = []
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Any:
+        """Give the name."""
+        self.asked.append(message)
+        return {"action": "accept", "content": {"name": self.name}}
+
+
+def gate() -> tuple[asyncio.Event, asyncio.Event, Callable[[Far, Send], Awaitable[Any]]]:
+    """Return what says that a call is there, what lets it end, and what answers it."""
+    came, go = asyncio.Event(), asyncio.Event()
+
+    async def answer(far: Far, message: Send) -> Any:
+        came.set()
+        await go.wait()
+        return said("done")
+
+    return came, go, answer
+
+
+async def test_hub_keeps_a_connection_on_which_a_call_is_being_answered() -> None:
+    """A call that reached nobody is made again after a while; the other runs once."""
+    came, go, answer = gate()
+    far = Far(slow=answer)
+
+    async def sleep(delay: float) -> None:
+        far.down = False
+
+    async with (
+        asyncio.timeout(TIME),
+        Hub(options=ClientOptions(revision=OLD), pace=Pace(sleep)) as hub,
+    ):
+        await hub.register(ServerConfig("far", target=far, retry=Retry(2)))
+        slow = asyncio.ensure_future(hub.call("far/slow"))
+        await came.wait()
+        far.down = True
+        quick = await hub.call("far/quick")
+        go.set()
+        result = await slow
+
+    assert quick.content == result.content == [TextContent("done")]
+    assert far.called == ["slow", "quick"]
+
+
+async def test_hub_without_retry_tells_of_a_call_that_reached_nobody() -> None:
+    """The connection stays while others are being answered."""
+    came, go, answer = gate()
+    far = Far(slow=answer)
+    async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
+        await hub.register(ServerConfig("far", target=far))
+        slow = asyncio.ensure_future(hub.call("far/slow"))
+        await came.wait()
+        far.down = True
+        with pytest.raises(Unreachable):
+            await hub.call("far/quick")
+        go.set()
+        await slow
+        assert hub.servers() == ["far"]
+
+
+async def test_client_tells_a_call_that_was_under_way_that_it_may_have_run() -> None:
+    """Who closes the client ends it, and only what comes later was certainly not sent."""
+    came, go, answer = gate()
+    client = Client(Far(slow=answer), options=ClientOptions(revision=OLD))
+    async with asyncio.timeout(TIME):
+        await client.open()
+        slow = asyncio.ensure_future(client.call("slow"))
+        await came.wait()
+        await client.close()
+        go.set()
+        with pytest.raises(Closed, match="may or may not") as under_way:
+            await slow
+        with pytest.raises(Closed) as later:
+            await client.call("slow")
+
+    assert (under_way.value.sent, later.value.sent) == (True, False)
+
+
+TIMES = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
+TASK = {"resultType": "task", "taskId": "k", "status": "working", **TIMES, "ttlMs": None}
+ASKS = {"resultType": "input_required", "requestState": "s"}
+
+
+@pytest.mark.parametrize("first", [TASK, ASKS])
+async def test_hub_begins_no_call_again_that_was_answered_once(first: Any) -> None:
+    """With a task, or with questions: that the server is away then is an unknown outcome."""
+
+    async def answer(far: Far, message: Send) -> Any:
+        far.down = True
+        return first
+
+    far = Far(quick=answer)
+
+    async def sleep(delay: float) -> None:
+        far.down = False
+
+    async with (
+        asyncio.timeout(TIME),
+        Hub(options=ClientOptions(revision=NEW), pace=Pace(sleep)) as hub,
+    ):
+        await hub.register(ServerConfig("far", target=far, retry=Retry(3)))
+        with pytest.raises(OutcomeUnknown, match="down"):
+            await hub.call("far/quick")
+
+    assert far.called == ["quick"]
+
+
+async def test_hub_server_asks_nobody_whose_call_a_question_may_not_be_about() -> None:
+    """A stream that was begun during a call of one is not that call's."""
+    came, go, answer = gate()
+    far = Far(slow=answer)
+    ada, bob = User("Ada"), User("Bob")
+
+    async def quick(far: Far, message: Send) -> Any:
+        far.questions.put_nowait(("q", "Bob, who?"))
+        return said(str(await far.replies.get()))
+
+    far.answers["quick"] = quick
+    async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
+        mux = Mux(hub.server())
+        await hub.register(ServerConfig("far", target=far))
+        async with Client(mux, handler=ada) as one, Client(mux, handler=bob) as other:
+            far.forgets = True  # the session is begun anew, and the stream
+            slow = asyncio.ensure_future(one.call("far/slow"))
+            await came.wait()
+            refused = await other.call("far/quick")
+            go.set()
+            await slow
+            asked = await other.call("far/quick")
+
+    assert ada.asked == []
+    assert "Nobody can be asked" in str(refused.content)
+    assert bob.asked == ["Bob, who?"]
+    assert "Bob" in str(asked.content)
+
+
+async def test_hub_server_puts_the_question_of_a_call_that_was_given_up_to_nobody() -> None:
+    """Until the server has answered that call, it may be about it."""
+    came, _, answer = gate()
+    ids: list[Any] = []
+
+    async def slow(far: Far, message: Send) -> Any:
+        ids.append(message.id)
+        return await answer(far, message)
+
+    async def quick(far: Far, message: Send) -> Any:
+        far.questions.put_nowait((f"q{len(far.called)}", "Who?"))
+        return said(str(await far.replies.get()))
+
+    far = Piped(slow=slow, quick=quick)
+    ada, bob = User("Ada"), User("Bob")
+    async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
+        mux = Mux(hub.server())
+        await hub.register(ServerConfig("far", target=far))
+        async with Client(mux, handler=ada) as one, Client(mux, handler=bob) as other:
+            given_up = asyncio.ensure_future(one.call("far/slow"))
+            await came.wait()
+            given_up.cancel()
+            await asyncio.wait((given_up,))
+            refused = await other.call("far/quick")
+            assert bob.asked == []
+            far.reply(ids[0], said("late"))
+            asked = await other.call("far/quick")
+
+    assert "Nobody can be asked" in str(refused.content)
+    assert (ada.asked, bob.asked) == ([], ["Who?"])
+    assert "Bob" in str(asked.content)
+
+
+async def test_relay_asks_nobody_when_its_call_is_over() -> None:
+    """Neither what is asked then, nor what nobody has answered until then."""
+    asking: list[asyncio.Future[Any]] = []
+
+    async def work(relay: Relay) -> CallToolResult:
+        asking.append(asyncio.ensure_future(relay.ask(RootsQuestion())))
+        await asyncio.sleep(0)
+        return CallToolResult(content=[])
+
+    relay = Relay(None, work)  # type: ignore[arg-type]
+    async with asyncio.timeout(TIME):
+        await relay._work
+        with pytest.raises(McpError, match="over"):
+            await asking[0]
+        with pytest.raises(McpError, match="over"):
+            await relay.ask(RootsQuestion())
+
+
+async def test_hub_stops_servers_that_are_on_their_way() -> None:
+    """Their `register` fails, and nothing of them is left; the hub can be used again."""
+    came, go, answer = gate()
+    far = Far(initialize=answer)
+    async with asyncio.timeout(TIME):
+        hub = Hub(options=ClientOptions(revision=OLD))
+        coming = asyncio.ensure_future(hub.register(ServerConfig("far", target=far)))
+        await came.wait()
+        await hub.stop()
+        with pytest.raises(ConnectFailed, match="closed"):
+            await coming
+        go.set()
+        assert hub.servers() == []
+        await hub.register(ServerConfig("far", target=Far()))
+        await hub.stop()
+
+
+@pytest.mark.parametrize("breaks", ["stream", "list"])
+async def test_hub_hears_of_changes_again_after_it_could_not(breaks: str) -> None:
+    """The stream of changes has ended, or a list could not be read: both are tried again."""
+    ended, again, held = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    listens: list[Any] = []
+
+    def told(far: Far, method: str, id: Any, **params: Any) -> None:
+        meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": id}}
+        body = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params | meta}
+        far.sink.received(msgspec.json.encode(body), id)
+
+    async def listen(far: Far, message: Send) -> Any:
+        listens.append(message.id)
+        honored = {"toolsListChanged": True}
+        told(far, "subscriptions/acknowledged", message.id, notifications=honored)
+        if len(listens) > 1:
+            again.set()
+        elif breaks == "stream":
+            await ended.wait()
+            return {"resultType": "complete"}
+        else:
+            await ended.wait()
+            far.down = True
+            told(far, "tools/list_changed", message.id)
+        await held.wait()
+        return None
+
+    far = Far(**{"subscriptions/listen": listen})
+
+    async def sleep(delay: float) -> None:
+        far.down = False
+
+    options = ClientOptions(revision=NEW)
+    async with asyncio.timeout(TIME), Hub(options=options, pace=Pace(sleep)) as hub:
+        await hub.register(ServerConfig("far", target=far))
+        far.names.append("fresh")
+        ended.set()
+        await again.wait()
+        while len(hub.tools()) < 3:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+
+        assert (await hub.call("far/fresh")).content == [TextContent("done")]
+        assert hub.servers() == ["far"]
