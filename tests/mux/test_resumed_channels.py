@@ -12,6 +12,7 @@ from genmcp import (
     ContractError,
     Done,
     Endpoint,
+    MemoryStore,
     Mux,
     Run,
     Server,
@@ -22,8 +23,10 @@ from genmcp import (
     job,
 )
 from genmcp.core.outcome import Outcome
+from genmcp.errors import Unavailable
 from genmcp.protocol.elicitation import ElicitRequestParams
 from genmcp.server import Route
+from genmcp.stores.store import Append, Op
 from tests.asgi import PATIENCE, TASKS, Client, until
 
 
@@ -250,3 +253,34 @@ async def test_server_that_cannot_go_on_says_so() -> None:
     answer = await client.send(client.call("goes"))
 
     assert (500, -32603) == (answer.status, answer.json["error"]["code"])
+
+
+class Dumb(MemoryStore):
+    """A store that keeps records, and no words."""
+
+    async def apply(self, *ops: Op) -> None:
+        if all(isinstance(op, Append) for op in ops):
+            raise Unavailable("no room for words")
+        await super().apply(*ops)
+
+
+async def test_resumed_channel_that_cannot_be_heard_costs_no_result() -> None:
+    """Words that cannot be kept are told as not sent; the last progress is kept in any case."""
+
+    class Talks(Goes):
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            Stage.saw.append(await channel.log("warning", "unheard"))
+            for number in range(1, 50):
+                await channel.progress(number, 49)
+            return "done"
+
+    OPEN.append(Mux(Suite(name="test", version="1", tools=[Talks]), store=Dumb()))
+    client = Client(Endpoint(OPEN[-1]), capabilities=TASKS)
+    Stage.go.set()
+    meta: Any = {"progressToken": 1, "io.modelcontextprotocol/logLevel": "debug"}
+    answer = await client.send(client.call("goes", **meta))
+    task = await over(client, answer.json["result"]["taskId"])
+
+    assert "done" == task["result"]["content"][0]["text"]
+    assert {"progress": 49, "total": 49} == task["_meta"]["io.genmcp/progress"]
+    assert [False] == Stage.saw
