@@ -53,16 +53,20 @@ class Inbox:
         self._keep = keep
         self._takers: dict[str, tuple[msgspec.msgpack.Decoder[Any], Callable[[Any], None]]] = {}
         self._follower: asyncio.Task[None] | None = None
+        self._hears = False  # over a store of this process alone
 
     def take(self, kind: type[M], taker: Callable[[M], None]) -> None:
         """Let *taker* be told of each message of this *kind*, on any thread."""
         self._takers[kind.__name__] = (msgspec.msgpack.Decoder(kind), taker)
 
     def open(self) -> None:
-        """Begin to hear what others say, on the running loop."""
+        """Begin to hear what others say, on the running loop; costs nothing where it does."""
+        if self._hears:
+            return
         if not self._store.shared:
             with _opening:
                 _open.setdefault(self._store, WeakSet()).add(self)
+            self._hears = True
         elif not _runs(self._follower):
             self._follower = asyncio.get_running_loop().create_task(self._follow())
 
@@ -89,6 +93,7 @@ class Inbox:
         """Hear no more."""
         with _opening:
             _open.get(self._store, WeakSet()).discard(self)
+        self._hears = False
         follower, self._follower = self._follower, None
         if follower is not None and not follower.get_loop().is_closed():
             follower.cancel()
