@@ -180,9 +180,11 @@ class Process(asyncio.SubprocessProtocol):
         self._finish()  # it cannot be ended
 
     async def _wait_until_over(self) -> None:
+        """Wait for its end, also for one that was given up: closing its transport kills it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER):
                 await self._over.wait()
+                await self._exited.wait()
 
     def _finish(self) -> None:
         if not self._over.is_set():
