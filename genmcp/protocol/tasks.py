@@ -5,7 +5,7 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from genmcp.protocol.params import NotificationParams, RequestParams
+from genmcp.protocol.params import RequestParams
 from genmcp.protocol.result import Result
 
 __all__ = [
@@ -42,13 +42,11 @@ class UpdateTaskParams(RequestParams):
     input_responses: Mapping[str, msgspec.Raw]
 
 
-class CreateTaskResult(Result):
-    """The handle of a task in place of its result: "Task Creation".
+class _Standing(Result):
+    """How a task stands, as far as every message about one tells.
 
     created_at, last_updated_at: ISO 8601. ttl_ms: from the creation on, None for ever.
     """
-
-    result_type: ClassVar[str] = "task"
 
     task_id: str
     status: TaskStatus
@@ -59,34 +57,22 @@ class CreateTaskResult(Result):
     status_message: str | None = None
 
 
-class DetailedTask(Result):
+class CreateTaskResult(_Standing):
+    """The handle of a task in place of its result: "Task Creation"."""
+
+    result_type: ClassVar[str] = "task"
+
+
+class DetailedTask(_Standing):
     """How a task stands: "Task Polling".
 
     result, error, input_requests: JSON; each is there in one status, and empty in all others.
     """
 
-    task_id: str
-    status: TaskStatus
-    created_at: str
-    last_updated_at: str
-    ttl_ms: int | None
-    poll_interval_ms: int | None = None
-    status_message: str | None = None
     result: msgspec.Raw = NO_JSON
     error: msgspec.Raw = NO_JSON
     input_requests: Mapping[str, msgspec.Raw] | None = None
 
 
-class TaskStatusNotificationParams(NotificationParams):
+class TaskStatusNotificationParams(DetailedTask):
     """The same as a notification, of whose stream `_meta` tells: "Task Status Notifications"."""
-
-    task_id: str
-    status: TaskStatus
-    created_at: str
-    last_updated_at: str
-    ttl_ms: int | None
-    poll_interval_ms: int | None = None
-    status_message: str | None = None
-    result: msgspec.Raw = NO_JSON
-    error: msgspec.Raw = NO_JSON
-    input_requests: Mapping[str, msgspec.Raw] | None = None
