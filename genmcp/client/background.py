@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable
 from contextvars import Context
 
-from genmcp.client.errors import ClientError
+from genmcp.client.complaints import Complaints
+from genmcp.client.errors import ClientError, Closed, ProcessEnded
 from genmcp.client.transport import Transport
 from genmcp.core.client_events import Send
 
@@ -17,27 +18,29 @@ _GREETING = 5.0  # seconds in which a server has to accept `notifications/initia
 
 
 class Alarm:
-    """Calls *ring* at a time of the event loop, or somewhat before."""
+    """Calls *ring* at a time of the event loop, or somewhat before; `due` is when, if it is set."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
+        self.due: float | None = None
         self._ring = ring
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, due: float | None) -> None:
         """Ring at *due*, if it is not to ring before that anyway."""
-        if due is None or (self._timer is not None and self._timer.when() <= due):
+        if due is None or (self.due is not None and self.due <= due):
             return
         self.stop()
+        self.due = due
         self._timer = asyncio.get_running_loop().call_at(due, self._go_off)
 
     def stop(self) -> None:
         """Do not ring."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self.due = self._timer = None
 
     def _go_off(self) -> None:
-        self._timer = None
+        self.due = self._timer = None
         self._ring()
 
 
@@ -48,7 +51,8 @@ class Background:
     that of the caller in whose time it was sent.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, complaints: Complaints) -> None:
+        self._complaints = complaints
         self._transport = transport
         self._tasks: set[asyncio.Task[None]] = set()
         self._greeting: asyncio.Task[None] | None = None
@@ -83,5 +87,8 @@ class Background:
     async def _send(self, message: Send) -> None:
         try:
             await self._transport.send(message)
+        except (Closed, ProcessEnded) as error:  # who uses the connection learns of it
+            logger.debug("%s was not sent: %s", message.method or "an answer", error)
         except ClientError as error:
-            logger.warning("%s could not be sent: %s", message.method or "an answer", error)
+            what = message.method or "an answer"
+            self._complaints.add(error, f"{what} could not be sent: {error}")

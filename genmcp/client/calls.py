@@ -11,13 +11,12 @@ from msgspec import UNSET
 
 from genmcp.client.cache import Cache
 from genmcp.client.errors import ClientError, ServerSaid, Timeout
-from genmcp.client.faults import afterwards
 from genmcp.client.offers import Offers
 from genmcp.client.reports import ProgressCallback, Reports
 from genmcp.client.requests import Patience, Requests
 from genmcp.client.tasks import Listen, TaskHandle
 from genmcp.core.client_events import TaskCreated
-from genmcp.errors import HeaderMismatch
+from genmcp.errors import HeaderMismatch, MethodNotFound
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
 __all__ = ["Calls"]
@@ -26,6 +25,7 @@ logger = logging.getLogger("genmcp.client")
 
 _LIST: Final = "tools/list"
 _CALL: Final = "tools/call"
+_OLD_TASKS: Final = "if it wants the tasks of 2025-11-25: this client does not speak those"
 #: Seconds that cancelling the task of a call nobody waits for may take.
 _GRACE: Final = 2.0
 
@@ -48,7 +48,7 @@ class Calls:
         """
         tools = await self._requests.listed(_LIST, "tools")
         self._listed = True
-        return [*self._offers.learn(tools)]
+        return self._offers.learn(tools)
 
     async def call(
         self,
@@ -59,7 +59,7 @@ class Calls:
     ) -> CallToolResult:
         """Call a tool, and wait for its result, of its task too.
 
-        A task whose call is given up is cancelled.
+        A task whose call is given up is cancelled; one that cannot be asked about is not.
 
         Raises:
             ClientError, McpError: as `begin` and `TaskHandle.wait`.
@@ -72,10 +72,8 @@ class Calls:
                 try:
                     result = await handle.wait_for(patience, reports)
                 except BaseException as error:
-                    await self._abandon(handle)
-                    if isinstance(error, ClientError):
-                        ended = afterwards(error, _CALL)
-                        raise ended from ended.__cause__
+                    if not (isinstance(error, ClientError) and error.task):
+                        await self._abandon(handle)
                     raise
         except BaseException:
             if reports is not None:
@@ -122,6 +120,7 @@ class Calls:
         try:
             found = await self._send(name, arguments, patience, reports)
         except ServerSaid as error:
+            self._check_tasks(error)
             # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may be another by now. The
             # call was refused for its headers, so that it has not run.
             if error.code != HeaderMismatch.code or not self._offers.mirrors:
@@ -133,6 +132,15 @@ class Calls:
         if isinstance(found, CallToolResult):
             await self._check(name, found, patience)
         return found
+
+    def _check_tasks(self, error: ServerSaid) -> None:
+        """2025-11-25, tasks, "Tool-Level Negotiation": so is a call refused that wants a task."""
+        connection = self._requests.connection
+        if error.code == MethodNotFound.code and connection.server.revision == "2025-11-25":
+            code, message, data, where = error.code, error.message, error.data, error.where
+            raise ServerSaid(
+                code, message, data, where=where, status=error.status, advice=_OLD_TASKS
+            ) from error
 
     async def _send(
         self,
@@ -159,12 +167,9 @@ class Calls:
         if not self._requests.options.check_output:
             return
         if result.structured_content is not UNSET and not self._offers.knows(name):
-            if patience is None:
-                await self._list_once()
-            else:
-                with suppress(TimeoutError):  # what is here would be lost
-                    async with patience.limit():
-                        await self._list_once()
+            with suppress(Timeout):  # what is here would be lost
+                async with self._in_time(patience):
+                    await self._list_once()
         self._offers.check(name, result)
 
     async def _list_once(self) -> None:
@@ -175,7 +180,10 @@ class Calls:
             self._listed = True
 
     @asynccontextmanager
-    async def _in_time(self, patience: Patience) -> AsyncIterator[None]:
+    async def _in_time(self, patience: Patience | None) -> AsyncIterator[None]:
+        if patience is None:
+            yield
+            return
         try:
             async with patience.limit():
                 yield
@@ -186,9 +194,9 @@ class Calls:
     async def _report(self, reports: Reports, patience: Patience) -> None:
         """Wait until a call that is over is reported, unless its callback takes too long."""
         try:
-            async with patience.limit():
+            async with self._in_time(patience):
                 await reports.end()
-        except TimeoutError:
+        except Timeout:
             logger.warning("a callback of progress takes longer than its call may: it is cancelled")
             await reports.cancel()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from genmcp.client.copies import copied
 from genmcp.client.current import Current
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler
@@ -14,7 +15,7 @@ from genmcp.client.opened import Opened
 from genmcp.client.options import ClientOptions
 from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
-from genmcp.client.targets import Target
+from genmcp.client.targets import Target, where
 from genmcp.client.tasks import TaskHandle
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.completion import Completion, Reference
@@ -58,7 +59,7 @@ class Client:
         handler: ClientHandler[Any] | None = None,
         options: ClientOptions = _USUAL,
     ) -> None:
-        self._current = Current(partial(Opened, target, handler, options), repr(target))
+        self._current = Current(partial(Opened, target, handler, options), where(target))
 
     async def open(self) -> None:
         """Connect, and find out which revision the server speaks.
@@ -109,12 +110,13 @@ class Client:
     @property
     def server_info(self) -> Implementation | None:
         """Who the server says it is, if it does."""
-        return self._now.connection.server.server
+        server = self._now.connection.server.server
+        return None if server is None else copied(server)
 
     @property
     def capabilities(self) -> ServerCapabilities:
         """What the server can do."""
-        return self._now.connection.server.capabilities
+        return copied(self._now.connection.server.capabilities)
 
     @property
     def instructions(self) -> str | None:

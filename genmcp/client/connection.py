@@ -1,7 +1,6 @@
 """One connection to a server: the machine that knows the rules, and what performs for it."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -10,28 +9,29 @@ import msgspec
 
 from genmcp.client.answering import Answering
 from genmcp.client.background import Alarm, Background
+from genmcp.client.beginning import begin
 from genmcp.client.closing import Closing
+from genmcp.client.complaints import Complaints
 from genmcp.client.errors import ClientError, Closed, TooManyPending
 from genmcp.client.faults import said
 from genmcp.client.inlet import Inlet
 from genmcp.client.options import ClientOptions
 from genmcp.client.readiness import Readiness
 from genmcp.client.transport import Transport
-from genmcp.client.waiting import Outcome, Report, Waiter, Waiters
+from genmcp.client.waiting import Outcome, Report, Scope, Waiter, Waiters
 from genmcp.core import client_events as events
 from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions
 from genmcp.core.client_pending import Timeouts
 from genmcp.errors import McpError, Overloaded
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities
 from genmcp.protocol.notifications import ProgressNotificationParams
-from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
 from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Connection"]
 
-logger = logging.getLogger("genmcp.client")
-
-News: TypeAlias = events.Notified | events.Reset | events.Disconnected | events.ConnectionFailed
+News: TypeAlias = (
+    events.Notified | events.Missed | events.Reset | events.Disconnected | events.ConnectionFailed
+)
 """What concerns no request."""
 
 Steps: TypeAlias = Iterable[Any]
@@ -61,13 +61,14 @@ class Connection:
         self._transport = transport
         self._answering = answering
         self._told = told
+        self._complaints = Complaints(transport.where)
         self._machine = _machine(transport, answering, options, remembered)
         self.speaks = self._machine.speaks
         self.hearing = transport.hearing
         self._waiters = Waiters(transport.where)
         self.left = self._waiters.left
         self._inlet = Inlet(self._machine, self._perform, self._now, self._waiters.hang_up)
-        self._background = Background(transport)
+        self._background = Background(transport, self._complaints)
         self._alarm = Alarm(lambda: self._perform(self._machine.check_timeouts(self._now())))
         self._readiness = Readiness(self._machine, self._background, transport.where)
         self._ready = self._readiness.wait
@@ -124,10 +125,7 @@ class Connection:
 
     async def _connect(self) -> None:
         await self._answering.open()
-        await self._transport.open(self._inlet)
-        if self._readiness.is_open:
-            self._perform(self._machine.begin(self._now()))
-        await self._ready()
+        await begin(self._transport, self._inlet, self._machine, self._readiness)
 
     async def _end(self, reason: BaseException | None) -> None:
         try:
@@ -136,6 +134,7 @@ class Connection:
             await self._transport.close()
             self._perform(self._machine.closed(None))
             await self._background.end()
+            self._complaints.close()
 
     async def request(
         self,
@@ -204,8 +203,7 @@ class Connection:
         """
         await self._ready()
         if self.speaks("logging/setLevel"):
-            params = SetLevelRequestParams(level=level)
-            await self.request("logging/setLevel", params, timeouts=timeouts)
+            await self.request("logging/setLevel", {"level": level}, timeouts=timeouts)
         else:
             self._machine.log_level(level, now=self._now())
 
@@ -219,14 +217,12 @@ class Connection:
     async def _exchange(self, id: RequestId, steps: Steps, waiter: Waiter) -> Outcome:
         self._waiters.add(id, waiter)
         try:
-            async with asyncio.timeout(None) as waiter.scope:
+            with Scope() as waiter.scope:  # left when the response is not wanted any more: `HangUp`
                 try:
                     await self._deliver(steps)
                 except ClientError as error:
                     self._inlet.failed(id, error)
-                waiter.scope = None  # nothing is left that could be hung up
-                return await waiter.future
-        except TimeoutError:  # the response is not wanted any more: `HangUp`
+            waiter.scope = None
             return await waiter.future
         except BaseException:
             waiter.scope = None  # it is left already
@@ -246,17 +242,19 @@ class Connection:
 
     def _perform(self, steps: Steps) -> None:
         """Perform *steps*; what they send is sent beside whatever runs."""
+        stale = self._alarm.due is None  # what is heard makes nothing due sooner, but what is sent
         for step in steps:
             if type(step) is events.Send:
                 self._background.send(step)
+                stale = True
             else:
                 self._take(step)
-        if self._readiness.is_open:
+        if stale and self._readiness.is_open:
             self._alarm.set(self._machine.next_check)
 
     def _take(self, step: Any) -> None:
         """Take what the machine asks for or tells of, other than a message to send."""
-        if self._waiters.take(step, self._now()):
+        if self._waiters.take(step):
             if type(step) is events.Progress:
                 self._answering.tell(_PROGRESS, _progress(step))
             return
@@ -269,7 +267,7 @@ class Connection:
             case events.Withdrawn():
                 self._answering.cancel(step.id)
             case events.Dropped():
-                logger.warning("%s: %s", self.where, step.fault)
+                self._complaints.add(step.fault, f"{self.where}: {step.fault}")
             case _:
                 self._turn(step)
 
@@ -280,10 +278,12 @@ class Connection:
                 self._readiness.connect()
             case events.Reset():
                 self._readiness.renew()
-                self._told(step)
+            case events.Restart():
+                self._readiness.fail(self.said(step.error))
+                return  # whoever opens the connection begins again
             case events.ConnectionFailed() | events.Disconnected():
                 self._readiness.fail(self.said(step.error))
-                self._told(step)
+        self._told(step)
 
     async def _reply(self, asked: events.Asked, answer: Any) -> None:
         refused = isinstance(answer, McpError)

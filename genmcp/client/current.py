@@ -34,7 +34,9 @@ class Current:
         Raises:
             Closed: there is none.
         """
-        if self._opened is None or self._opened.connection.is_closed:
+        if self._opened is None:
+            raise Closed(self._where, state="not open: use `async with`, or `open`")
+        if self._opened.connection.is_closed:
             raise Closed(self._where)
         return self._opened
 

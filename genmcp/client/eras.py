@@ -8,9 +8,9 @@ __all__ = ["ERAS", "Eras"]
 class Eras:
     """The revision each server was found to speak, so that the next client need not find out.
 
-    A server is known by its URL without query: one origin may serve many. At most *most* are
-    remembered, those met last. What is remembered may be wrong by now; whoever finds it so
-    forgets it, and finds out again.
+    A server is known by its URL without query, as one origin may serve many, or by its command. At
+    most *most* are remembered, those met last. What is remembered may be wrong by now; whoever
+    finds it so finds out again, and remembers that.
     """
 
     def __init__(self, most: int = 1000) -> None:
@@ -27,10 +27,6 @@ class Eras:
         self._met.move_to_end(server)
         if len(self._met) > self._most:
             self._met.popitem(last=False)
-
-    def forget(self, server: str) -> None:
-        """Forget what *server* spoke."""
-        self._met.pop(server, None)
 
 
 #: Those that clients of this process have met.

@@ -51,9 +51,14 @@ _EXCERPT = 200  # characters of a foreign body that an error shows
 
 
 class ClientError(GenmcpError):
-    """A request that failed, or a server that cannot be reached."""
+    """A request that failed, or a server that cannot be reached.
+
+    `task` is the id of a task that was waited for, and of which is not known how it stands:
+    `client.task(error.task)` goes on.
+    """
 
     sent: bool = True
+    task: str | None = None
 
     def __init__(self, message: str, where: str) -> None:
         super().__init__(message)
@@ -78,7 +83,7 @@ class ConnectionRefused(Unreachable):
 
 
 class HttpStatus(ClientError):
-    """The server, or something before it, answered with an HTTP error .
+    """The server, or something before it, answered with an HTTP error.
 
     `headers` have names in lower case; `content` is the body, of which the text has the beginning.
     """
@@ -138,10 +143,14 @@ class ConnectionLost(ClientError):
 
 
 class Timeout(ClientError):
-    """It took longer than it was allowed to; `seconds` is how long that was."""
+    """It took longer than it was allowed to; `seconds` is how long that was.
 
-    def __init__(self, what: str, where: str, seconds: float) -> None:
-        super().__init__(f"{what} took longer than {seconds:g} s at {where}", where)
+    silent: how long without a word (`idle_timeout`), not in all.
+    """
+
+    def __init__(self, what: str, where: str, seconds: float, *, silent: bool = False) -> None:
+        happened = "was silent for" if silent else "took longer than"
+        super().__init__(f"{what} {happened} {seconds:g} s at {where}", where)
         self.seconds = seconds
 
 
@@ -171,13 +180,27 @@ class TooLong(ProtocolFault):
 
 
 class ServerSaid(ClientError):
-    """The server answered with a JSON-RPC error."""
+    """The server answered with a JSON-RPC error; over HTTP, with *status*.
 
-    def __init__(self, code: int, message: str, data: Any = None, *, where: str = "") -> None:
-        super().__init__(f"{message} ({code})", where)
+    Its cause is the `HttpStatus` in which it came, if it did.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        data: Any = None,
+        *,
+        where: str = "",
+        status: int = 200,
+        advice: str = "",
+    ) -> None:
+        hint = f"; {advice}" if advice else ""
+        super().__init__(f"{message} ({code}){hint}", where)
         self.code = code
         self.message = message
         self.data = data
+        self.status = status
 
 
 class TaskCancelled(ClientError):
@@ -193,14 +216,21 @@ class ProcessEnded(ClientError):
     """The process of a server over stdio is over.
 
     status: its exit status; negative: the number of the signal that ended it; None if unknown.
-    last_line: the last line it wrote to stderr, empty if none.
+    last_line: the last line it wrote to stderr, empty if none. advice: what can be done.
     """
 
-    def __init__(self, where: str, status: int | None, last_line: str = "") -> None:
+    def __init__(
+        self, where: str, status: int | None, last_line: str = "", advice: str = ""
+    ) -> None:
         self.status = status
         self.last_line = last_line
         said = f"; the last it said: {last_line}" if last_line else ""
-        super().__init__(f"{where} has ended, {_how(status)}{said}", where)
+        hint = f" ({advice})" if advice else ""
+        super().__init__(f"{where} has ended, {_how(status)}{said}{hint}", where)
+
+    def advised(self, advice: str) -> "ProcessEnded":
+        """Return this error with *advice*."""
+        return ProcessEnded(self.where, self.status, self.last_line, advice)
 
 
 class OutcomeUnknown(ClientError):
@@ -215,11 +245,11 @@ class OutcomeUnknown(ClientError):
 
 
 class Closed(ClientError):
-    """The client is closed, by this side; what was under way then is *sent*."""
+    """The client is closed, by this side, or not open yet; what was under way then is *sent*."""
 
-    def __init__(self, where: str, *, sent: bool = False) -> None:
+    def __init__(self, where: str, *, sent: bool = False, state: str = "closed") -> None:
         ran = ": what was under way may or may not have been carried out" if sent else ""
-        super().__init__(f"the client of {where} is closed{ran}", where)
+        super().__init__(f"the client of {where} is {state}{ran}", where)
         self.sent = sent
 
 

@@ -9,12 +9,13 @@ from genmcp.client.errors import (
     ProtocolFault,
     ServerSaid,
     SessionEnded,
+    Timeout,
 )
 from genmcp.core.client_dispatch import Failure
 from genmcp.core.client_events import Send
 from genmcp.errors import McpError
 
-__all__ = ["afterwards", "failure_of", "said", "unanswered"]
+__all__ = ["afterwards", "failure_of", "left", "said", "unanswered"]
 
 
 def said(
@@ -35,7 +36,9 @@ def said(
         case ClientError():
             return OutcomeUnknown(what, where, error)
         case McpError():
-            return ServerSaid(error.code, error.message, error.data, where=where)
+            return ServerSaid(
+                error.code, error.message, error.data, where=where, status=error.status
+            )
         case _:
             return ProtocolFault(f"{what}: {error}", where)
 
@@ -55,6 +58,20 @@ def afterwards(error: ClientError, what: str) -> ClientError:
             return error
         case _:
             return OutcomeUnknown(what, error.where, error)
+
+
+def left(error: ClientError, task: str) -> ClientError:
+    """Return what who waits for *task* sees of *error*, by which its server cannot be asked.
+
+    The task goes on, and can be taken up with the error.
+    """
+    if isinstance(error, OutcomeUnknown | Timeout):
+        cause = error.__cause__ if isinstance(error, OutcomeUnknown) else error
+        error = OutcomeUnknown(f"the task {task}", error.where, cause or error)
+    else:
+        error = afterwards(error, f"the task {task}")
+    error.task = task
+    return error
 
 
 def failure_of(error: ClientError) -> Failure:

@@ -13,6 +13,7 @@ Client(url, handler=Desk())
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic
 
@@ -45,14 +46,14 @@ Model = Callable[[CreateMessageRequestParams], Any | Awaitable[Any]]
 
 
 class Denied(McpError):
-    """The user does not want the model asked, or its answer shown.
+    """The user does not want what the server asks: the model asked for one, or its answer shown.
 
     2025-11-25, client/sampling, "Error Handling", is where the code comes from.
     """
 
     code = -1
 
-    def __init__(self, message: str = "User rejected sampling request") -> None:
+    def __init__(self, message: str = "User rejected the request") -> None:
         super().__init__(message)
 
 
@@ -73,6 +74,8 @@ class ClientHandler(Generic[S]):
     A hook refuses with an McpError, whose code, message and data the server gets. Any other
     exception is logged, and the server gets -32603 and a reference to the log.
 
+    A name that begins with `handle_` and is no hook is refused when the class is made.
+
     capabilities: overrides what would follow from the hooks.
     sampling_tools: `handle_create_message` takes requests with tools.
     sampling_context: ... and those that want context included.
@@ -81,6 +84,17 @@ class ClientHandler(Generic[S]):
     capabilities: ClientCapabilities | None = None
     sampling_tools: bool = False
     sampling_context: bool = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a hook that would never be called: it is misspelt."""
+        super().__init_subclass__(**options)
+        for name in vars(cls):
+            if name.startswith("handle_") and not hasattr(ClientHandler, name):
+                hooks = [each for each in vars(ClientHandler) if each.startswith("handle_")]
+                near = get_close_matches(name, hooks, 1, 0)[0]
+                raise ConfigurationError(
+                    f"{cls.__name__}.{name} is no hook: is it {near}? They are {', '.join(hooks)}"
+                )
 
     def init(self) -> Any:
         """Return the state a connection begins with. What it raises, opening the client raises."""

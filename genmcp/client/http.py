@@ -6,8 +6,8 @@ as well: sessions, the stream a server speaks on unasked, and streams that are t
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
-from contextvars import Context
 from typing import ClassVar, Final
 from urllib.parse import SplitResult
 
@@ -25,6 +25,7 @@ from genmcp.client.http_endpoint import HttpEndpoint
 from genmcp.client.http_headers import media_type
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.requester import Reply, Requester
+from genmcp.client.server_stream import PASSING, ServerStream
 from genmcp.client.sse_pair import SsePair
 from genmcp.client.transport import Sink, Transport
 from genmcp.core.client_events import Send
@@ -41,9 +42,7 @@ logger = logging.getLogger("genmcp.client")
 
 _OLD_SERVER: Final = (400, 404, 405)
 """2026-07-28, Streamable HTTP, "HTTP+SSE Transport (2024-11-05)", for clients, point 2."""
-_PASSING: Final = (429, 502, 503, 504)  # what may be over soon
-_REST = 1.0  # seconds in which a stream whose request is answered has to end
-_LIVED = 5.0  # seconds after which a stream that ends has not failed
+_REST = 1.0  # seconds in which what is of no use any more has to end
 
 
 class HttpTransport(Transport):
@@ -71,7 +70,7 @@ class HttpTransport(Transport):
         self._sink: Sink
         self._pair: SsePair | None = None
         self._over: ClientError | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._stream = ServerStream(self.where, self._hear, options, max_message)
         self._rests: set[asyncio.Task[None]] = set()
 
     async def open(self, sink: Sink) -> None:
@@ -96,14 +95,13 @@ class HttpTransport(Transport):
                 self._sink.failed(message.id, unanswered(message, error))
             return
         if message.method == "notifications/initialized" and self._options.listen:
-            await self._stop_listening()
+            await self._stream.stop()
             if self._over is None:  # it may have been closed meanwhile
-                heard = self._heard = asyncio.Event()
-                self._listening = asyncio.create_task(
-                    self._listen(message.revision),
-                    context=Context(),  # of no caller
-                )
-                self._listening.add_done_callback(lambda _: heard.set())
+                self._stream.begin(self._sink, message.revision)
+
+    async def hearing(self) -> None:
+        """Wait until what the server says unasked is heard, or is not expected to be soon."""
+        await self._stream.hearing()
 
     async def close(self) -> None:
         """End the session, if there is one, and all connections."""
@@ -111,7 +109,7 @@ class HttpTransport(Transport):
             return
         self._over = Closed(self.where)
         try:
-            await self._stop_listening()
+            await self._stream.stop()
             if self._pair is not None:
                 await self._pair.close()
             with suppress(ClientError, TimeoutError):
@@ -127,7 +125,7 @@ class HttpTransport(Transport):
         """Post a message and take its response, to its end or as far as it is wanted."""
         if message.method == "initialize":
             self._endpoint.session = None
-            await self._stop_listening()
+            await self._stream.stop()
         session = self._endpoint.session
         reply = await self._endpoint.post(message)
         unread = False
@@ -207,39 +205,27 @@ class HttpTransport(Transport):
                 cause = error
             except HttpStatus as error:
                 cause = error
-                if error.status not in _PASSING:
+                if error.status not in PASSING:
                     break
             if place.events > heard:
                 attempts = 0
         raise unanswered(message, cause, arrived=True)
 
-    async def _listen(self, revision: str | None) -> None:
-        """Pass on what the server says unasked, for as long as it has a stream for that.
-
-        2025-11-25, transports, "Listening for Messages from the Server".
-        """
-        loop = asyncio.get_running_loop()
-        place = EventPlace(self._max_message)
-        began = 0.0
-        failures = 0
-        while failures <= self._options.resumptions:
-            await asyncio.sleep(place.delay(failures) if began else 0)
-            began, heard = loop.time(), place.events
-            try:
-                await self._listen_once(revision, place, None)
-            except HttpStatus as error:
-                if error.status not in _PASSING:  # mostly 405: it has none
-                    return
-            except ClientError as error:
-                logger.debug("the stream of %s broke: %s", self.where, error)
-            lived = place.events > heard or loop.time() - began > _LIVED
-            failures = 0 if lived else failures + 1
-        logger.warning("%s says nothing unasked any more: its stream cannot be had", self.where)
+    async def _hear(
+        self, revision: str | None, place: EventPlace, begun: Callable[[], None]
+    ) -> None:
+        await self._listen_once(revision, place, None, begun)
 
     async def _listen_once(
-        self, revision: str | None, place: EventPlace, about: RequestId | None
+        self,
+        revision: str | None,
+        place: EventPlace,
+        about: RequestId | None,
+        begun: Callable[[], None] = lambda: None,
     ) -> bool:
         """Open a stream at *place* and pass on what it brings; return whether *about* is answered.
+
+        begun: is called when it is open.
 
         Raises:
             ClientError: it could not be opened, or broke.
@@ -249,11 +235,10 @@ class HttpTransport(Transport):
         unread = False
         try:
             if reply.status >= 300:
-                raise await self._endpoint.refusal(reply, session)
+                raise await self._endpoint.refusal(reply, session, _REST)
             if media_type(reply) != "text/event-stream":
                 raise HttpStatus(self.where, reply.status)
-            if about is None and self._heard is not None:
-                self._heard.set()
+            begun()
             return (unread := await place.follow(reply, self._sink, about))
         finally:
             await self._leave(reply, unread=unread)
@@ -270,12 +255,6 @@ class HttpTransport(Transport):
             raise self._over
         self._pair = pair
         await pair.send(message)
-
-    async def _stop_listening(self) -> None:
-        if self._listening is not None:
-            listening, self._listening = self._listening, None
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
 
     async def _leave(self, reply: Reply, *, unread: bool) -> None:
         """Close *reply*; its end, if *unread*, is waited for beside: the connection is kept."""

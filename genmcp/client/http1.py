@@ -8,9 +8,12 @@ authentication), `HttpxRequester` takes its place.
 import asyncio
 import re
 import select
+import socket
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import ip_address
 from urllib.parse import SplitResult
 
 from genmcp.client.errors import (
@@ -26,6 +29,7 @@ from genmcp.client.requester import Headers, Reply, Requester
 __all__ = ["Http1"]
 
 _HEAD = 64 * 1024  # bytes that the head of a response may have
+_NEXT = 0.25  # seconds until the next address is tried too: RFC 8305, section 8
 _PIECE = 256 * 1024  # bytes of a body that are taken at once
 _IDLE = 4.0
 """Seconds a connection is kept unused. Common servers keep one for 5 s: when both ends give up in
@@ -182,10 +186,11 @@ class Http1(Requester):
     async def _connect(self) -> _Connection:
         if self._closed:
             raise Closed(self.where)
+        delay = {"happy_eyeballs_delay": _NEXT} if self._may_race() else {}
         try:
             async with asyncio.timeout(self._connect_timeout):
                 streams = await asyncio.open_connection(
-                    self._host, self._port, ssl=self._tls, limit=_HEAD
+                    self._host, self._port, ssl=self._tls, limit=_HEAD, **delay
                 )
         except TimeoutError:
             reason = f"no connection within {self._connect_timeout:g} s"
@@ -195,10 +200,20 @@ class Http1(Requester):
         except (OSError, UnicodeError) as error:  # the name is unknown, the certificate is bad, ...
             raise Unreachable(self.where, str(error) or type(error).__name__) from error
         connection = _Connection(*streams)
+        _keep_alive(connection.writer.get_extra_info("socket"))
         if self._closed:  # meanwhile
             connection.abort()
             raise Closed(self.where)
         return connection
+
+    def _may_race(self) -> bool:
+        """Whether several addresses may be tried side by side, which uvloop cannot.
+
+        Not where there is but one: asyncio leaves a socket to the garbage collector if the race is
+        cancelled in the instant in which it ends.
+        """
+        able = isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop)
+        return able and not _is_address(self._host)
 
 
 class _Http1Reply(Reply):
@@ -313,6 +328,18 @@ class _Http1Reply(Reply):
         return found[1], int(found[2]), headers
 
 
+def _keep_alive(line: socket.socket) -> None:
+    """Let the system find out when *line* is dead: a stream may be silent for as long as it likes.
+
+    What is between both ends may forget a line that is not used, and tells neither of them.
+    """
+    with suppress(OSError):  # some systems refuse it on a line that has ended already
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+            if hasattr(socket, option):
+                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
 def _host(url: SplitResult) -> bytes:
     """Return what the Host header says of *url*."""
     name = (url.hostname or "").encode("idna")
@@ -334,3 +361,11 @@ else:
     def _readable(fd: int) -> Callable[[], bool]:
         """Return what says whether anything has come at *fd*."""
         return lambda: bool(select.select([fd], [], [], 0)[0])
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

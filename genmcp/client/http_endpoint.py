@@ -1,5 +1,7 @@
 """The endpoint of a server over Streamable HTTP: where it is, and the session there."""
 
+import asyncio
+from contextlib import suppress
 from typing import Final
 from urllib.parse import SplitResult
 
@@ -95,9 +97,17 @@ class HttpEndpoint:
             raise ProtocolFault("its session id has characters it must not have", self.where)
         self.session = session
 
-    async def refusal(self, reply: Reply, session: str | None) -> ClientError:
-        """Return the error that *reply* is, to a request that was made in *session*."""
-        content = await reply.read(self._max_message)
+    async def refusal(
+        self, reply: Reply, session: str | None, within: float | None = None
+    ) -> ClientError:
+        """Return the error that *reply* is, to a request that was made in *session*.
+
+        within: seconds its body has to end, or it says nothing; None: for ever.
+        """
+        content = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                content = await reply.read(self._max_message)
         kind = _KINDS.get(reply.status, HttpStatus)
         if reply.status == 404 and session is not None:
             if session != self.session:  # another one has been begun meanwhile

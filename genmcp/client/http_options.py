@@ -25,6 +25,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     listen: whether the stream is opened on which a server of a revision before 2026-07-28 says
         what belongs to no request.
     resumptions: how often in a row a broken stream of such a revision is taken up again in vain.
+    listen_interval: after how many seconds the stream of the server is then asked for again; a
+        request whose response is a broken stream fails.
     close_timeout: how long the end of a session may take.
     tls: certificates; None: those the system trusts.
     client: an `httpx.AsyncClient` that makes the requests instead, with its own proxies,
@@ -39,13 +41,14 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 100
     listen: bool = True
     resumptions: int = 5
+    listen_interval: float = 60.0
     close_timeout: float = 2.0
     tls: ssl.SSLContext | None = None
     client: Any = None
 
     def __post_init__(self) -> None:
         """Check the values, naming the wrong one."""
-        for name in ("connect_timeout", "connections", "close_timeout"):
+        for name in ("connect_timeout", "connections", "listen_interval", "close_timeout"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} must be positive, not {getattr(self, name)!r}")
         if self.resumptions < 0:

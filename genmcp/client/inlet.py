@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from genmcp.client.errors import ClientError, HttpStatus, SessionEnded
 from genmcp.client.faults import failure_of
 from genmcp.core import client_events as events
@@ -35,10 +37,14 @@ class Inlet:
         self._now = now
         self._hang_up = hang_up
 
+    def begin(self) -> None:
+        """Find out what the server speaks, now that the transport is open."""
+        self._perform(self._machine.begin(self._now()))
+
     def received(self, message: bytes, about: RequestId | None = None) -> bool:
         """Take a message of the server; see `Sink.received`."""
         self._take(self._machine.received(message, self._now(), about=about), about)
-        return not self._machine.waits_for(about)
+        return about is None or not self._machine.waits_for(about)
 
     def too_long(self, size: int, head: bytes, about: RequestId | None = None) -> bool:
         """Learn of a message that was not read; see `Sink.too_long`."""
@@ -54,11 +60,24 @@ class Inlet:
         if isinstance(error, HttpStatus) and not isinstance(error, SessionEnded):
             content, status = error.content, error.status
             if content.lstrip().startswith(b"{"):
-                self._perform(self._machine.received(content, self._now(), about=id, status=status))
+                steps = self._machine.received(content, self._now(), about=id, status=status)
+                self._perform([_caused(step, error) for step in steps])
         self._perform(self._machine.failed(id, failure_of(error), self._now()))
+
+    def missed(self) -> None:
+        """Learn that something was not heard; see `Sink.missed`."""
+        self._perform([events.Missed()])
+
+    def session_ended(self, error: ClientError) -> None:
+        """Learn that the session is over; see `Sink.session_ended`."""
+        self._perform(self._machine.session_ended(error, self._now()))
 
     def _take(self, steps: Sequence[Any], about: RequestId | None) -> None:
         self._perform(steps)
         for step in steps:
             if type(step) in _ENDS and step.id != about:
                 self._hang_up(step.id)
+
+
+def _caused(step: Any, error: HttpStatus) -> Any:
+    return replace(step, cause=error) if type(step) is events.Refused else step

@@ -15,6 +15,8 @@ from genmcp.client.connection import Connection
 from genmcp.client.errors import ClientError, ProtocolFault, Timeout
 from genmcp.core.client_events import Notified
 from genmcp.core.client_pending import Timeouts
+from genmcp.protocol.params import NotificationParams
+from genmcp.protocol.resources import ResourceUpdatedNotificationParams
 from genmcp.protocol.subscriptions import SubscriptionFilter
 from genmcp.wire.jsonrpc import RequestId
 
@@ -23,6 +25,7 @@ __all__ = ["Listeners", "Listening", "Notification"]
 _LISTEN: Final = "subscriptions/listen"
 _ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 _UPDATED: Final = "notifications/resources/updated"
+_KINDS: Final = ("tools", "prompts", "resources")
 _FOREVER: Final = Timeouts(idle=None, total=None)
 #: How many different things may have changed that nobody has looked at.
 _MOST: Final = 10_000
@@ -44,7 +47,8 @@ class Listening:
 
     `honored` says what the server tells of, which may be less than what was asked for. Of several
     changes of one thing that wait to be looked at, the newest counts. The iteration ends when the
-    server ends the stream, and raises the ClientError by which it broke off.
+    server ends the stream, and raises the ClientError by which it broke off. Where changes are told
+    beside the requests (HTTP before 2026-07-28), what may have been missed counts as changed.
     """
 
     def __init__(
@@ -116,6 +120,16 @@ class Listening:
                 self._acknowledged.set()
             else:
                 self._put(event)
+
+    def missed(self) -> None:
+        """Take note that what this is for may have changed without a word."""
+        if self._stream is not None:
+            return
+        for kind in _KINDS:
+            if getattr(self.honored, f"{kind}_list_changed"):
+                self._put(Notified(f"notifications/{kind}/list_changed", NotificationParams()))
+        for uri in self._subscribed:
+            self._put(Notified(_UPDATED, ResourceUpdatedNotificationParams(uri=uri)))
 
     def end(self, error: ClientError | None) -> None:
         """Take note that nothing more comes."""
@@ -189,7 +203,7 @@ class Listening:
         offered = self._connection.server.capabilities
         told = {
             f"{kind}_list_changed": wanted
-            for kind in ("tools", "prompts", "resources")
+            for kind in _KINDS
             if (wanted := getattr(self._wanted, f"{kind}_list_changed"))
             and getattr(getattr(offered, kind), "list_changed", None)
         }
@@ -231,12 +245,19 @@ class Listeners:
         for listening in self._listening:
             listening.heard(event)
 
+    def missed(self) -> None:
+        """Tell everybody that something may have changed that nobody has told of."""
+        for listening in self._listening:
+            listening.missed()
+
     def session_ended(self, error: ClientError) -> None:
         """The session is over, and what it was subscribed to: its next one is not."""
         self._subscribed.clear()
         for listening in self._listening:
             if listening.is_subscribed:
                 listening.end(error)
+            else:
+                listening.missed()
 
     def end(self, error: ClientError) -> None:
         """The connection is over."""

@@ -16,7 +16,7 @@ from genmcp.transports.asgi import Message, Receive, Scope, Send
 from genmcp.transports.endpoint import Endpoint
 from genmcp.wire.lines import MAX_MESSAGE
 
-__all__ = ["AsgiRequester", "MemoryTransport"]
+__all__ = ["AsgiRequester", "MemoryTransport", "name_of"]
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -39,7 +39,7 @@ class MemoryTransport(HttpTransport):
     ) -> None:
         self._served = target if isinstance(target, Endpoint) else Endpoint(target)
         self._owned = isinstance(target, Server)
-        requester = AsgiRequester(self._served, repr(target))
+        requester = AsgiRequester(self._served, name_of(target))
         super().__init__(_URL, requester, options or HttpOptions(), max_message=max_message)
 
     async def close(self) -> None:
@@ -47,6 +47,13 @@ class MemoryTransport(HttpTransport):
         await super().close()
         if self._owned:
             await self._served.aclose()
+
+
+def name_of(target: Server | Mux | Endpoint) -> str:
+    """Return what *target* is called where people read it."""
+    mux = target.mux if isinstance(target, Endpoint) else target
+    server = mux.server if isinstance(mux, Mux) else mux
+    return f"{server.info.name} (in this process)"
 
 
 class AsgiRequester(Requester):

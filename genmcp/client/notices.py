@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import deque
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,13 @@ from genmcp.client.hooks import Hooks
 from genmcp.protocol.tasks import TaskStatus, TaskStatusNotificationParams
 from genmcp.protocol.value import Value
 
-__all__ = ["Notices"]
+__all__ = ["HEARD_IN", "Notices"]
+
+HEARD_IN: ContextVar[Context] = ContextVar("genmcp_client_heard_in")
+"""For a hook: the context in which what it takes in was heard.
+
+That of the request on whose own response it came, where there is such a thing.
+"""
 
 logger = logging.getLogger("genmcp.client")
 
@@ -57,7 +64,7 @@ class Notices:
     def __init__(self, hooks: Hooks[Any], most: int) -> None:
         self._hooks = hooks
         self._most = most
-        self._waiting: deque[tuple[str, str, Any]] = deque()
+        self._waiting: deque[tuple[Context, str, str, Any]] = deque()
         self._work: asyncio.Task[None] | None = None
         self._dropped = 0
         self._names = {method: name for method, name in _HOOKS.items() if hooks.has(name)}
@@ -73,7 +80,7 @@ class Notices:
                 logger.warning("notifications are dropped: %d wait for hooks already", self._most)
             self._dropped += 1
             return
-        self._waiting.append((name, method, params))
+        self._waiting.append((copy_context(), name, method, params))
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._run())
 
@@ -92,7 +99,9 @@ class Notices:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._take_in(*self._waiting.popleft())
+                context, *notice = self._waiting.popleft()
+                HEARD_IN.set(context)
+                await self._take_in(*notice)
         finally:
             self._work = None
             self._waiting.clear()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from genmcp.client.errors import ProtocolFault
 from genmcp.errors import ConfigurationError
@@ -23,8 +23,36 @@ logger = logging.getLogger("genmcp")
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
+class _Offer:
+    """One tool, as it was listed.
+
+    refused: why it cannot be called. output: its output schema as JSON, since what was listed
+    belongs to who asked for the list; made into a Schema when the first result is checked.
+    """
+
+    __slots__ = ("_schema", "output", "refused", "rules")
+
+    def __init__(self, rules: tuple[HeaderRule, ...], refused: str, output: bytes | None) -> None:
+        self.rules = rules
+        self.refused = refused
+        self.output = output
+        self._schema: Schema | UnsetType | None = None if output is None else UNSET
+
+    def schema(self, name: str) -> Schema | None:
+        """Return its output schema, if it has one that can be used."""
+        if self._schema is UNSET:
+            try:
+                document = msgspec.json.decode(self.output or b"")
+                # A format the server does not check either is no reason to lose its result.
+                self._schema = Schema(document, formats=False, origin="outputSchema")
+            except ConfigurationError as error:
+                logger.warning("results of the tool %r cannot be checked: %s", name, error)
+                self._schema = None
+        return self._schema
+
+
 class Offers:
-    """The tools a server has listed, by name, the newest definition of each.
+    """The tools a server has listed last, by name.
 
     *mirrors* says whether arguments are repeated in headers: over HTTP, from 2026-07-28 on. Only
     then does an annotation that breaks its rules make a tool unusable (Streamable HTTP,
@@ -34,18 +62,22 @@ class Offers:
     def __init__(self, where: str, *, mirrors: bool) -> None:
         self.mirrors = mirrors
         self._where = where
-        self._rules: dict[str, tuple[HeaderRule, ...]] = {}
-        self._outputs: dict[str, Mapping[str, Any]] = {}
-        self._schemas: dict[str, Schema | None] = {}
-        self._refused: dict[str, str] = {}
+        self._known: Mapping[str, _Offer] = {}
 
     def knows(self, name: str) -> bool:
-        """Whether the tool has been listed."""
-        return name in self._rules or name in self._refused
+        """Whether the tool is listed."""
+        return name in self._known
 
-    def learn(self, tools: Iterable[ToolDefinition]) -> Sequence[ToolDefinition]:
-        """Take note of *tools*, and return those of them that can be called."""
-        return [tool for tool in tools if self._learn(tool)]
+    def learn(self, tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:
+        """Take note of *tools*, all there are, and return those of them that can be called."""
+        known: dict[str, _Offer] = {}
+        usable: list[ToolDefinition] = []
+        for tool in tools:
+            offer = known[tool.name] = self._offer(tool)
+            if not offer.refused:
+                usable.append(tool)
+        self._known = known
+        return usable
 
     def headers(self, name: str, arguments: Any) -> Headers:
         """Return the headers that repeat *arguments* of a call.
@@ -53,12 +85,11 @@ class Offers:
         Raises:
             ProtocolFault: the tool was left out, for its annotations.
         """
-        if name in self._refused:
-            raise ProtocolFault(
-                f"the tool {name!r} cannot be called: {self._refused[name]}", self._where
-            )
-        rules = self._rules.get(name)
-        return mirrored(rules, arguments) if rules else ()
+        if (offer := self._known.get(name)) is None:
+            return ()
+        if offer.refused:
+            raise ProtocolFault(f"the tool {name!r} cannot be called: {offer.refused}", self._where)
+        return mirrored(offer.rules, arguments) if offer.rules else ()
 
     def check(self, name: str, result: CallToolResult) -> None:
         """Check a result against the tool's output schema, if it has one that can be used.
@@ -69,7 +100,8 @@ class Offers:
         Raises:
             ProtocolFault: it has no structured content, or one that does not fit.
         """
-        if result.is_error or (schema := self._schema(name)) is None:
+        offer = self._known.get(name)
+        if offer is None or result.is_error or (schema := offer.schema(name)) is None:
             return
         if result.structured_content is UNSET:
             raise self._fault(name, ["there is no structured content"])
@@ -82,39 +114,25 @@ class Offers:
             self._where,
         )
 
-    def _schema(self, name: str) -> Schema | None:
-        if name in self._schemas:
-            return self._schemas[name]
-        schema = None
-        if (document := self._outputs.get(name)) is not None:
+    def _offer(self, tool: ToolDefinition) -> _Offer:
+        """Return what is to be known of *tool*: what it was, unless that has changed."""
+        rules: tuple[HeaderRule, ...] = ()
+        refused = ""
+        if self.mirrors:
             try:
-                # A format the server does not check either is no reason to lose its result.
-                schema = Schema(document, formats=False, origin="outputSchema")
+                rules = _rules_of(tool)
             except ConfigurationError as error:
-                logger.warning("results of the tool %r cannot be checked: %s", name, error)
-        self._schemas[name] = schema
-        return schema
+                refused = str(error)
+                logger.warning("%s: the tool %r is left out: %s", self._where, tool.name, error)
+        output = None if tool.output_schema is None else msgspec.json.encode(tool.output_schema)
+        known = self._known.get(tool.name)
+        if known is None or (known.rules, known.refused, known.output) != (rules, refused, output):
+            return _Offer(rules, refused, output)
+        return known
 
-    def _learn(self, tool: ToolDefinition) -> bool:
-        name = tool.name
-        self._refused.pop(name, None)
-        if self._outputs.get(name) != tool.output_schema:
-            self._schemas.pop(name, None)
-        if tool.output_schema is None:
-            self._outputs.pop(name, None)
-        else:
-            self._outputs[name] = tool.output_schema
-        try:
-            self._rules[name] = self._rules_of(tool) if self.mirrors else ()
-        except ConfigurationError as error:
-            self._rules.pop(name, None)
-            self._refused[name] = str(error)
-            logger.warning("%s: the tool %r is left out: %s", self._where, name, error)
-            return False
-        return True
 
-    def _rules_of(self, tool: ToolDefinition) -> tuple[HeaderRule, ...]:
-        # Nearly no schema is annotated, and one that is not needs no understanding.
-        if ANNOTATION.encode() not in msgspec.json.encode(tool.input_schema):
-            return ()
-        return header_rules(Document(tool.input_schema, "inputSchema", DEFAULT_LIMITS))
+def _rules_of(tool: ToolDefinition) -> tuple[HeaderRule, ...]:
+    # Nearly no schema is annotated, and one that is not needs no understanding.
+    if ANNOTATION.encode() not in msgspec.json.encode(tool.input_schema):
+        return ()
+    return header_rules(Document(tool.input_schema, "inputSchema", DEFAULT_LIMITS))

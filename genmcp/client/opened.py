@@ -1,31 +1,34 @@
 """All that belongs to one connection of a client, from when it is opened until it is closed."""
 
 import asyncio
-from collections.abc import Callable
+import logging
 from typing import Any
 from urllib.parse import urlsplit
 
 from genmcp.client.answering import Answering
 from genmcp.client.cache import Cache
 from genmcp.client.calls import Calls
-from genmcp.client.connection import Connection
+from genmcp.client.connection import Connection, News
+from genmcp.client.copies import copied
 from genmcp.client.eras import ERAS
-from genmcp.client.errors import ClientError, Timeout
+from genmcp.client.errors import ClientError, ServerSaid, Timeout
 from genmcp.client.handler import ClientHandler
 from genmcp.client.listening import Listeners, Listening
 from genmcp.client.offers import Offers
 from genmcp.client.options import ClientOptions
 from genmcp.client.requests import Requests
+from genmcp.client.stdio_options import Command
 from genmcp.client.targets import Target, transport_to
-from genmcp.core.client_events import ConnectionFailed, Disconnected, Notified, Reset
+from genmcp.core.client_events import ConnectionFailed, Disconnected, Missed, Notified, Reset
 from genmcp.core.client_pending import Timeouts
 from genmcp.protocol.discovery import DiscoverResult
 from genmcp.protocol.revisions.chain import REVISIONS
+from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.subscriptions import SubscriptionFilter
 
 __all__ = ["Opened"]
 
-News = Callable[[str, Any], None]
+logger = logging.getLogger("genmcp.client")
 
 
 class Opened:
@@ -41,7 +44,7 @@ class Opened:
             target, max_message=options.max_message, http=options.http, stdio=options.stdio
         )
         self._options = options
-        self._server = _key(transport.where)
+        self._server = _key(target, transport.where)
         self.answering = Answering(
             handler, parallel=options.questions, capabilities=options.capabilities
         )
@@ -80,10 +83,8 @@ class Opened:
             async with asyncio.timeout(options.open_timeout):
                 await self.connection.open()
                 self.offers.mirrors = self._mirrors and self.is_modern
-                # 2025-11-25, server/utilities, "Logging": not every server has it.
-                logs = self.is_modern or self.connection.server.capabilities.logging is not None
-                if options.log_level is not None and logs:
-                    await self.connection.log_level(options.log_level, self.timeouts)
+                if options.log_level is not None:
+                    await self._set_log_level(options.log_level)
         except TimeoutError:
             await self.close()
             where = self.connection.where
@@ -94,6 +95,15 @@ class Opened:
         # What one client was told to speak is no matter of the server.
         if self._server and options.revision is None:
             ERAS.remember(self._server, self.connection.server.revision)
+
+    async def _set_log_level(self, level: LoggingLevel) -> None:
+        # 2025-11-25, server/utilities, "Logging": not every server has it.
+        if self.is_modern or self.connection.server.capabilities.logging is not None:
+            try:
+                await self.connection.log_level(level, self.timeouts)
+            except ServerSaid as error:  # that is no reason to do without the server
+                where = self.connection.where
+                logger.warning("%s sets no level of log messages: %s", where, error)
 
     async def close(self) -> None:
         """Disconnect."""
@@ -124,7 +134,7 @@ class Opened:
             ttl_ms=0,
             cache_scope="private",
             supported_versions=[server.revision],
-            capabilities=server.capabilities,
+            capabilities=copied(server.capabilities),
             instructions=server.instructions,
         )
 
@@ -136,11 +146,14 @@ class Opened:
         """Return what listens for changes of a task."""
         return self.listen(SubscriptionFilter(task_ids=[id]))
 
-    def _told(self, event: Notified | Reset | Disconnected | ConnectionFailed) -> None:
+    def _told(self, event: News) -> None:
         match event:
             case Notified():
                 self.cache.heard(event.method, event.params)
                 self.listeners.heard(event)
+            case Missed():
+                self.cache.clear()
+                self.listeners.missed()
             case Reset():
                 self.cache.clear()
                 self.listeners.session_ended(self.connection.said(event.error))
@@ -152,8 +165,10 @@ class Opened:
                     self._over.set()
 
 
-def _key(where: str) -> str:
-    """What a server is remembered by: its URL without query; nothing if it is no URL."""
+def _key(target: Target, where: str) -> str:
+    """What a server is remembered by: its URL without query, or its command, else nothing."""
+    if isinstance(target, Command):
+        return repr(target)
     parts = urlsplit(where)
     if parts.scheme not in ("http", "https"):
         return ""

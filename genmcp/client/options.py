@@ -15,7 +15,7 @@ from genmcp.protocol.severity import LoggingLevel
 __all__ = ["ClientOptions"]
 
 _BOUNDS: Final = ("timeout", "idle_timeout", "open_timeout", "probe_timeout")
-_COUNTS: Final = ("rounds", "pages", "max_message", "questions")
+_COUNTS: Final = ("rounds", "pages", "max_message", "questions", "polls")
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +30,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         question which revisions it speaks unanswered, before it is taken for an older one.
     rounds: how often a request may be answered with questions. questions: how many of them are
         put to the handler at once.
+    polls: how often in a row it may fail to ask how a task stands, before waiting for it fails;
+        there are half a second, 1, 2 and so on up to 30 between them, or what the server asks for.
     pages: the most pages a list is read to.
     max_message: the largest message that is read, in bytes.
     max_pending: how many requests may be unanswered at once; 0 is no limit.
@@ -53,6 +55,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     probe_timeout: float = 5.0
     rounds: int = 10
     questions: int = 8
+    polls: int = 8
     pages: int = 1000
     max_message: int = 64 * 1024 * 1024
     max_pending: int = 0

@@ -11,12 +11,14 @@ from contextlib import suppress
 from typing import Final, cast
 
 from genmcp.client.errors import Unreachable
+from genmcp.client.lifeline import Lifeline
 from genmcp.client.stdio_options import Command, StdioOptions
 from genmcp.wire.lines import LineReader, TooLong
 
 __all__ = ["Process"]
 
 logger = logging.getLogger("genmcp.client")
+server_logger = logging.getLogger("genmcp.server")
 
 _IN, _OUT, _ERR = 0, 1, 2
 _LINGER = 0.5  # seconds in which what a process has written is read when it has ended
@@ -32,15 +34,21 @@ class Process(asyncio.SubprocessProtocol):
     """
 
     def __init__(
-        self, options: StdioOptions, out: Callable[[bytes], None], ended: Callable[[], None]
+        self,
+        command: Command,
+        options: StdioOptions,
+        out: Callable[[bytes], None],
+        ended: Callable[[], None],
     ) -> None:
         self.last_line = ""
+        self._command = command
         self._options = options
         self._out = out
         self._ended = ended
         self._log = LineReader(_LOG_LINE)
         self._transport: asyncio.SubprocessTransport
         self._input: asyncio.WriteTransport
+        self._lifeline: Lifeline
         self._fading: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -64,7 +72,7 @@ class Process(asyncio.SubprocessProtocol):
             # A session of its own: an interrupt typed at a terminal is for this process, which
             # then ends the server properly; and what the command has started can be ended with it.
             _, process = await asyncio.get_running_loop().subprocess_exec(
-                lambda: cls(options, out, ended),
+                lambda: cls(command, options, out, ended),
                 command.command,
                 *command.args,
                 env=command.environment(),
@@ -86,14 +94,22 @@ class Process(asyncio.SubprocessProtocol):
         """The exit status, negative for the signal that ended it; None while it runs."""
         return self._transport.get_returncode()
 
-    async def write(self, data: bytes) -> bool:
-        """Write to its stdin when it has read most of what came before; whether it still reads."""
+    @property
+    def writable(self) -> bool:
+        """Whether it has read most of what was written, and may read more."""
+        return self._writable.is_set() and not self._gone
+
+    def write(self, data: bytes) -> None:
+        """Write to its stdin; nobody waits until it reads that."""
+        self._input.write(data)
+
+    async def reads(self) -> bool:
+        """Wait until it is writable, or over; return whether it is writable."""
         while not self._writable.is_set() and not self._gone:
             await self._writable.wait()
         if self._gone:
             await self._over.wait()
             return False
-        self._input.write(data)
         return True
 
     async def end(self) -> None:
@@ -115,6 +131,7 @@ class Process(asyncio.SubprocessProtocol):
         """Learn that the process runs."""
         # Casts: the transports of uvloop are of no class of asyncio's.
         self._transport = cast(asyncio.SubprocessTransport, transport)
+        self._lifeline = Lifeline(self.pid)
         self._input = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_IN))
         output = self._transport.get_pipe_transport(_OUT)
         if isinstance(output, asyncio.ReadTransport):  # uvloop passes its output on at once anyway
@@ -190,6 +207,7 @@ class Process(asyncio.SubprocessProtocol):
         if not self._over.is_set():
             self._over.set()
             self._signal(_KILL)
+            self._lifeline.drop()
             self._transport.close()
             self._ended()
 
@@ -208,9 +226,11 @@ class Process(asyncio.SubprocessProtocol):
             self._tell(self.last_line)
 
     def _tell(self, line: str) -> None:
-        if self._options.stderr == "pass":
+        if self._options.stderr is None:
+            server_logger.info("%s: %s", self._command, line)
+        elif self._options.stderr == "pass":
             sys.stderr.write(f"{line}\n")
-        elif self._options.stderr is not None:
+        else:
             try:
                 self._options.stderr(line)
             except Exception:

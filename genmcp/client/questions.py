@@ -99,7 +99,7 @@ class Questions:
     async def _approved(self, subject: V, kind: type[V]) -> V:
         agreed = await self._hooks.asked("approve", subject)
         if agreed is False:
-            raise Denied
+            raise Denied("User rejected sampling request")
         return subject if agreed is True else _read("approve", agreed, kind)
 
     async def _elicited(
@@ -167,7 +167,11 @@ def _said(hook: str, value: Any) -> ElicitResult:
             return ElicitResult("decline")
         case Dismissed():
             return ElicitResult("cancel")
-    said: ElicitResult = _read(hook, value, ElicitResult)
+    try:
+        said: ElicitResult = _read(hook, value, ElicitResult)
+    except ContractError as error:
+        told = "return Accepted({...}), Declined() or Dismissed()"
+        raise ContractError(f"{error}; {told}") from error
     return said
 
 

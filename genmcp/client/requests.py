@@ -1,7 +1,7 @@
 """Requests as a caller means them: with the questions they raise, and what is kept of lists."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from msgspec import UNSET, UnsetType
@@ -52,7 +52,7 @@ class Patience:
         if self._until is None:
             return Timeouts(idle=self.idle, total=None)
         left = self._until - asyncio.get_running_loop().time()
-        return Timeouts(idle=self.idle, total=max(left, 0.001))
+        return Timeouts(idle=self.idle, total=max(left, 0.001), whole=self.total)
 
     def limit(self) -> asyncio.Timeout:
         """A scope that ends with a TimeoutError when the time is over."""
@@ -81,13 +81,15 @@ class Requests:
             self.options.timeout if timeout is UNSET else timeout,
         )
 
-    async def result(self, method: str, params: Params) -> Any:
+    async def result(self, method: str, params: Params, timeouts: Timeouts | None = None) -> Any:
         """Send a request that is not answered with questions, and return its result.
+
+        timeouts: how long it may take, if that is not what the options say.
 
         Raises:
             ClientError: as `Connection.request`.
         """
-        waits = Timeouts(idle=self.options.idle_timeout, total=self.options.timeout)
+        waits = timeouts or Timeouts(idle=self.options.idle_timeout, total=self.options.timeout)
         return self._complete(method, await self.connection.request(method, params, timeouts=waits))
 
     async def kept(self, method: str, member: str, what: str | None) -> Any:
@@ -96,13 +98,23 @@ class Requests:
         Raises:
             ClientError: as `Connection.request`.
         """
-        found = self._cache.get(method, what or "")
-        if found is not None:
-            return found
-        changes = self._cache.changes
-        result = await self.result(method, {} if what is None else {member: what})
-        self._cache.keep(method, what or "", result, changes)
-        return result
+
+        async def ask() -> tuple[Any, bool]:
+            return await self.result(method, {} if what is None else {member: what}), True
+
+        return await self._cached(method, what or "", ask)
+
+    async def _cached(
+        self, method: str, what: str, ask: Callable[[], Awaitable[tuple[Any, bool]]]
+    ) -> Any:
+        """Return what is kept, or else what *ask* returns, kept if it says that it may be."""
+        found = self._cache.get(method, what)
+        if found is None:
+            changes = self._cache.changes
+            found, keeps = await ask()
+            if keeps:
+                self._cache.keep(method, what, found, changes)
+        return found
 
     async def listed(self, method: str, member: str) -> list[Any]:
         """Return the items on all pages of a list.
@@ -189,14 +201,12 @@ class Requests:
             ClientError, McpError: as `answered`.
         """
         method = "resources/read"
-        if (found := self._cache.get(method, uri)) is not None:
-            kept: ReadResourceResult = found
-            return kept
-        changes = self._cache.changes
-        outcome, asked = await self.answered(method, {"uri": uri}, patience)
-        result: ReadResourceResult = self._complete(method, outcome)
-        if not asked:
-            self._cache.keep(method, uri, result, changes)
+
+        async def ask() -> tuple[Any, bool]:
+            outcome, asked = await self.answered(method, {"uri": uri}, patience)
+            return self._complete(method, outcome), not asked
+
+        result: ReadResourceResult = await self._cached(method, uri, ask)
         return result
 
     async def prompt(

@@ -5,9 +5,9 @@
 
 import asyncio
 import logging
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from genmcp.client.errors import ClientError, Closed, ProcessEnded
+from genmcp.client.errors import ClientError, Closed, ProcessEnded, Timeout, Unreachable
 from genmcp.client.process import Process
 from genmcp.client.stdio_options import Command, StdioOptions
 from genmcp.client.transport import Sink, Transport
@@ -18,14 +18,16 @@ __all__ = ["StdioTransport"]
 
 logger = logging.getLogger("genmcp.client")
 
+_MOST: Final = 1000  # notifications and answers that may wait for the server to read
+
 
 class StdioTransport(Transport):
     """Starts *command*, talks to it over its standard streams, and ends it.
 
     max_message: the most bytes a line may have; one that is longer is lost, the next one is not.
 
-    The process does not outlive this one (on Linux also if this one is killed), nor the thread it
-    was started from.
+    Neither the process nor what it has started outlives this one, also if this one is killed; on
+    Linux the process does not outlive the thread it was started from either.
     """
 
     per_message: ClassVar[bool] = False
@@ -40,11 +42,15 @@ class StdioTransport(Transport):
         self.where = str(command)
         self._command = command
         self._options = options or StdioOptions()
-        self._lines = LineReader(max_message)
+        self._max_message = max_message
+        self._lines: LineReader
         self._sink: Sink
         self._process: Process | None = None
         self._starting = asyncio.Lock()
         self._over: ClientError | None = None
+        self._closed = False
+        self._unsent: set[int] = set()  # requests that wait for the server to read
+        self._waiting = 0
 
     @property
     def pid(self) -> int | None:
@@ -52,39 +58,79 @@ class StdioTransport(Transport):
         return self._process.pid if self._process else None
 
     async def open(self, sink: Sink) -> None:
-        """Start the process.
+        """Start the process, or another one when it has ended.
 
         Raises:
             Unreachable: the command cannot be started.
             Closed: `close` was called meanwhile.
         """
-        if self._over is not None:
-            raise self._over
+        if self._closed:
+            raise Closed(self.where)
+        self._over = None
+        self._lines = LineReader(self._max_message)
         self._sink = sink
         async with self._starting:
             self._process = await Process.start(
                 self._command, self._options, self._read, self._process_ended
             )
-            if isinstance(self._over, Closed):
+            if self._closed:
                 await self._process.end()
-                raise self._over
+                raise Closed(self.where)
 
     async def send(self, message: Send) -> None:
-        """Write a message, once the process has read most of what came before."""
+        """Write a message, once the process has read most of what came before.
+
+        A request that is cancelled before that is never written, and nor is that it is cancelled.
+
+        Raises:
+            Timeout: it did not read for too long; what has a time of its own, a request, waits on.
+            Unreachable: too much waits for it to read already.
+            ClientError: the process is over.
+        """
         if self._over is not None:
             raise self._over
         process = self._process
         if process is None:
             raise Closed(self.where)
-        if not await process.write(frame(message.message)):
-            raise self._over or Closed(self.where)
+        if message.withdraws in self._unsent:
+            self._unsent.remove(message.withdraws)
+        elif process.writable or await self._turn(process, message):
+            process.write(frame(message.message))
 
     async def close(self) -> None:
         """End the process, and return when it is gone."""
+        self._closed = True
         self._over = self._over or Closed(self.where)
         async with self._starting:  # what is being started now has to be ended as well
             if self._process is not None:
                 await self._process.end()
+
+    async def _turn(self, process: Process, message: Send) -> bool:
+        """Wait until the process reads; return whether *message* is wanted still."""
+        if message.id is None:
+            await self._patiently(process, message.method or "an answer")
+            return True
+        self._unsent.add(message.id)
+        await self._until_it_reads(process)
+        wanted = message.id in self._unsent
+        self._unsent.discard(message.id)
+        return wanted
+
+    async def _patiently(self, process: Process, what: str) -> None:
+        if self._waiting >= _MOST:
+            raise Unreachable(self.where, f"it does not read, and {_MOST} messages wait for that")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._options.stall):
+                await self._until_it_reads(process)
+        except TimeoutError:
+            raise Timeout(f"sending {what}", self.where, self._options.stall) from None
+        finally:
+            self._waiting -= 1
+
+    async def _until_it_reads(self, process: Process) -> None:
+        if not await process.reads():
+            raise self._over or Closed(self.where)
 
     def _read(self, data: bytes) -> None:
         self._pass_on(self._lines.feed(data))

@@ -87,9 +87,10 @@ class StdioOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of the process of a server; times in seconds.
 
     stderr: who gets what it writes there: a function, line by line; `"pass"`: this process's
-        stderr; None: nobody. The last line is kept in any case.
+        stderr; None: the logger `genmcp.server`, at INFO. The last line is kept in any case.
     exit_timeout: how long it has to end by itself once its input is closed.
     term_timeout: how long it has after SIGTERM; then it is killed.
+    stall: how long it may not read, before a notification or an answer to it fails.
 
     Raises:
         ConfigurationError: an option has a value that means nothing.
@@ -98,10 +99,11 @@ class StdioOptions(msgspec.Struct, frozen=True, kw_only=True):
     stderr: Callable[[str], None] | Literal["pass"] | None = None
     exit_timeout: float = 2.0
     term_timeout: float = 2.0
+    stall: float = 30.0
 
     def __post_init__(self) -> None:
         """Check the values, naming the wrong one."""
-        for name in ("exit_timeout", "term_timeout"):
+        for name in ("exit_timeout", "term_timeout", "stall"):
             if not getattr(self, name) >= 0:
                 raise ConfigurationError(f"{name} must not be negative: {getattr(self, name)!r}")
         if self.stderr not in (None, "pass") and not callable(self.stderr):

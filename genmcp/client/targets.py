@@ -7,7 +7,7 @@ from urllib.request import getproxies, proxy_bypass
 from genmcp.client.http import HttpTransport
 from genmcp.client.http1 import Http1
 from genmcp.client.http_options import HttpOptions
-from genmcp.client.memory import MemoryTransport
+from genmcp.client.memory import MemoryTransport, name_of
 from genmcp.client.requester import Requester
 from genmcp.client.stdio import StdioTransport
 from genmcp.client.stdio_options import Command, StdioOptions
@@ -18,7 +18,7 @@ from genmcp.server import Server
 from genmcp.transports.endpoint import Endpoint
 from genmcp.wire.lines import MAX_MESSAGE
 
-__all__ = ["Target", "transport_to"]
+__all__ = ["Target", "transport_to", "where"]
 
 Target = str | Command | Server | Mux | Endpoint | Transport
 """A URL, the command of a server over stdio, a server in this process, or any other way to one."""
@@ -53,6 +53,17 @@ def transport_to(
     raise ConfigurationError(
         f"a client takes a URL, a Command, or a server in this process, not {target!r}"
     )
+
+
+def where(target: Target) -> str:
+    """Return where *target* is, for people."""
+    match target:
+        case Transport():
+            return target.where
+        case Server() | Mux() | Endpoint():
+            return name_of(target)
+        case _:
+            return str(target)
 
 
 def _parsed(text: str) -> SplitResult:

@@ -1,16 +1,30 @@
 """Calls that became tasks: SEP-2663, the extension `io.modelcontextprotocol/tasks`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
-from genmcp.client.errors import ClientError, ProtocolFault, ServerSaid, TaskCancelled, Timeout
+from genmcp.client.copies import copied
+from genmcp.client.errors import (
+    ClientError,
+    Closed,
+    HttpStatus,
+    ProcessEnded,
+    ProtocolFault,
+    ServerSaid,
+    TaskCancelled,
+    Timeout,
+)
+from genmcp.client.faults import left
 from genmcp.client.listening import Listening
+from genmcp.client.repeating import may_pass, repeated
 from genmcp.client.requests import Patience, Requests, Wait
+from genmcp.client.task_news import TaskNews
 from genmcp.client.waiting import Report
+from genmcp.core.client_pending import Timeouts
 from genmcp.errors import GenmcpError
 from genmcp.protocol.input_required import InputRequest
 from genmcp.protocol.tasks import PROGRESS, DetailedTask, TaskStatusNotificationParams
@@ -21,6 +35,8 @@ from genmcp.wire.jsonrpc import ErrorBody
 __all__ = ["TaskHandle"]
 
 _UNDER_WAY: Final = ("working", "input_required")
+#: What says nothing of a task, besides what may pass.
+_NO_SERVER: Final = (Closed, HttpStatus, ProcessEnded)
 #: Seconds between two looks, where the server does not say.
 _USUAL: Final = 1.0
 #: Milliseconds that are waited at least.
@@ -65,14 +81,15 @@ class TaskHandle:
             ServerSaid: the server does not know the task, or not any more.
             ClientError: the server could not be asked.
         """
-        task: DetailedTask = await self._send("tasks/get")
+        task: DetailedTask = await self._send("tasks/get", {})
         return task
 
     async def wait(self, *, timeout: Wait = msgspec.UNSET) -> CallToolResult:
         """Wait for the result, and let the handler answer what the task asks meanwhile.
 
-        The server tells of changes if it can, else it is asked as often as it says. Leaving this
-        early, by cancelling it or after *timeout* seconds, leaves the task as it is.
+        The server tells of changes if it can, else it is asked as often as it says, and again if
+        it cannot be asked (option: polls). Leaving this early, by cancelling it or after *timeout*
+        seconds, leaves the task as it is.
 
         Raises:
             ServerSaid: the task failed with this error.
@@ -80,18 +97,27 @@ class TaskHandle:
             Timeout: it was not over in time.
             McpError: a question was not answered: the handler refused.
             ProtocolFault: the result does not fit the output schema of its tool.
-            ClientError: the server could not be asked.
+            OutcomeUnknown, ClientError: the server could not be asked; `task` of the error is the
+                id of the task, which goes on.
         """
-        return await self.wait_for(self._requests.patience(timeout))
+        return copied(await self.wait_for(self._requests.patience(timeout)))
 
     async def wait_for(self, patience: Patience, report: Report | None = None) -> CallToolResult:
-        """Wait as `wait` does, for as long as *patience* lasts; *report* is told of progress."""
+        """Wait as `wait` does, for as long as *patience* lasts; *report* is told of progress.
+
+        The result is the one that is kept here.
+        """
         if self._result is None:
             try:
                 async with patience.limit():
-                    self._result = await self._outcome(report)
+                    self._result = await self._outcome(patience, report)
             except TimeoutError:
                 raise Timeout(f"the task {self.id}", self._where, patience.total or 0) from None
+            except ClientError as error:
+                if self._over or not (may_pass(error) or isinstance(error, _NO_SERVER)):
+                    raise
+                ended = left(error, self.id or "")
+                raise ended from ended.__cause__
         return self._result
 
     async def update(self, answers: Mapping[str, Any]) -> None:
@@ -101,8 +127,7 @@ class TaskHandle:
             ServerSaid: the server does not know the task, or does not take the answers.
             ClientError: the server could not be told.
         """
-        self._answered.update(answers)  # it may be told of again before the server knows
-        await self._send("tasks/update", inputResponses=answers)
+        await self._update(answers)
 
     async def cancel(self) -> None:
         """Ask the server to cancel the task; whether and when it does, `status` tells.
@@ -111,16 +136,44 @@ class TaskHandle:
             ServerSaid: the server does not know the task.
             ClientError: the server could not be told.
         """
-        await self._send("tasks/cancel")
+        await self._send("tasks/cancel", {})
 
-    async def _send(self, method: str, **params: Any) -> Any:
+    async def _send(
+        self, method: str, params: Mapping[str, Any], timeouts: Timeouts | None = None
+    ) -> Any:
         if self.id is None:
             raise LookupError("the call was answered at once: there is no task")
-        return await self._requests.result(method, {"taskId": self.id, **params})
+        return await self._requests.result(method, {"taskId": self.id, **params}, timeouts)
 
-    async def _outcome(self, report: Report | None) -> CallToolResult:
-        async with self._news() as news:
-            task = await self.status()
+    async def _look(self, news: TaskNews, patience: Patience) -> DetailedTask:
+        """Ask how the task stands, and again while that fails in a way that may pass."""
+        news.looks()
+        # The total is that of `wait_for`.
+        waits = Timeouts(idle=patience.idle, total=None)
+        task: DetailedTask = await repeated(
+            lambda: self._send("tasks/get", {}, waits), self._requests.options.polls
+        )
+        return task
+
+    async def _update(self, answers: Mapping[str, Any], timeouts: Timeouts | None = None) -> None:
+        self._answered.update(answers)  # it may be told of again before the server knows
+        try:
+            await self._send("tasks/update", {"inputResponses": answers}, timeouts)
+        except BaseException:
+            self._answered.difference_update(answers)  # if it asks again, it does not know
+            raise
+
+    async def _answer(self, answers: Mapping[str, Any], patience: Patience) -> None:
+        """Answer what the task asks, and again while that fails in a way that may pass.
+
+        SEP-2663, "Task Update Requests": a server ignores answers to what it does not ask any more.
+        """
+        waits = Timeouts(idle=patience.idle, total=None)
+        await repeated(lambda: self._update(answers, waits), self._requests.options.polls)
+
+    async def _outcome(self, patience: Patience, report: Report | None) -> CallToolResult:
+        async with TaskNews(self._listen(self.id or ""), self.id or "") as news:
+            task = await self._look(news, patience)
             while True:
                 if report is not None and (progress := _progress_of(task)) is not None:
                     report(progress.progress, progress.total, task.status_message)
@@ -132,9 +185,9 @@ class TaskHandle:
                         raise self._failed(task)
                     case "cancelled":
                         raise TaskCancelled(self.id or "", self._where, task.status_message)
-                task = await self._next(task, news)
+                task = await self._next(task, news, patience)
 
-    async def _next(self, task: DetailedTask, news: Listening | None) -> DetailedTask:
+    async def _next(self, task: DetailedTask, news: TaskNews, patience: Patience) -> DetailedTask:
         """Answer what is asked, and return how the task stands when that may have changed."""
         asked = {
             key: raw
@@ -142,13 +195,13 @@ class TaskHandle:
             if key not in self._answered
         }
         if not asked:
-            return await self._change(task, news)
+            return await self._change(task, news, patience)
         loop = asyncio.get_running_loop()
         answering = loop.create_task(self._requests.answering.answer_all(self._questions(asked)))
         try:
             # Somebody else may answer, or cancel the task, while a person thinks.
             while task.status == "input_required" and not answering.done():
-                looking = loop.create_task(self._change(task, news))
+                looking = loop.create_task(self._change(task, news, patience))
                 try:
                     await asyncio.wait({answering, looking}, return_when="FIRST_COMPLETED")
                     if looking.done():
@@ -156,8 +209,8 @@ class TaskHandle:
                 finally:
                     await _end(looking)
             if task.status == "input_required":
-                await self.update(answering.result())
-                task = await self.status()
+                await self._answer(answering.result(), patience)
+                task = await self._look(news, patience)
             return task
         finally:
             await _end(answering)
@@ -168,33 +221,19 @@ class TaskHandle:
         except msgspec.MsgspecError as error:
             raise ProtocolFault(f"a question of a task: {error}", self._where) from None
 
-    async def _change(self, task: DetailedTask, news: Listening | None) -> DetailedTask:
+    async def _change(self, task: DetailedTask, news: TaskNews, patience: Patience) -> DetailedTask:
         """Wait until there may be something new, and return it."""
-        if news is None or news.is_over:
+        if not news.suffices:
             interval = task.poll_interval_ms
             await asyncio.sleep(_USUAL if interval is None else max(interval, _LEAST) / 1000)
         else:
             with suppress(ClientError, StopAsyncIteration, TimeoutError):
                 async with asyncio.timeout(_BACKSTOP):
-                    told = (await anext(news)).params
+                    told = await news.next()
                     # What was told on the way may be older than what was asked for meanwhile.
                     if getattr(told, "status", "working") not in _UNDER_WAY:
                         return _detailed(told)
-        return await self.status()
-
-    @asynccontextmanager
-    async def _news(self) -> AsyncIterator[Listening | None]:
-        """What the server tells of the task, or None if it does not."""
-        listening = self._listen(self.id or "")
-        try:
-            await listening.__aenter__()
-        except ClientError:
-            yield None
-            return
-        try:
-            yield listening if self.id in (listening.honored.task_ids or ()) else None
-        finally:
-            await listening.__aexit__()
+        return await self._look(news, patience)
 
     async def _completed(self, task: DetailedTask) -> CallToolResult:
         try:

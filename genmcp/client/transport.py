@@ -1,6 +1,5 @@
 """The way to a server: what carries messages to it, and who is told what comes back."""
 
-import asyncio
 from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
@@ -31,8 +30,17 @@ class Sink(Protocol):
     def failed(self, id: RequestId | None, error: ClientError) -> None:
         """Learn that request *id* will not be answered; with None: that the transport has ended.
 
-        After the latter nothing more comes, and `send` raises the same error.
+        After the latter nothing more comes, and `send` raises the same error, until it is opened
+        again: a server of the era before may end for what it is asked first.
         """
+        ...
+
+    def missed(self) -> None:
+        """Learn that the server may have said something unasked that did not come."""
+        ...
+
+    def session_ended(self, error: ClientError) -> None:
+        """Learn that the server does not know the session any more, of which it spoke unasked."""
         ...
 
 
@@ -46,12 +54,10 @@ class Transport(ABC):
 
     per_message: ClassVar[bool] = False
     where: str
-    #: Is set once that is so; None where one channel carries everything.
-    _heard: asyncio.Event | None = None
 
     @abstractmethod
     async def open(self, sink: Sink) -> None:
-        """Get ready to send.
+        """Get ready to send; anew, where it has ended of itself.
 
         Raises:
             ClientError: there is no server to talk to.
@@ -72,10 +78,11 @@ class Transport(ABC):
                 not open, or has ended.
         """
 
-    async def hearing(self) -> None:
-        """Wait until what the server says unasked is heard, or will not be."""
-        if self._heard is not None:
-            await self._heard.wait()
+    async def hearing(self) -> None:  # noqa: B027  # there may be nothing to wait for
+        """Wait until what the server says unasked is heard, or is not expected to be soon.
+
+        Where one channel carries everything, it is.
+        """
 
     @abstractmethod
     async def close(self) -> None:

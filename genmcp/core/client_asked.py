@@ -1,6 +1,6 @@
 """What a server says unasked, as values of 2026-07-28: its requests and notifications."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -27,19 +27,28 @@ _CAPABILITY: Final[Mapping[str, str]] = {
 class AskedRequests:
     """The requests of a server (before 2026-07-28) that wait for an answer of this side.
 
+    What a question is about nothing says, but the stream it comes on, where there is one: it may be
+    any request that was unanswered when it came, and none that was sent later.
+
     capabilities: what was declared; nothing else may be asked. most: how many may wait.
     """
 
     def __init__(self, capabilities: ClientCapabilities, most: int) -> None:
         self._capabilities = capabilities
         self._most = most
-        self._ids: set[RequestId] = set()
+        self._ids: dict[RequestId, frozenset[RequestId]] = {}
 
-    def __len__(self) -> int:
-        return len(self._ids)
+    @property
+    def subjects(self) -> frozenset[RequestId]:
+        """The requests that what waits may be about."""
+        return frozenset().union(*self._ids.values())
 
-    def take(self, message: Message, id: RequestId, revision: Revision) -> Asked:
+    def take(
+        self, message: Message, id: RequestId, revision: Revision, about: frozenset[RequestId]
+    ) -> Asked:
         """Return what *message* asks; it waits from now on.
+
+        about: the requests it may be about; none: it is about none.
 
         Raises:
             PeerFault: its id waits already, so that no answer could be told from the other.
@@ -60,14 +69,26 @@ class AskedRequests:
             meta = all_meta(message.params) if message.params else {}
         except (msgspec.DecodeError, RecursionError) as error:
             raise MalformedParams(f"Invalid params: {error}") from None
-        self._ids.add(id)
+        self._ids[id] = about
         return Asked(id, method, params, meta)
 
     def end(self, id: RequestId) -> bool:
         """Return whether request *id* waited; it does not any more."""
-        waited = id in self._ids
-        self._ids.discard(id)
-        return waited
+        return self._ids.pop(id, None) is not None
+
+    def give_up(self, request: RequestId, waits: Callable[[RequestId], bool]) -> list[RequestId]:
+        """Forget and return what can be about nothing but *request*, which was given up.
+
+        waits: whether a request is unanswered still.
+        """
+        alone = [
+            id
+            for id, about in self._ids.items()
+            if request in about and not any(waits(each) for each in about)
+        ]
+        for id in alone:
+            del self._ids[id]
+        return alone
 
     def clear(self) -> None:
         """Forget all: nobody is there who could take an answer."""

@@ -11,6 +11,7 @@ from genmcp.core.client_events import (
     Failed,
     Outcome,
     Reset,
+    Restart,
     Send,
 )
 from genmcp.core.client_faults import PeerFault
@@ -83,6 +84,7 @@ class Connecting:
         self.revision: Revision = LATEST
         self.server: Connected | None = None
         self.renewed = False
+        self._restarted = False
 
     def begin(self, now: float) -> list[Outcome]:
         """Send the first message."""
@@ -108,6 +110,7 @@ class Connecting:
         self._opening = self._opening_of(remembered)
         self.server = None
         self.renewed = False
+        self._restarted = False
 
     def answered(
         self, request: Pending, message: Message, status: int, now: float
@@ -150,7 +153,7 @@ class Connecting:
         It is not cancelled: 2025-11-25, cancellation, "MUST NOT" for `initialize`; and a server
         that does not know `server/discover` need not know what cancelling it means.
         """
-        error = TimeoutError(f"no answer to {request.method} within {now - request.sent_at:g} s")
+        error = TimeoutError(f"no answer to {request.method} within {request.allowed:g} s")
         if request.method == "initialize":
             return self.give_up(error)
         decision = self._opening.probe_silent(error)
@@ -167,15 +170,23 @@ class Connecting:
         """Learn that the transport has ended, of itself or, without *error*, by the server."""
         was = self._lifecycle.state
         lost = error or PeerFault("the server has ended the connection")
-        self._lifecycle.take(Step.LOSE, None if was is State.CLOSING else lost)
         ended: list[Outcome] = [
             Failed(each.id, lost, may_have_run=True) for each in self._pending.clear()
         ]
+        if was in (State.PROBING, State.INITIALIZING) and self._may_restart(lost):
+            self._restarted = True
+            self._lifecycle.take(Step.RESTART)
+            return [*ended, Restart(lost)]
+        self._lifecycle.take(Step.LOSE, None if was is State.CLOSING else lost)
         if was in (State.CLOSED, State.FAILED):
             return ended
         if self._lifecycle.state is State.FAILED:
             return [*ended, ConnectionFailed(lost)]
         return [*ended, Disconnected(None if was is State.CLOSING else lost)]
+
+    def _may_restart(self, error: Exception) -> bool:
+        """Whether to try again, once, with what a server of the older era expects."""
+        return not self._restarted and isinstance(self._opening.ended(error), Handshake)
 
     def _opening_of(self, remembered: str | None) -> Opening:
         told = self._options.revision

@@ -8,7 +8,7 @@ Almost every method returns actions, which the transport performs, and events, w
 owner, in the order in which they are meant. Nothing that the peer sends makes one raise.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,11 +23,12 @@ from genmcp.core.client_events import (
     Outcome,
     Send,
     TimedOutRequest,
+    Withdrawn,
 )
 from genmcp.core.client_lifecycle import Lifecycle, State, Step
 from genmcp.core.client_pending import Pending, PendingRequests, Timeouts
 from genmcp.core.client_receiving import Receiving
-from genmcp.errors import McpError, MethodNotFound, Overloaded
+from genmcp.errors import InternalError, McpError, MethodNotFound, Overloaded
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.meta import RequestId
@@ -254,15 +255,18 @@ class ClientDispatch:
         """Learn that the transport has no answer to request *id*."""
         return self._receiving.failed(id, failure, now)
 
+    def session_ended(self, error: Exception, now: float) -> list[Outcome]:
+        """Learn that the server does not know the session any more, of which it spoke before."""
+        return self._receiving.session_ended(error, now)
+
     def check_timeouts(self, now: float) -> list[Outcome]:
         """End the requests whose time is up: *now* is their deadline, or later."""
         outcomes: list[Outcome] = []
-        for request in self._pending.expired(now, waiting=bool(self._asked)):
+        for request in self._pending.expired(now, self._asked.subjects):
             if request.opening:
                 outcomes += self._connecting.timed_out(request, now)
             else:
-                outcomes += self._withdraw(request, "it took too long")
-                outcomes.append(TimedOutRequest(request.id, request.method, request.sent_at))
+                outcomes += [*self._withdraw(request, "it took too long"), _timed_out(request)]
         return outcomes
 
     def close(self) -> list[Outcome]:
@@ -291,7 +295,8 @@ class ClientDispatch:
         self._connecting.forget()
 
     def _withdraw(self, request: Pending, reason: str | None) -> list[Outcome]:
-        return _withdrawn(self._encoder, request, reason, per_message=self._per_message)
+        outcomes = _withdrawn(self._encoder, request, reason, per_message=self._per_message)
+        return outcomes + _unasked(self._asked.give_up(request.id, self.waits_for), request, reason)
 
     def _foreign(self, method: str) -> bool:
         """Whether *method* is of another revision than what is spoken."""
@@ -312,10 +317,26 @@ def _withdrawn(
         method = "notifications/cancelled"
         params = CancelledNotificationParams(request_id=request.id, reason=reason)
         message = encoder.notification(revision, method, params)
-        outcomes.append(Send(message, method=method, revision=revision.version))
+        version = revision.version
+        outcomes.append(Send(message, method=method, revision=version, withdraws=request.id))
     if per_message:
         outcomes.append(HangUp(request.id))
     return outcomes
+
+
+def _unasked(ids: Iterable[RequestId], request: Pending, reason: str | None) -> list[Outcome]:
+    """Answer the questions *ids*, which were about *request*, in the place of the handler."""
+    outcomes: list[Outcome] = []
+    for id in ids:
+        error = InternalError("The request this was asked for was given up")
+        outcomes.append(Send(encode_error(id, error), revision=request.revision.version))
+        outcomes.append(Withdrawn(id, reason))
+    return outcomes
+
+
+def _timed_out(request: Pending) -> TimedOutRequest:
+    silent = request.idle_until < request.until
+    return TimedOutRequest(request.id, request.method, request.allowed, silent)
 
 
 def _name_in(params: Params, known: Method | None) -> str | None:

@@ -29,12 +29,14 @@ __all__ = [
     "HangUp",
     "InputRequired",
     "Mirrored",
+    "Missed",
     "Notified",
     "Outcome",
     "Pinged",
     "Progress",
     "Refused",
     "Reset",
+    "Restart",
     "Send",
     "TaskCreated",
     "TimedOutRequest",
@@ -52,6 +54,7 @@ class Send(msgspec.Struct, frozen=True):
     method: None for an answer to a request of the server.
     name: what `Mcp-Name` repeats, as it is in the params; None where that header does not belong.
     revision: what `MCP-Protocol-Version` says; None as long as none is agreed on.
+    withdraws: the request it cancels, which need not be known if that was not sent.
     """
 
     message: bytes
@@ -60,6 +63,7 @@ class Send(msgspec.Struct, frozen=True):
     name: str | None = None
     revision: str | None = None
     mirrored: Mirrored = ()
+    withdraws: int | None = None
 
 
 class HangUp(msgspec.Struct, frozen=True):
@@ -95,6 +99,16 @@ class Reset(msgspec.Struct, frozen=True):
     error: Exception
 
 
+class Restart(msgspec.Struct, frozen=True):
+    """The transport has ended on what it was asked first: open it again, and `begin` once more."""
+
+    error: Exception
+
+
+class Missed(msgspec.Struct, frozen=True):
+    """The server may have told something that did not come, and that will not come again."""
+
+
 class Answered(msgspec.Struct, frozen=True):
     """The result of request *id*: a value of 2026-07-28, and *raw*, its JSON as it came.
 
@@ -107,10 +121,14 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The server answered request *id* with an error."""
+    """The server answered request *id* with an error; *cause* is what it came in, if it says more.
+
+    An HTTP error, with its headers.
+    """
 
     id: int
     error: McpError
+    cause: Exception | None = None
 
 
 class InputRequired(msgspec.Struct, frozen=True):
@@ -132,11 +150,15 @@ class TaskCreated(msgspec.Struct, frozen=True):
 
 
 class TimedOutRequest(msgspec.Struct, frozen=True):
-    """Request *id*, sent at *sent_at*, was not answered in its time; it is cancelled."""
+    """Request *id* was not answered in its time, *seconds*; it is cancelled.
+
+    silent: it was time without a word, not in all.
+    """
 
     id: int
     method: str
-    sent_at: float
+    seconds: float
+    silent: bool
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -200,7 +222,10 @@ class Pinged(msgspec.Struct, frozen=True):
 
 
 class Withdrawn(msgspec.Struct, frozen=True):
-    """What the server asked under *id* it does not want to know any more."""
+    """What the server asked under *id* need not be answered any more.
+
+    It has cancelled it; or nobody waits for what it can only be about.
+    """
 
     id: RequestId
     reason: str | None
@@ -219,6 +244,8 @@ Event = (
     | ConnectionFailed
     | Disconnected
     | Reset
+    | Restart
+    | Missed
     | Answered
     | Refused
     | InputRequired

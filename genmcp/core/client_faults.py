@@ -14,6 +14,10 @@ class LateAnswer(PeerFault):
 
 
 class PeerOutOfTurn(OutOfTurn, PeerFault):
-    """The peer took a step that the state does not allow."""
+    """The peer sent what it may not send then: *step* and *state* in words."""
 
     fault = "the peer"
+
+    def __init__(self, step: object, state: object) -> None:
+        super().__init__(step, state)
+        self.args = (f"the server sent {step} {state}, which it must not",)

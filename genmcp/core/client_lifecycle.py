@@ -13,6 +13,8 @@ __all__ = ["TABLE", "Lifecycle", "State", "Step"]
 class State(Enum):
     """Where a connection stands."""
 
+    __hash__ = object.__hash__  # that of Enum costs as much as all else of a look into the table
+
     NEW = auto()
     """Nothing has been sent."""
     PROBING = auto()
@@ -32,6 +34,8 @@ class State(Enum):
 class Step(Enum):
     """What can happen. The last three are the peer's; all others are this side's."""
 
+    __hash__ = object.__hash__
+
     BEGIN = auto()
     PROBE = auto()
     """The server is asked again which revisions it speaks."""
@@ -41,6 +45,8 @@ class Step(Enum):
     """A revision is agreed on."""
     RENEW = auto()
     """The session is gone: another is begun."""
+    RESTART = auto()
+    """The transport has ended before a revision was agreed on: it is opened again."""
     REQUEST = auto()
     PING = auto()
     NOTIFY = auto()
@@ -56,9 +62,14 @@ class Step(Enum):
     """The peer sends a notification."""
 
 
-_PEER: Final = frozenset({Step.ASKED, Step.PINGED, Step.TOLD})
-
 NEW, PROBING, INITIALIZING, READY, CLOSING, CLOSED, FAILED = State
+
+_PEER: Final = {Step.ASKED: "a request", Step.PINGED: "a ping", Step.TOLD: "a notification"}
+_WHEN: Final = {
+    NEW: "before it was sent anything",
+    **dict.fromkeys((PROBING, INITIALIZING), "before the connection is open"),
+    **dict.fromkeys((CLOSING, CLOSED, FAILED), "after the connection has ended"),
+}
 
 #: Where each step leads, of those that may be taken.
 TABLE: Final[Mapping[tuple[State, Step], State]] = {
@@ -70,6 +81,9 @@ TABLE: Final[Mapping[tuple[State, Step], State]] = {
     (INITIALIZING, Step.CONNECT): READY,
     # 2025-11-25, transports, "Session Management", point 4.
     (READY, Step.RENEW): PROBING,
+    # 2026-07-28, stdio, "Backward Compatibility".
+    (PROBING, Step.RESTART): NEW,
+    (INITIALIZING, Step.RESTART): NEW,
     (READY, Step.REQUEST): READY,
     # 2025-11-25, lifecycle: before the answer to `initialize`, nothing else than pings.
     (INITIALIZING, Step.PING): INITIALIZING,
@@ -105,8 +119,9 @@ class Lifecycle:
         """
         state = TABLE.get((self.state, step))
         if state is None:
-            kind = PeerOutOfTurn if step in _PEER else LocalOutOfTurn
-            raise kind(step.name, self.state.name) from self.reason
+            if step in _PEER:
+                raise PeerOutOfTurn(_PEER[step], _WHEN[self.state]) from self.reason
+            raise LocalOutOfTurn(step.name, self.state.name) from self.reason
         if state in (State.CLOSED, State.FAILED):
             self.reason = self.reason or reason
         elif state is State.NEW:

@@ -150,6 +150,13 @@ class Opening:
         """Learn that the time of the probe is up."""
         return self._older(error) if self._silence_is_legacy else GiveUp(error)
 
+    def ended(self, error: Exception) -> Decision:
+        """Learn that the channel ended before anything was agreed on.
+
+        A server of the older era may end for what it did not expect, which is as good as silence.
+        """
+        return self.probe_silent(error) if self._probes else GiveUp(error)
+
     def probe_answered_late(self, raw: msgspec.Raw) -> None:
         """Learn the result of `server/discover` when `initialize` is sent already.
 

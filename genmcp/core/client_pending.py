@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from genmcp.protocol.meta import RequestId
 from genmcp.protocol.methods import Method
 from genmcp.protocol.revisions.revision import Revision
 
@@ -15,11 +16,12 @@ class Timeouts(msgspec.Struct, frozen=True):
     """How long a request may take, in seconds; None for ever.
 
     idle: since anything was heard of it. 2026-07-28, basic/patterns, "Timeouts": progress may
-    begin it anew, the *total* runs on.
+    begin it anew, the *total* runs on. whole: what *total* is the rest of, if it is one.
     """
 
     idle: float | None = 30.0
     total: float | None = 3600.0
+    whole: float | None = None
 
 
 class Pending(msgspec.Struct, eq=False):
@@ -29,13 +31,18 @@ class Pending(msgspec.Struct, eq=False):
     method: str
     known: Method | None
     revision: Revision
-    sent_at: float
     progress: bool
     #: It belongs to the opening of the connection, not to who uses it.
     opening: bool
     idle: float
     idle_until: float
     until: float
+    whole: float
+
+    @property
+    def allowed(self) -> float:
+        """How long it may take, in all or without a word, whichever is up first."""
+        return self.whole if self.until <= self.idle_until else self.idle
 
     @property
     def deadline(self) -> float:
@@ -82,10 +89,18 @@ class PendingRequests:
         """Return a new request, sent *now*."""
         self._last += 1
         idle = math.inf if timeouts.idle is None else timeouts.idle
-        until = math.inf if timeouts.total is None else now + timeouts.total
-        known = revision.methods.get(method)
+        total = math.inf if timeouts.total is None else timeouts.total
         request = Pending(
-            self._last, method, known, revision, now, progress, opening, idle, now + idle, until
+            id=self._last,
+            method=method,
+            known=revision.methods.get(method),
+            revision=revision,
+            progress=progress,
+            opening=opening,
+            idle=idle,
+            idle_until=now + idle,
+            until=now + total,
+            whole=timeouts.whole or total,
         )
         self._by_id[self._last] = request
         self._next_check = min(self._next_check, request.deadline)
@@ -94,6 +109,10 @@ class PendingRequests:
     def get(self, id: object) -> Pending | None:
         """Return request *id*, None if it is not pending. True and 1.0 are no ids."""
         return self._by_id.get(id) if type(id) is int else None
+
+    def ids(self, about: RequestId | None) -> frozenset[RequestId]:
+        """Return *about*, if it is given, or else the ids of all requests."""
+        return frozenset(self._by_id) if about is None else frozenset((about,))
 
     def remove(self, request: Pending) -> None:
         """Forget *request*."""
@@ -113,14 +132,14 @@ class PendingRequests:
         request.idle_until = request.until = math.inf
         self._by_id[request.id] = request
 
-    def expired(self, now: float, *, waiting: bool) -> list[Pending]:
+    def expired(self, now: float, waiting: frozenset[RequestId]) -> list[Pending]:
         """Remove and return those whose time is up: *now* is their deadline, or later.
 
-        waiting: the server waits for this side, so that its silence does not count.
+        waiting: those of which the server may wait for this side: its silence does not count.
         """
         up = []
         for request in self:
-            if waiting:
+            if request.id in waiting:
                 request.heard(now)
             if request.deadline <= now:
                 up.append(request)

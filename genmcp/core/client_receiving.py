@@ -77,7 +77,7 @@ class Receiving:
         if message.is_response:
             return self._response(message, now, about, status)
         id = message.request_id
-        return self._told(message, now, about) if id is None else self._asks(message, id)
+        return self._told(message, now, about) if id is None else self._asks(message, id, about)
 
     def _garbage(self, body: bytes, fault: McpError, now: float) -> list[Outcome]:
         """Take in what is no message; what was to be an answer fails its request."""
@@ -102,8 +102,18 @@ class Receiving:
         failed = Failed(request.id, error, failure.sent and not failure.session)
         if not failure.session or self._lifecycle.state is not State.READY:
             return [failed]
+        return [failed, *self._renew(error, now)]
+
+    def session_ended(self, error: Exception, now: float) -> list[Outcome]:
+        """Take in that the session is over, in which the server has spoken before."""
+        if self._lifecycle.state is not State.READY:
+            return []
+        self._connecting.renewed = False
+        return self._renew(error, now)
+
+    def _renew(self, error: Exception, now: float) -> list[Outcome]:
         self._asked.clear()
-        return [failed, *self._connecting.renew(error, now)]
+        return self._connecting.renew(error, now)
 
     def _unread(
         self, id: RequestId | None, fault: GenmcpError, now: float, *, is_answer: bool
@@ -143,12 +153,12 @@ class Receiving:
             return self._pending.get(about)
         return next((each for each in self._pending if each.opening), None)
 
-    def _asks(self, message: Message, id: RequestId) -> list[Outcome]:
+    def _asks(self, message: Message, id: RequestId, about: RequestId | None) -> list[Outcome]:
         revision, state = self._connecting.revision, self._lifecycle.state
         if state is State.READY and revision.modern:
             # 2026-07-28, stdio and Streamable HTTP: the server MUST NOT send requests, and the
             # client MUST NOT send responses.
-            return [Dropped(PeerOutOfTurn(message.method, f"speaking {revision.version}"), id)]
+            return [Dropped(PeerOutOfTurn(message.method, f"in {revision.version}"), id)]
         ping = message.method == "ping"
         try:
             self._lifecycle.take(Step.PINGED if ping else Step.ASKED)
@@ -161,7 +171,7 @@ class Receiving:
         if ping:
             return [self._reply(jsonrpc.encode_response(id, _EMPTY)), Pinged(id)]
         try:
-            return [self._asked.take(message, id, revision)]
+            return [self._asked.take(message, id, revision, self._pending.ids(about))]
         except PeerFault as fault:
             return [Dropped(fault, id)]
         except McpError as error:
@@ -186,9 +196,10 @@ class Receiving:
                 return [told]
 
     def _progress(self, params: ProgressNotificationParams, now: float) -> Outcome:
-        request = self._pending.get(params.progress_token)
+        id = params.progress_token
+        request = self._pending.get(id)
         if request is None or not request.progress:
-            return Dropped(PeerFault(f"no request wants the progress of {params.progress_token!r}"))
+            return Dropped(PeerFault(f"no request wants the progress of {id!r}"), id)
         request.heard(now)
         return Progress(request.id, params.progress, params.total, params.message)
 

@@ -41,7 +41,9 @@ def frame(message: bytes) -> bytes:
     stdio, "messages are delimited by newlines, and MUST NOT contain embedded newlines": between
     the tokens of JSON a line end is as good as a blank, and within a string there is none.
     """
-    return message.translate(_ENDS) + b"\n"
+    if b"\n" in message or b"\r" in message:
+        message = message.translate(_ENDS)
+    return message + b"\n"
 
 
 class LineReader:
@@ -58,6 +60,8 @@ class LineReader:
 
     def feed(self, chunk: bytes) -> list[bytes | TooLong]:
         """Return the messages that *chunk* completes."""
+        if not self._pieces and chunk.find(b"\n") + 1 == len(chunk) <= self._max_message:
+            return _line(chunk[:-1])  # mostly: a message as it was written
         *ended, rest = chunk.split(b"\n")
         done: list[bytes | TooLong] = []
         for piece in ended:
@@ -73,8 +77,7 @@ class LineReader:
         line = b"".join(pieces)
         if size > self._max_message:
             return [TooLong(size, line)]
-        line = line.removesuffix(b"\r")
-        return [line] if line.strip() else []
+        return _line(line)
 
     def _take(self, piece: bytes) -> None:
         if not piece:
@@ -83,3 +86,8 @@ class LineReader:
         self._pieces.append(piece)
         if self._size > self._max_message:
             self._pieces = [b"".join(each[:HEAD] for each in self._pieces)[:HEAD]]
+
+
+def _line(line: bytes) -> list[bytes | TooLong]:
+    line = line.removesuffix(b"\r")
+    return [line] if line and not line.isspace() else []

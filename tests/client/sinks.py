@@ -19,6 +19,8 @@ class Recorder:
         self.abouts: list[int | str | None] = []
         self.lost: list[tuple[int, bytes]] = []
         self.failures: list[tuple[int | str | None, ClientError]] = []
+        self.gaps = 0
+        self.ended_sessions: list[ClientError] = []
         self._changed = asyncio.Event()
 
     def received(self, message: bytes, about: int | str | None = None) -> bool:
@@ -40,6 +42,14 @@ class Recorder:
         self.failures.append((id, error))
         self._changed.set()
 
+    def missed(self) -> None:
+        self.gaps += 1
+        self._changed.set()
+
+    def session_ended(self, error: ClientError) -> None:
+        self.ended_sessions.append(error)
+        self._changed.set()
+
     @property
     def said(self) -> list[Any]:
         """The messages, read."""
@@ -51,13 +61,16 @@ class Recorder:
         [(_, error)] = self.failures
         return error
 
-    async def until(self, messages: int = 0, failures: int = 0, lost: int = 0) -> None:
+    async def until(
+        self, messages: int = 0, failures: int = 0, lost: int = 0, gaps: int = 0
+    ) -> None:
         """Wait for so many of each."""
         async with asyncio.timeout(10):
             while (
                 len(self.messages) < messages
                 or len(self.failures) < failures
                 or len(self.lost) < lost
+                or self.gaps < gaps
             ):
                 self._changed.clear()
                 await self._changed.wait()

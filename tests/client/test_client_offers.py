@@ -132,3 +132,15 @@ def test_offers_warn_of_an_output_schema_that_cannot_be_used(
     for _ in range(2):
         offers.check("t", CallToolResult([], structured_content=1))
     assert caplog.text.count("cannot be checked") == 1
+
+
+def test_offers_are_those_of_the_last_list() -> None:
+    """A tool that is not listed any more is not known: a server may have others every day."""
+    offers = Offers("there", mirrors=True)
+    for number in range(3):
+        tool = annotated(f"t{number}", {"type": "string", "x-mcp-header": "A"})
+        offers.learn([tool, annotated(f"bad{number}", {"type": "number", "x-mcp-header": "A"})])
+    assert [each for each in range(3) if offers.knows(f"t{each}")] == [2]
+    assert [each for each in range(3) if offers.knows(f"bad{each}")] == [2]
+    assert offers.headers("t0", {"a": "x"}) == ()
+    assert offers.headers("bad0", {"a": "x"}) == ()

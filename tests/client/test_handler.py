@@ -91,6 +91,36 @@ async def test_handler_ping_may_have_a_hook_of_its_own() -> None:
     assert await answer(Handler(), "ping") == {"_meta": {"up": True}}
 
 
+def test_handler_with_a_misspelt_hook_is_refused() -> None:
+    """When its class is made, with the name it should have; other names are its own affair."""
+    with pytest.raises(ConfigurationError, match=r"handle_elicitation is no hook: .*tion_create"):
+
+        class Asked(ClientHandler[None]):
+            async def handle_elicitation(self, message: str, schema: Any, state: None) -> Any: ...
+
+    class Own(Form):
+        def _handle_it(self) -> None: ...
+
+        def help(self) -> None: ...
+
+    assert Answering(Own("x")).capabilities.elicitation is not None
+
+
+async def test_handler_that_returns_what_was_filled_in_is_told_how(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A form's content is no answer to it: the user agrees, or does not."""
+    with pytest.raises(InternalError):
+        await answer(Form({"name": "Ada"}), "elicitation/create", ASKED)
+
+    assert "return Accepted({...}), Declined() or Dismissed()" in caplog.text
+
+
+def test_handler_denies_what_it_likes() -> None:
+    """Whatever was asked, if nothing else is said."""
+    assert "User rejected the request" == Denied().message
+
+
 async def test_handler_capabilities_follow_from_its_hooks() -> None:
     """What is overridden is declared, in the way its class says."""
 

@@ -5,8 +5,9 @@ import json
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -46,7 +47,8 @@ async def saying(*pieces: bytes) -> AsyncIterator[str]:
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.writelines(pieces)
+        for piece in pieces:  # `writelines` of Python 3.13 never ends with one that is empty
+            writer.write(piece)
         writer.close()
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
@@ -64,6 +66,31 @@ async def test_http_nobody_there_is_refused(free_port: int) -> None:
         recorder.failure
     )
     assert not recorder.failure.sent
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the whole of 127.0.0.0/8 is this machine")
+async def test_http_address_that_is_dead_does_not_hold_up_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name with several addresses is reached by whichever answers first (RFC 8305)."""
+    async with saying(JSON + LENGTH + BODY) as url, AsyncExitStack() as stack:
+        port = int(urlsplit(url).port or 0)
+        hole = stack.enter_context(socket.create_server(("127.0.0.2", port), backlog=0))
+        for _ in range(4):  # its queue is full: nobody else hears of it
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(hole.getsockname())
+
+        async def both(*_: object, **__: object) -> list[Any]:
+            found = [("127.0.0.2", port), ("127.0.0.1", port)]
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in found]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
+        named = f"http://two.example:{port}/mcp"
+        async with opened(named, HttpOptions(connect_timeout=5)) as (transport, recorder):
+            await transport.send(request(1))
+
+    assert [ANSWER] == recorder.said
 
 
 @pytest.mark.parametrize(
@@ -447,3 +474,15 @@ async def test_http_close_that_is_cancelled_ends_so() -> None:
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
+
+
+async def test_http_connection_that_is_silent_is_watched_by_the_system() -> None:
+    """A stream whose line is dead ends some time, although nothing is sent on it."""
+    async with saying() as url:
+        pool = Http1(urlsplit(url), "here", connect_timeout=5, most=1)
+        connection = await pool._connect()
+        line = connection.writer.get_extra_info("socket")
+        watched = line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        connection.abort()
+        await pool.close()
+    assert watched

@@ -172,40 +172,66 @@ async def test_http_session_id_with_wrong_characters_is_a_fault() -> None:
     assert "session id" in str(recorder.failure)
 
 
-@pytest.mark.parametrize("status", [405, 503])
-async def test_http_server_without_a_stream_of_its_own_is_left_alone(
-    status: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """405 is how a server says that it has none; a server that fails is asked again, and logged."""
+@pytest.mark.parametrize("status", [404, 405])
+async def test_http_server_without_a_stream_of_its_own_is_left_alone(status: int) -> None:
+    """405 is how a server says that it has none; one without such a path may say 404."""
     gets = 0
-    over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    options = HttpOptions(resumptions=0 if status == 405 else 1)
 
     async def script(asked: Asked) -> None:
         nonlocal gets
         if asked.method == "GET":
             gets += 1
             await asked.reply(status)
-            if gets > options.resumptions:
-                loop.call_soon_threadsafe(over.set)
+        elif asked.rpc == "initialize":
+            await asked.reply(200, ANSWER, mcp_session_id="s")
         else:
             await asked.reply(202)
 
+    async with scripted(script, HttpOptions(listen_interval=0.001)) as (transport, recorder):
+        await transport.send(request(1, "initialize", revision=None))
+        await transport.send(notification("notifications/initialized"))
+        await transport.hearing()
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if is_listening(task)))
+
+    assert 1 == gets
+    assert [] == recorder.failures
+    assert [] == recorder.ended_sessions
+    assert 0 == recorder.gaps
+
+
+def is_listening(task: "asyncio.Task[object]") -> bool:
+    return "ServerStream" in getattr(task.get_coro(), "__qualname__", "")
+
+
+async def test_http_stream_that_cannot_be_had_is_asked_for_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Now and then, each time with word that something is missed; and it is heard in the end."""
+    gets = 0
+
+    async def script(asked: Asked) -> None:
+        nonlocal gets
+        if asked.method != "GET":
+            await asked.reply(202)
+            return
+        gets += 1
+        if gets < 5:
+            await asked.reply(503)
+        else:
+            await asked.stream(event(NOTE), more=True)
+            await asked.receive()
+
+    options = HttpOptions(resumptions=1, listen_interval=0.01)
     async with scripted(script, options) as (transport, recorder):
         await transport.send(notification("notifications/initialized"))
-        async with asyncio.timeout(10):
-            await over.wait()
-            tasks = [
-                task
-                for task in asyncio.all_tasks()
-                if "_listen" in getattr(task.get_coro(), "__qualname__", "")
-            ]
-            await asyncio.gather(*tasks)
+        await transport.hearing()
+        await recorder.until(messages=1)
 
-    assert options.resumptions + 1 == gets
+    assert 5 == gets
+    assert 4 == recorder.gaps  # the second attempt, and those after it
+    assert [NOTE] == recorder.said
     assert [] == recorder.failures
-    assert (status == 503) is ("says nothing unasked any more" in caplog.text)
+    assert 1 == caplog.text.count("says nothing unasked for now")
 
 
 async def test_http_stream_of_a_server_is_taken_up_where_it_ended() -> None:
@@ -224,6 +250,28 @@ async def test_http_stream_of_a_server_is_taken_up_where_it_ended() -> None:
         await recorder.until(messages=3)
 
     assert [None, "e1", "e2"] == places[:3]
+    assert 0 == recorder.gaps
+
+
+async def test_http_stream_that_is_refused_where_it_ended_is_begun_anew() -> None:
+    """A server that lost its events has another stream, and what was between is missed."""
+    places: list[str | None] = []
+
+    async def script(asked: Asked) -> None:
+        if asked.method != "GET":
+            await asked.reply(202)
+            return
+        places.append(asked.headers.get("last-event-id"))
+        if len(places) == 2:
+            await asked.reply(400)
+        else:
+            await asked.stream(event(NOTE, id=f"e{len(places)}", retry=1))
+
+    async with scripted(script) as (transport, recorder):
+        await transport.send(notification("notifications/initialized"))
+        await recorder.until(messages=2, gaps=1)
+
+    assert [None, "e1", None] == places[:3]
 
 
 @pytest.mark.parametrize("by_httpx", [False, True])

@@ -425,6 +425,7 @@ async def test_http_by_httpx_is_the_same(free_port: int) -> None:
         ({"connect_timeout": 0}, "connect_timeout"),
         ({"connections": 0}, "connections"),
         ({"resumptions": -1}, "resumptions"),
+        ({"listen_interval": 0}, "listen_interval"),
         ({"headers": {"a": "b\r\nc: d"}}, "headers"),
     ],
 )

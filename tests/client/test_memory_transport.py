@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp.channel import Channel
+from genmcp.client.client import Client
 from genmcp.client.errors import Closed, ConnectionLost
 from genmcp.client.memory import AsgiRequester, MemoryTransport
 from genmcp.mux.mux import Mux
@@ -40,6 +41,20 @@ class Wait(Tool):
 
 def suite(wait: Wait) -> Suite:
     return Suite(name="s", version="1", tools=[wait])
+
+
+@pytest.mark.parametrize("kind", [Suite, Mux, Endpoint])
+async def test_client_of_a_server_in_this_process_names_it(kind: Any) -> None:
+    """In what it says, such as that it was never opened, or is not open any more."""
+    served = suite(Wait())
+    client = Client(served if kind is Suite else kind(served))
+
+    with pytest.raises(Closed, match=r"client of s \(in this process\) is not open: use `async"):
+        await client.tools()
+    async with client:
+        await client.tools()
+    with pytest.raises(Closed, match=r"client of s \(in this process\) is closed$"):
+        await client.tools()
 
 
 async def test_memory_stream_is_passed_on_as_it_comes() -> None:

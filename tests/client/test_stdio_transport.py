@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from genmcp.client.errors import Closed, ProcessEnded, Unreachable
+from genmcp.client.errors import Closed, ProcessEnded, Timeout, Unreachable
 from genmcp.client.stdio import StdioTransport
 from genmcp.client.stdio_options import Command, StdioOptions
-from tests.client.sinks import Recorder, request
+from tests.client.sinks import Recorder, notification, request
 
 QUICK = StdioOptions(exit_timeout=0.3, term_timeout=0.3)
 ECHO = """
@@ -198,6 +199,54 @@ async def test_stdio_sending_to_a_server_that_does_not_read_can_be_given_up() ->
     assert [] == recorder.failures
 
 
+async def test_stdio_request_that_is_cancelled_before_it_is_written_is_never_written() -> None:
+    """A server that reads again is not told of what nobody wants any more, nor that it is so."""
+    source = """
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        print('{"pid":%d}' % os.getpid(), flush=True)
+        signal.sigwait([signal.SIGUSR1])
+    """
+    async with running(source + textwrap.indent(ECHO, "    ")) as (transport, recorder):
+        await recorder.until(messages=1)
+        await transport.send(request(1, text="x" * 5_000_000))
+        left, wanted = (asyncio.ensure_future(transport.send(request(id))) for id in (2, 3))
+        await asyncio.sleep(0)
+        left.cancel()
+        async with asyncio.timeout(5):
+            await transport.send(replace(notification("notifications/cancelled"), withdraws=2))
+        os.kill(recorder.said[0]["pid"], signal.SIGUSR1)
+        await wanted
+        await recorder.until(messages=3)
+
+    assert [1, 3] == [each["id"] for each in recorder.said[1:]]
+
+
+async def test_stdio_notification_does_not_wait_for_ever_for_a_server_that_does_not_read() -> None:
+    """It fails after a while, or at once if too many wait already."""
+    source = "print('{}', flush=True)\ntime.sleep(60)"
+    async with running(source, StdioOptions(stall=0.01, exit_timeout=0)) as (transport, recorder):
+        await recorder.until(messages=1)
+        await transport.send(request(1, text="x" * 5_000_000))
+        with pytest.raises(Timeout, match="notifications/x"):
+            await transport.send(notification("notifications/x"))
+
+        many = [transport.send(notification("notifications/x")) for _ in range(1001)]
+        failed = await asyncio.gather(*many, return_exceptions=True)
+
+    assert {Timeout, Unreachable} == {type(each) for each in failed}
+
+
+async def test_stdio_server_that_has_ended_can_be_started_again() -> None:
+    """Opening the transport once more starts the command once more; a closed one stays closed."""
+    async with running("print('{}', flush=True)") as (transport, recorder):
+        await recorder.until(messages=1, failures=1)
+        await transport.open(recorder)
+        await recorder.until(messages=2, failures=2)
+        await transport.close()
+        with pytest.raises(Closed):
+            await transport.open(recorder)
+
+
 @pytest.mark.parametrize(
     ("source", "least"),
     [
@@ -287,27 +336,33 @@ async def test_stdio_close_gives_up_a_process_it_may_not_end(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
-async def test_stdio_killed_parent_leaves_no_orphan() -> None:
-    """A server that ends by nothing dies with the client's process, even if that is killed."""
-    source = """
+@pytest.mark.parametrize("by", ["itself", "a launcher"])
+async def test_stdio_killed_parent_leaves_no_orphan(by: str) -> None:
+    """A server that ends by nothing dies with the client's process, even if that is killed.
+
+    So it does where the command is not the server, but starts it: `npx`, `uv run`.
+    """
+    source = f"LAUNCHED = {by != 'itself'}\n" + textwrap.dedent("""
         import asyncio
         from genmcp.client.stdio import StdioTransport
         from genmcp.client.stdio_options import Command
         from tests.client.sinks import Recorder
 
         SERVER = "import time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\\n" \\
-            "print('{}', flush=True); time.sleep(60)"
+            "import os; print('{\\"pid\\":%d}' % os.getpid(), flush=True); time.sleep(60)"
+        LAUNCHER = Command("sh", ["-c", '"$0" -c "$1"; true', sys.executable, SERVER])
 
         async def main():
-            transport = StdioTransport(Command(sys.executable, ["-c", SERVER]))
+            command = LAUNCHER if LAUNCHED else Command(sys.executable, ["-c", SERVER])
+            transport = StdioTransport(command)
             recorder = Recorder()
             await transport.open(recorder)
             await recorder.until(messages=1)
-            print(transport.pid, flush=True)
+            print(recorder.said[0]["pid"], flush=True)
             time.sleep(60)
 
         asyncio.run(main())
-    """
+    """)
     command = python(source)
     parent = await asyncio.create_subprocess_exec(
         command.command,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.client_dispatch import State
+from genmcp.core.client_dispatch import State, Timeouts
 from genmcp.core.client_events import (
     Asked,
     Dropped,
@@ -28,6 +28,7 @@ from tests.core.client_lines import (
     cancelled,
     in_state,
     legacy,
+    message,
     modern,
     said,
     told,
@@ -172,6 +173,46 @@ def test_client_question_may_be_withdrawn() -> None:
     assert [] == client.answer(id, ListRootsResult([]))
     assert isinstance(client.received(cancelled(id), 0)[0], Dropped)
     assert client.waits_for(id)
+
+
+def test_client_question_of_a_request_that_is_given_up_is_withdrawn() -> None:
+    """With the last of the requests that it can be about; the server is told, too."""
+    client = legacy(capabilities=EVERYTHING)
+    asks(client, "roots/list", "before")
+    first, second = called(client), called(client)
+    asks(client, "roots/list", "q")
+
+    assert [] == told(client.cancel(first))
+    outcomes = client.cancel(second, "enough")
+
+    assert [Withdrawn("q", "enough")] == told(outcomes)
+    (cancelled, refused) = said(outcomes)
+    assert second == cancelled["params"]["requestId"]
+    assert ("q", -32603) == (refused["id"], refused["error"]["code"])
+    assert [] == client.answer("q", ListRootsResult([]))
+    assert [] != client.answer("before", ListRootsResult([]))
+
+
+def test_client_question_on_the_response_of_a_request_is_about_that_one() -> None:
+    """Over HTTP nothing has to be guessed."""
+    client = legacy(capabilities=EVERYTHING, per_message=True)
+    first, second = called(client), called(client)
+    client.received(message(id="q", method="roots/list"), 0, about=first)
+
+    assert [] == told(client.cancel(second))
+    assert [Withdrawn("q", None)] == told(client.cancel(first))
+
+
+def test_client_question_stops_the_clocks_of_the_requests_before_it_only() -> None:
+    """Who answers may take their time; a request that is sent later cannot wait for that."""
+    client = legacy(capabilities=EVERYTHING)
+    before = called(client, timeouts=Timeouts(idle=5, total=None))
+    asks(client, "roots/list")
+    later = called(client, timeouts=Timeouts(idle=5, total=None))
+
+    assert [later] == [each.id for each in told(client.check_timeouts(5))]
+    client.answer("q", ListRootsResult([]))
+    assert [before] == [each.id for each in told(client.check_timeouts(10))]
 
 
 @pytest.mark.parametrize("per_message", [True, False])

@@ -17,6 +17,7 @@ from genmcp.core.client_events import (
     Failed,
     InputRequired,
     Refused,
+    Restart,
     Send,
     TaskCreated,
     TimedOutRequest,
@@ -70,7 +71,10 @@ def test_client_answer_under_401_is_left_to_the_transport() -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_client_connection_that_is_lost_is_closed_or_failed(state: State) -> None:
-    """Failed if it never came about; the owner is told once, and so is why."""
+    """Failed if it never came about; the owner is told once, and so is why.
+
+    Where an older server may have ended for what it did not expect, it is not over yet.
+    """
     client, why = in_state(state), ValueError("gone")
 
     outcomes = client.closed(why)
@@ -81,6 +85,10 @@ def test_client_connection_that_is_lost_is_closed_or_failed(state: State) -> Non
         assert [Disconnected(None)] == outcomes
     elif state in (State.CLOSED, State.FAILED):
         assert [] == outcomes
+    elif state in (State.PROBING, State.INITIALIZING):
+        assert [Restart(why)] == outcomes
+        assert State.NEW is client.state
+        return
     else:
         assert [ConnectionFailed(why)] == outcomes
     closed = state in (State.READY, State.CLOSING, State.CLOSED)

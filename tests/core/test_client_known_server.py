@@ -150,6 +150,18 @@ def test_client_known_server_session_that_is_gone_leaves_what_is_under_way() -> 
     assert open_ == answered.id  # type: ignore[union-attr]
 
 
+def test_client_known_server_session_in_which_it_spoke_may_end_any_number_of_times() -> None:
+    """It was known there: this is no server that forgets every session at once."""
+    client, why = legacy(per_message=True), ValueError("gone")
+    for id in (2, 3, 4):
+        reset, send = client.session_ended(why, 0)
+        assert Reset(why) == reset
+        assert is_initialize([send])
+        assert [] == client.session_ended(why, 0)  # another is begun already
+        client.received(result(id, WELCOME), 0)
+        assert client.ready
+
+
 def test_client_known_server_ids_go_on_after_a_reset() -> None:
     """What was spoken is remembered, and nothing else."""
     client = legacy()

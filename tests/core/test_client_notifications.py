@@ -160,6 +160,7 @@ def test_client_cancel_does_not_touch_what_opens_the_connection() -> None:
     [
         (Timeouts(), 30),
         (Timeouts(idle=5, total=3), 3),
+        (Timeouts(idle=5, total=5), 5),
         (Timeouts(idle=None, total=7), 7),
         (Timeouts(idle=2.5, total=None), 2.5),
         (Timeouts(idle=None, total=None), None),
@@ -180,7 +181,8 @@ def test_client_timeout_is_at_its_deadline_and_not_before(
     send, timed_out = client.check_timeouts(deadline)
 
     assert "notifications/cancelled" == said([send])[0]["method"]
-    assert TimedOutRequest(id, "tools/call", 0) == timed_out
+    silent = timeouts.total is None or timeouts == Timeouts()
+    assert TimedOutRequest(id, "tools/call", deadline, silent) == timed_out
     assert isinstance(client.received(result(id, ANSWER), deadline)[0], Dropped)
     assert [] == client.check_timeouts(10**9)
     assert client.next_check is None
@@ -196,7 +198,15 @@ def test_client_timeout_that_is_idle_begins_anew_with_progress() -> None:
         assert [] == client.check_timeouts(now + 6)
     assert 25 == client.next_check
 
-    assert TimedOutRequest(id, "tools/call", 0) == client.check_timeouts(25)[-1]
+    assert TimedOutRequest(id, "tools/call", 25, silent=False) == client.check_timeouts(25)[-1]
+
+
+def test_client_timeout_of_the_rest_of_a_call_is_that_of_the_whole() -> None:
+    """A call may take several requests; who set its time knows no other."""
+    client = modern()
+    id = called(client, timeouts=Timeouts(total=0.25, whole=10))
+
+    assert TimedOutRequest(id, "tools/call", 10, silent=False) == client.check_timeouts(0.25)[-1]
 
 
 def test_client_timeout_that_is_idle_does_not_run_while_the_server_waits() -> None:
@@ -218,6 +228,7 @@ def test_client_timeout_of_one_leaves_the_others() -> None:
     first = called(client, timeouts=Timeouts(idle=1))
     second = called(client, timeouts=Timeouts(idle=2))
 
-    assert TimedOutRequest(first, "tools/call", 0) == client.check_timeouts(1)[-1]
+    ended = TimedOutRequest(first, "tools/call", 1, silent=True)
+    assert ended == client.check_timeouts(1)[-1]
     assert client.waits_for(second)
     assert 2 == client.next_check

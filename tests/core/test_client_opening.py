@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from genmcp.core.client_dispatch import ClientDispatch, Failure, State
-from genmcp.core.client_events import Connected, ConnectionFailed, Dropped, Send
+from genmcp.core.client_events import Connected, ConnectionFailed, Dropped, Restart, Send
 from genmcp.core.client_faults import PeerFault
 from genmcp.errors import LocalOutOfTurn, McpError
 from genmcp.protocol.capabilities import (
@@ -432,3 +432,51 @@ def test_client_opening_such_a_server_is_not_asked_for_ever() -> None:
         sent += len(said(client.received(error(sent, UNSUPPORTED, **versions("2026-07-28")), now)))
 
     assert 6 == sent
+
+
+def test_client_opening_server_that_ends_on_the_probe_is_started_again() -> None:
+    """2026-07-28, stdio, "Backward Compatibility": it is initialized then, and nothing else."""
+    client, why = machine(), ValueError("it has ended")
+    client.begin(0)
+
+    assert [Restart(why)] == client.closed(why)
+    assert is_initialize(client.begin(1))
+    (_, connected) = client.received(result(2, WELCOME), 1)
+
+    assert isinstance(connected, Connected)
+    assert State.READY is client.state
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_client_opening_server_that_ends_on_initialize_too_is_given_up(slow: bool) -> None:
+    """It is started again once, also where it was slow to read what it was asked first."""
+    client, why = machine(probe_timeout=5), ValueError("it has ended")
+    client.begin(0)
+    if slow:
+        assert is_initialize(client.check_timeouts(5))
+
+    assert [Restart(why)] == client.closed(why)
+    client.begin(6)
+
+    assert [ConnectionFailed(why)] == client.closed(why)
+    assert why is client.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "state"),
+    [
+        ({"revision": "2026-07-28"}, State.PROBING),
+        ({"revision": "2025-11-25"}, State.INITIALIZING),
+        ({"remembered": "2025-11-25"}, State.INITIALIZING),
+        ({"per_message": True}, State.PROBING),
+    ],
+)
+def test_client_opening_server_that_ends_is_not_started_again_for_nothing(
+    options: dict[str, Any], state: State
+) -> None:
+    """That is, where there is no other way to begin, or no process."""
+    client, why = machine(**options), ValueError("it has ended")
+    client.begin(0)
+    assert state is client.state
+
+    assert [ConnectionFailed(why)] == client.closed(why)

@@ -1,0 +1,357 @@
+"""What becomes of waiting for a task when its server cannot be asked for a while."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from genmcp import Accepted
+from genmcp.client.client import Client
+from genmcp.client.errors import (
+    ClientError,
+    Closed,
+    HttpStatus,
+    OutcomeUnknown,
+    ServerSaid,
+    Timeout,
+    Unauthorized,
+)
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
+from genmcp.client.repeating import pause
+from tests.client.scripted import Asked, served
+
+COMPLETE = {"resultType": "complete"}
+DISCOVERED = COMPLETE | {
+    "ttlMs": 60_000,
+    "cacheScope": "private",
+    "supportedVersions": ["2026-07-28"],
+    "capabilities": {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}},
+}
+TASK = {
+    "taskId": "k",
+    "createdAt": "2026-01-01T00:00:00Z",
+    "lastUpdatedAt": "2026-01-01T00:00:00Z",
+    "ttlMs": None,
+    "pollIntervalMs": 10,
+}
+WORKING = COMPLETE | TASK | {"status": "working"}
+DONE = COMPLETE | TASK | {
+    "status": "completed",
+    "result": COMPLETE | {"content": [{"type": "text", "text": "bread"}]},
+}  # fmt: skip
+FORM = {"mode": "form", "message": "Salt?", "requestedSchema": {"type": "object", "properties": {}}}
+ASKING = COMPLETE | TASK | {
+    "status": "input_required",
+    "inputRequests": {"salt": {"method": "elicitation/create", "params": FORM}},
+}  # fmt: skip
+
+Answer = dict[str, Any] | Callable[[Asked], Awaitable[None]]
+
+
+class Oven:
+    """A server whose only call is a task; it is asked for as *polls* say, the last one for ever."""
+
+    def __init__(self, *polls: Answer, update: Answer | None = None) -> None:
+        self.polls = [*polls]
+        self.updates: list[Answer] = [*([update] if update else []), COMPLETE]
+        self.methods: list[str] = []
+
+    async def __call__(self, asked: Asked) -> None:
+        method = asked.rpc
+        self.methods.append(method)
+        answer: Answer
+        match method:
+            case "server/discover":
+                answer = DISCOVERED
+            case "tools/call":
+                answer = TASK | {"resultType": "task", "status": "working"}
+            case "tasks/get":
+                answer = next_of(self.polls)
+            case "tasks/update":
+                answer = next_of(self.updates)
+            case "tasks/cancel":
+                answer = COMPLETE
+            case _:
+                answer = unknown
+        if callable(answer):
+            await answer(asked)
+        else:
+            id = json.loads(asked.body)["id"]
+            await asked.reply(200, {"jsonrpc": "2.0", "id": id, "result": answer})
+
+
+def next_of(answers: list[Answer]) -> Answer:
+    return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+async def unknown(asked: Asked) -> None:
+    await refuse(asked, 404, {"code": -32601, "message": "no"})
+
+
+async def refuse(asked: Asked, status: int, error: dict[str, Any]) -> None:
+    id = json.loads(asked.body)["id"]
+    await asked.reply(status, {"jsonrpc": "2.0", "id": id, "error": error})
+
+
+async def busy(asked: Asked) -> None:
+    await refuse(asked, 429, {"code": -32603, "message": "later", "data": {"retryAfter": 1}})
+
+
+async def unavailable(asked: Asked) -> None:
+    await asked.reply(503, retry_after="1")
+
+
+async def broken(asked: Asked) -> None:
+    await asked.reply(500)
+
+
+async def silent(asked: Asked) -> None:
+    await asked.receive()
+
+
+async def cut(asked: Asked) -> None:
+    await asked.head(200, content_type="application/json", content_length="9")
+    raise ConnectionError
+
+
+async def stranger(asked: Asked) -> None:
+    await asked.reply(401, www_authenticate="Bearer")
+
+
+class Agreeing(ClientHandler[None]):
+    """Agrees, and counts how often it was asked."""
+
+    asked = 0
+
+    async def handle_elicitation_create(self, *_: Any) -> Any:
+        self.asked += 1
+        return Accepted({})
+
+
+@asynccontextmanager
+async def client_of(oven: Oven, **options: Any) -> AsyncIterator[Client]:
+    handler = options.pop("handler", None)
+    async with (
+        asyncio.timeout(20),
+        served(oven) as url,
+        Client(url, handler=handler, options=ClientOptions(**options)) as client,
+    ):
+        yield client
+
+
+async def test_poll_outlives_a_server_that_dies_and_comes_back(free_port: int) -> None:
+    """A call gets its result from the server that is there in the end."""
+    oven = Oven(WORKING, WORKING, DONE)
+    polled, met = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        await oven(Asked({"method": "POST", "path": "/", "headers": []}, None, send := Said(writer),
+                         await reader.readexactly(length)))  # fmt: skip
+        if send.ended and oven.methods[-1] == "tasks/get":
+            polled.set()
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        met.release()
+        writer.close()
+
+    async with asyncio.timeout(20):
+        first = await listening(speak, free_port)
+        async with Client(f"http://127.0.0.1:{free_port}/mcp") as client:
+            call = asyncio.create_task(client.call("bake"))
+            async with first:
+                await polled.wait()
+            async with await listening(hang_up, free_port):
+                await met.acquire()
+            async with await listening(speak, free_port):
+                assert "bread" == (await call).data
+    assert "tasks/cancel" not in oven.methods
+
+
+async def listening(speak: Any, port: int) -> asyncio.Server:
+    return await asyncio.start_server(speak, "127.0.0.1", port, reuse_address=True)
+
+
+class Said:
+    """Writes what an ASGI application answers, and hangs up."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self.ended = False
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            lines = b"".join(b"%b: %b\r\n" % pair for pair in message["headers"])
+            head = b"HTTP/1.1 %d x\r\n%bconnection: close\r\n\r\n"
+            self._writer.write(head % (message["status"], lines))
+        else:
+            self._writer.write(message["body"])
+            self._writer.close()
+            self.ended = True
+
+
+@pytest.mark.parametrize("failure", [busy, unavailable, broken, silent, cut])
+async def test_poll_that_fails_is_repeated(failure: Answer) -> None:
+    """Whatever the network and the server do, one failure of many polls costs no result."""
+    oven = Oven(failure, DONE)
+    async with client_of(oven) as client:
+        assert "bread" == (await client.call("bake", idle_timeout=0.5)).data
+    assert 2 == oven.methods.count("tasks/get")
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (unavailable, HttpStatus),
+        (busy, ServerSaid),
+        (cut, OutcomeUnknown),
+        (silent, OutcomeUnknown),
+        (stranger, Unauthorized),
+    ],
+)
+async def test_poll_in_vain_leaves_the_task_to_be_taken_up(
+    failure: Answer, kind: type[ClientError]
+) -> None:
+    """The error has the id of the task, which is not cancelled, and which goes on."""
+    oven = Oven(failure)
+    async with client_of(oven, polls=2) as client:
+        with pytest.raises(kind) as found:
+            await client.call("bake", idle_timeout=0.2)
+        assert "k" == found.value.task
+        assert found.value.sent
+        assert "tasks/cancel" not in oven.methods
+        assert (1 if failure is stranger else 2) == oven.methods.count("tasks/get")
+        oven.polls = [DONE]
+        assert "bread" == (await client.task(found.value.task or "").wait()).data
+
+
+async def test_poll_of_a_client_that_is_closed_names_the_task() -> None:
+    """Another client can go on with it."""
+    polled = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def working(asked: Asked) -> None:
+        loop.call_soon_threadsafe(polled.set)
+        await asked.receive()
+
+    async with client_of(Oven(working)) as client:
+        call = asyncio.create_task(client.call("bake"))
+        await polled.wait()
+        await client.close()
+        with pytest.raises(Closed) as found:
+            await call
+        assert ("k", True) == (found.value.task, found.value.sent)
+
+
+async def test_poll_is_not_repeated_past_the_time_of_its_call() -> None:
+    """A call takes as long as it may, and its task is cancelled then."""
+    oven = Oven(broken)
+    async with client_of(oven) as client:
+        with pytest.raises(Timeout, match=r"the task k took longer than 0\.7 s") as found:
+            await client.call("bake", timeout=0.7)
+    assert found.value.task is None
+    assert 2 == oven.methods.count("tasks/get")
+    assert "tasks/cancel" in oven.methods
+
+
+async def test_poll_does_not_wait_for_a_server_that_says_nothing_of_listening() -> None:
+    """One that neither tells of tasks nor says so is asked meanwhile."""
+
+    class Mute(Oven):
+        async def __call__(self, asked: Asked) -> None:
+            if asked.rpc == "subscriptions/listen":
+                await asked.stream(": hello\n\n", more=True)
+                await asked.receive()
+            else:
+                await super().__call__(asked)
+
+    async with client_of(Mute(WORKING, DONE)) as client, asyncio.timeout(10):
+        assert "bread" == (await client.call("bake")).data
+
+
+async def test_poll_that_is_answered_with_an_error_is_over() -> None:
+    """What the server says of the task is not asked again."""
+
+    async def forgotten(asked: Asked) -> None:
+        await refuse(asked, 200, {"code": -32602, "message": "Unknown task"})
+
+    oven = Oven(forgotten)
+    async with client_of(oven) as client:
+        with pytest.raises(ServerSaid, match="Unknown task") as found:
+            await client.call("bake")
+    assert found.value.task is None
+    assert 1 == oven.methods.count("tasks/get")
+
+
+async def test_poll_answers_are_sent_again_and_asked_for_once() -> None:
+    """A user need not answer twice because the network broke."""
+    handler = Agreeing()
+    oven = Oven(ASKING, DONE, update=unavailable)
+    async with client_of(oven, handler=handler) as client:
+        assert "bread" == (await client.call("bake")).data
+    assert 2 == oven.methods.count("tasks/update")
+    assert 1 == handler.asked
+
+
+async def test_poll_answers_that_did_not_arrive_are_asked_for_by_who_waits() -> None:
+    """An update that failed has answered nothing."""
+    handler = Agreeing()
+    oven = Oven(ASKING, DONE, update=unavailable)
+    async with client_of(oven, handler=handler) as client:
+        task = client.task("k")
+        with pytest.raises(HttpStatus):
+            await task.update({"salt": {"action": "decline"}})
+        assert "bread" == (await task.wait()).data
+    assert 1 == handler.asked
+
+
+SOON = format_datetime(datetime.now(UTC) + timedelta(days=1))
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("", 0.5),
+        ("7", 7),
+        ("0", 0.5),
+        (SOON, 300),
+        ("Mon, 01 Jan 2001 00:00:00 GMT", 0.5),
+        ("9" * 400, 300),
+        ("-5", 0.5),
+        ("soon", 0.5),
+    ],
+    ids=["none", "seconds", "zero", "date", "past", "huge", "negative", "nonsense"],
+)
+def test_poll_is_not_repeated_before_the_server_wants_it(header: str, seconds: float) -> None:
+    """`Retry-After` counts, in both its forms, as far as it is bearable."""
+    assert seconds == pause(HttpStatus("here", 503, headers={"retry-after": header}), 1)
+
+
+async def test_poll_that_is_refused_is_not_repeated_before_the_server_wants_it() -> None:
+    """`Retry-After` counts where the response holds an error of the protocol, too."""
+
+    async def later(asked: Asked) -> None:
+        error = {"code": -32603, "message": "later"}
+        body = {"jsonrpc": "2.0", "id": json.loads(asked.body)["id"], "error": error}
+        await asked.reply(429, body, retry_after="7")
+
+    async with served(Oven(later)) as url, Client(url) as client:
+        with pytest.raises(ServerSaid, match="later") as said:
+            await client.task("k").status()
+
+    assert 7 == pause(said.value, 1)
+
+
+def test_poll_is_repeated_ever_more_slowly() -> None:
+    """Twice as long each time, up to half a minute."""
+    error = HttpStatus("here", 503)
+    assert [0.5, 1, 2, 4, 8, 16, 30, 30] == [pause(error, count) for count in range(1, 9)]
+    assert 30 == pause(error, 10**6)
+    assert 9 == pause(ServerSaid(-32603, "later", {"retryAfter": 9}), 1)

@@ -1,0 +1,266 @@
+"""The client of servers that are processes, and not of the kind that is expected."""
+
+import asyncio
+import logging
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import Accepted, Client, ClientHandler, Command
+from genmcp.client.errors import ProcessEnded, ServerSaid, Timeout
+from genmcp.client.options import ClientOptions
+
+FRAME = """
+import json, sys
+
+def say(**members):
+    print(json.dumps({"jsonrpc": "2.0", **members}), flush=True)
+
+def welcome(id, version="2025-06-18"):
+    server = {"name": "old", "version": "1"}
+    capabilities = {"tools": {}}
+    say(id=id, result={
+        "protocolVersion": version, "capabilities": capabilities, "serverInfo": server
+    })
+
+def text(id, said):
+    say(id=id, result={"content": [{"type": "text", "text": said}]})
+
+messages = map(json.loads, sys.stdin)
+"""
+#: As those of the Rust SDK do.
+PICKY = """
+with open(sys.argv[1], "a") as starts:
+    starts.write("started\\n")
+first = next(messages)
+if first["method"] != "initialize":
+    sys.exit("expected initialize, not " + first["method"])
+welcome(first["id"])
+for message in messages:
+    if message["method"] == "tools/call":
+        text(message["id"], "here")
+"""
+#: Asks, whenever it is called, and says in the end what it was answered.
+CURIOUS = """
+answers = []
+for message in messages:
+    match message:
+        case {"method": "initialize", "id": id}:
+            welcome(id)
+        case {"method": "server/discover", "id": id}:
+            say(id=id, error={"code": -32601, "message": "no"})
+        case {"method": "tools/call", "id": id, "params": {"name": "ask"}}:
+            form = {"type": "object", "properties": {}}
+            params = {"message": "Sure?", "requestedSchema": form}
+            say(id=f"q{id}", method="elicitation/create", params=params)
+        case {"method": "tools/call", "id": id, "params": {"name": "answers"}}:
+            text(id, " ".join(answers))
+        case {"error": error}:
+            answers.append(error["message"])
+"""
+#: Says that it logs, but takes no level.
+STUBBORN = """
+for message in messages:
+    match message:
+        case {"method": "initialize", "id": id}:
+            server = {"name": "old", "version": "1"}
+            say(id=id, result={
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}, "logging": {}},
+                "serverInfo": server,
+            })
+        case {"method": "tools/call", "id": id}:
+            text(id, "here")
+        case {"method": method, "id": id}:
+            say(id=id, error={"code": -32601, "message": f"no {method}"})
+"""
+#: Goes on with what was cancelled, and answers it.
+TENACIOUS = """
+for message in messages:
+    match message:
+        case {"method": "initialize", "id": id}:
+            welcome(id)
+        case {"method": "server/discover", "id": id}:
+            say(id=id, error={"code": -32601, "message": "no"})
+        case {"method": "tools/call", "id": id, "params": {"name": "quick"}}:
+            text(id, "here")
+        case {"method": "tools/call", "id": id, "params": {"_meta": {"progressToken": token}}}:
+            slow = id
+            progress = {"progressToken": token, "progress": 1}
+            say(method="notifications/progress", params=progress)
+        case {"method": "notifications/cancelled"}:
+            say(method="notifications/progress", params=progress)
+            text(slow, "done all the same")
+"""
+BROKEN = "print('no database', file=sys.stderr)\nsys.exit(3)"
+
+
+def command(source: str, *args: str) -> Command:
+    return Command(sys.executable, ["-c", FRAME + textwrap.dedent(source), *args])
+
+
+class Thinking(ClientHandler[None]):
+    """Thinks for ever about the first question, and is told when that is over."""
+
+    def __init__(self) -> None:
+        self.stopped = asyncio.Event()
+        self.opened = 0
+
+    def init(self) -> None:
+        self.opened += 1
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Accepted:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.stopped.set()
+        return Accepted({})
+
+
+async def test_client_starts_a_server_again_that_ends_on_what_it_does_not_know(
+    tmp_path: Path,
+) -> None:
+    """It is initialized then; the next client of the same command knows that it is to be."""
+    starts, handler = tmp_path / "starts", Thinking()
+    picky = command(PICKY, str(starts))
+
+    async with asyncio.timeout(20), Client(picky, handler=handler) as client:
+        assert "2025-06-18" == client.revision
+        assert "here" == (await client.call("t")).text
+    assert 2 == len(starts.read_text().splitlines())
+    assert 1 == handler.opened
+
+    async with asyncio.timeout(20), Client(picky) as client:
+        assert "here" == (await client.call("t")).text
+    assert 3 == len(starts.read_text().splitlines())
+
+
+async def test_client_says_once_why_a_server_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """One error has its last words and what can be done, and the log has nothing to add."""
+    with pytest.raises(ProcessEnded, match=r"status 3; .*: no database \(.*revision") as ended:
+        async with (
+            asyncio.timeout(20),
+            Client(command("print('no database', file=sys.stderr)\nsys.exit(3)")),
+        ):
+            pass
+
+    assert (3, "no database") == (ended.value.status, ended.value.last_line)
+    assert [] == [each for each in caplog.records if each.levelno > logging.INFO]
+
+
+async def test_client_of_one_revision_does_not_start_a_server_again(tmp_path: Path) -> None:
+    """There is no other way to begin."""
+    starts = tmp_path / "starts"
+    with pytest.raises(ProcessEnded, match=r"expected initialize, not server/discover$"):
+        async with Client(
+            command(PICKY, str(starts)), options=ClientOptions(revision="2026-07-28")
+        ):
+            pass
+
+    assert 1 == len(starts.read_text().splitlines())
+
+
+async def test_client_warns_once_of_what_is_no_message(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that prints is told of by its first line, and by how many came after it."""
+    source = CURIOUS.replace("answers = []", "for _ in range(1000): print('Hello.')\nanswers = []")
+    async with asyncio.timeout(20), Client(command(source)) as client:
+        await client.call("answers")
+
+    first, rest = [each.getMessage() for each in caplog.records if each.levelno > logging.INFO]
+    assert "The body is not JSON" in first
+    assert "999 more" in rest
+
+
+async def test_client_keeps_what_a_server_writes_to_stderr(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In the log, if nobody says otherwise: logger genmcp.server, at INFO."""
+    caplog.set_level(logging.INFO, "genmcp.server")
+    source = CURIOUS + "\nprint('That was all.', file=sys.stderr)"
+    async with asyncio.timeout(20), Client(command(source)) as client:
+        await client.call("answers")
+
+    [said] = [each.getMessage() for each in caplog.records if each.name == "genmcp.server"]
+    assert said.endswith(": That was all.")
+
+
+async def test_client_leaves_the_question_of_a_call_that_is_given_up() -> None:
+    """The hook is cancelled, the server is told, and the calls that follow have their times."""
+    handler = Thinking()
+    async with asyncio.timeout(20), Client(command(CURIOUS), handler=handler) as client:
+        with pytest.raises(Timeout):
+            await client.call("ask", timeout=0.1)
+        await handler.stopped.wait()
+        with pytest.raises(Timeout, match=r"was silent for 0\.1 s"):
+            await client.call("nothing", timeout=None, idle_timeout=0.1)
+        assert "The request this was asked for was given up" == (await client.call("answers")).text
+
+
+async def test_client_that_gives_up_many_calls_of_a_stuck_server_leaves_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was never written need not be cancelled, and closing has nothing to complain about."""
+    stuck = "first = next(messages)\nwelcome(first['id'])\nimport time\ntime.sleep(60)"
+    options = ClientOptions(revision="2025-06-18")
+    async with asyncio.timeout(20), Client(command(stuck), options=options) as client:
+        before = asyncio.all_tasks()
+        big = {"x": "y" * 200_000}
+        many = [client.call("t", big, timeout=0.1) for _ in range(50)]
+        failed = await asyncio.gather(*many, return_exceptions=True)
+        left = asyncio.all_tasks() - before
+
+    assert {Timeout} == {type(each) for each in failed}
+    assert len(left) <= 2  # those whose request was written, if not read
+    assert [] == [each for each in caplog.records if each.levelno > logging.INFO]
+
+
+async def test_client_says_that_a_tool_may_want_tasks_it_does_not_speak() -> None:
+    """2025-11-25, tasks: a call that is no task is refused with -32601."""
+    source = """
+        for message in messages:
+            match message:
+                case {"method": "initialize", "id": id}:
+                    welcome(id, "2025-11-25")
+                case {"id": id}:
+                    say(id=id, error={"code": -32601, "message": "It requires a task"})
+    """
+    async with asyncio.timeout(20), Client(command(source)) as client:
+        with pytest.raises(ServerSaid, match=r"It requires .* \(-32601\); .*tasks of 2025-11-25"):
+            await client.call("t")
+
+
+async def test_client_does_without_a_level_of_log_messages(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A server that declares logging and then refuses a level is used all the same."""
+    async with Client(command(STUBBORN), options=ClientOptions(log_level="info")) as client:
+        result = await client.call("anything")
+
+    assert "here" == result.content[0].text  # type: ignore[union-attr]
+    assert "no logging/setLevel" in caplog.text
+
+
+async def test_client_takes_what_crosses_with_a_cancellation_for_no_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody is warned of progress and an answer for a call that was just cancelled."""
+    begun = asyncio.Event()
+
+    def progress(done: float, total: float | None, message: str | None) -> None:
+        begun.set()
+
+    async with Client(command(TENACIOUS)) as client:
+        call = asyncio.create_task(client.call("slow", progress=progress))
+        await begun.wait()
+        call.cancel()
+        await asyncio.wait((call,))
+        await client.call("quick")
+        assert 0 == client.left_calls
+
+    assert [] == [each for each in caplog.records if each.levelno >= logging.WARNING]
