@@ -92,6 +92,7 @@ class Channel(msgspec.Struct, eq=False):
     _loop: asyncio.AbstractEventLoop | None = None
     _progress: float = -inf
     _carrier: Carrier | None = None
+    _given: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -118,7 +119,7 @@ class Channel(msgspec.Struct, eq=False):
     @property
     def static(self) -> Mapping[str, Any]:
         """The values that every request finds in its assigns."""
-        return self._static or {}
+        return {**(self._static or {}), **self._given} if self._given else self._static or {}
 
     @property
     def assigns(self) -> MutableMapping[str, Any]:
@@ -143,9 +144,19 @@ class Channel(msgspec.Struct, eq=False):
 
         Keys of *gone* were copied, and are not there any more: to read one raises AssignGone.
         """
-        layers = [dict(layer) for layer in (self._copied, self._static) if layer]
+        layers = [dict(layer) for layer in (self._copied, self._given, self._static) if layer]
         self._assigns = _Assigns(dict(own), *layers)
         self._assigns.gone = gone
+
+    def give(self, static: Mapping[str, Any]) -> None:
+        """Let *static*, of one of several servers behind a mux, stand over that mux's own values.
+
+        What hooks have set so far stays.
+        """
+        if static or self._given:
+            own, gone = self.own, self._assigns.gone if self._assigns else ()
+            self._given = static
+            self.restore(own, gone)
 
     @property
     def copied(self) -> Mapping[str, Any]:
@@ -209,13 +220,17 @@ class Channel(msgspec.Struct, eq=False):
         """
         if level not in SEVERITY:
             raise ValueError(f"unknown log level {level!r}: one of {', '.join(SEVERITY)}")
-        least = None if self.closed else await self._sink.level(self.request)
+        least = await self.log_level()
         if least is None or SEVERITY[level] < SEVERITY[least]:
             return False
         return await self.notify(
             "notifications/message",
             LoggingMessageNotificationParams(level=level, data=data, logger=logger),
         )
+
+    async def log_level(self) -> LoggingLevel | None:
+        """Return the least severe level of log messages that are sent; None: none is."""
+        return None if self.closed else await self._sink.level(self.request)
 
     async def promote(self) -> None:
         """Make this call a task now: its client gets the handle, and the call runs on."""

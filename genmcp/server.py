@@ -14,6 +14,7 @@ see every call go by, as ASGI applications are wrapped:
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Literal
 
 import msgspec
@@ -111,6 +112,14 @@ class Server(ABC):
         """
         return None
 
+    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
+        """Give those of *uris* whose updates will be announced while this is entered.
+
+        A mux enters it for as long as somebody listens for these resources, each of which `find`
+        has found. Override it where hearing of them takes something: by then it should be done.
+        """
+        return nullcontext(uris)
+
     @abstractmethod
     def find(self, method: str, key: str) -> Route | None:
         """Return the route of the tool or prompt named, or the resource at, *key*.
@@ -199,6 +208,10 @@ class Wrapper(Server):
     def announcer(self) -> Announcer | None:
         """That of the inner server."""
         return self.inner.announcer
+
+    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
+        """Have the inner server see to it."""
+        return self.inner.hearing(uris)
 
     def find(self, method: str, key: str) -> Route | None:
         """Ask the inner server."""

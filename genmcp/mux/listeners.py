@@ -8,7 +8,7 @@ message before that place is sent by the old one, and every later one by the new
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing, suppress
 from enum import Enum
 from typing import Final
@@ -17,7 +17,7 @@ import msgspec
 
 from genmcp.core.session import Session
 from genmcp.core.subscription import Change, changes_of, everything
-from genmcp.errors import Conflict, Gap, Overloaded, StoreError
+from genmcp.errors import Conflict, Gap, McpError, Overloaded, StoreError
 from genmcp.mux.limits import Limits
 from genmcp.mux.subscriptions import Subscription, Subscriptions
 from genmcp.server import Server
@@ -125,7 +125,9 @@ class Listeners:
             yield Mark.MISSED
         begun = False
         unsent: set[bytes] = set()
-        async with self._subscriptions.listening(await self._wanted(session)) as subscription:
+        wanted = await self._wanted(session)
+        async with self._subscriptions.listening(wanted) as subscription:
+            hearing = asyncio.create_task(self._hear(wanted))
             relay = asyncio.create_task(self._relay(session, subscription, unsent))
             try:
                 async with aclosing(self._store.follow(_log(session.key), after)) as events:
@@ -134,7 +136,10 @@ class Listeners:
                             begun = speaks = True
                             yield Mark.BEGUN
                         elif event.data == _SUBSCRIBED:
-                            self._subscriptions.change(subscription, await self._wanted(session))
+                            wanted = await self._wanted(session)
+                            self._subscriptions.change(subscription, wanted)
+                            before, hearing = hearing, asyncio.create_task(self._hear(wanted))
+                            before.cancel()
                         elif event.data == _ENDED or event.data.startswith(_TAKEN):
                             if begun:
                                 return
@@ -147,6 +152,7 @@ class Listeners:
                 yield Mark.MISSED
             finally:
                 relay.cancel()
+                hearing.cancel()
 
     async def _relay(
         self, session: Session, subscription: Subscription, unsent: set[bytes]
@@ -166,10 +172,20 @@ class Listeners:
                 else:
                     unsent.add(message)
 
-    async def _wanted(self, session: Session) -> Iterator[Change]:
+    async def _hear(self, wanted: Collection[Change]) -> None:
+        """Have the server hear of the resources among *wanted*, until this is cancelled."""
+        uris = [change.uri for change in wanted if change.uri is not None]
+        if uris:
+            try:
+                async with self._server.hearing(uris):
+                    await asyncio.get_running_loop().create_future()
+            except McpError as error:
+                logger.warning("a session is not told of its resources: %s", error)
+
+    async def _wanted(self, session: Session) -> Collection[Change]:
         entry = await self._store.get(_resources(session.key))
         uris = [] if entry is None else _decode(entry.value)
-        return changes_of(everything(self._server.capabilities, uris))
+        return [*changes_of(everything(self._server.capabilities, uris))]
 
     async def say(self, session: str, message: bytes) -> None:
         """Send *message* to whoever listens for *session*.

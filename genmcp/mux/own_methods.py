@@ -6,7 +6,7 @@ from typing import Any, Final
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import discovered
-from genmcp.errors import ResourceNotFound
+from genmcp.errors import InvalidParams, ResourceNotFound
 from genmcp.mux.listeners import Listeners
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.task_methods import TaskMethods
@@ -74,11 +74,18 @@ class OwnMethods:
     async def subscribe(self, request: Request, channel: Channel) -> Result:
         """Keep whether a session wants to hear of a resource."""
         params: Any = request.params
-        wanted = request.method == "resources/subscribe"
-        if wanted and not self.has(channel.principal, params.uri):
-            raise ResourceNotFound(params.uri)
-        if request.session is not None:
-            await self._listeners.subscribe(request.session, params.uri, wanted=wanted)
+        uri, session = params.uri, request.session
+        if request.method != "resources/subscribe":
+            if session is not None:
+                await self._listeners.subscribe(session, uri, wanted=False)
+            return Result()
+        if not self.has(channel.principal, uri):
+            raise ResourceNotFound(uri)
+        async with self._server.hearing((uri,)) as told:
+            if uri not in told:
+                raise InvalidParams(f"No updates are told of: {uri}")
+            if session is not None:
+                await self._listeners.subscribe(session, uri, wanted=True)
         return Result()
 
     async def task(self, request: Request, channel: Channel) -> Result:

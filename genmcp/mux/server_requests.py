@@ -78,16 +78,21 @@ class ServerRequests:
         if request.session is None or method not in request.revision.methods:
             raise Unable({method.partition("/")[0]: {}})  # the capabilities are called like that
         asking = self._begin(request.session, principal)
+        encode, revision = self._encoder, request.revision
         try:
-            await _said(say(self._encoder.request(request.revision, asking.id, method, params)))
+            await _said(say(encode.request(revision, asking.id, method, params)))
             async with asyncio.timeout(self._timeout):
                 reply = await asking.reply
-        except TimeoutError:
-            # 2025-11-25, lifecycle, "Timeouts": it SHOULD be told that nobody waits any more.
-            told = CancelledNotificationParams(request_id=asking.id, reason=str(TimedOut()))
-            method = "notifications/cancelled"
-            await _said(say(self._encoder.notification(request.revision, method, told)))
-            raise TimedOut from None
+        except (TimeoutError, asyncio.CancelledError) as error:
+            # 2025-11-25, cancellation, and lifecycle, "Timeouts": the client SHOULD be told that
+            # nobody waits any more; it may have somebody before it who would answer for nothing.
+            late = isinstance(error, TimeoutError)
+            reason = str(TimedOut()) if late else "The call that asked is over"
+            told = CancelledNotificationParams(request_id=asking.id, reason=reason)
+            await _said(say(encode.notification(revision, "notifications/cancelled", told)))
+            if late:
+                raise TimedOut from None
+            raise
         finally:
             self._waiting.pop(asking.number, None)
         if reply.error is not None:

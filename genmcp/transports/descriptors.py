@@ -5,6 +5,7 @@ with others, who would be surprised if it did not block any more.
 """
 
 import asyncio
+import logging
 import os
 import select
 import stat
@@ -19,6 +20,8 @@ from genmcp.wire.lines import frame
 __all__ = ["Reader", "Writer"]
 
 T = TypeVar("T")
+
+logger = logging.getLogger("genmcp")
 
 _READ_AT_ONCE: Final = 256 * 1024
 _WRITTEN_AT_ONCE: Final = 256 * 1024
@@ -60,7 +63,8 @@ class Reader:
     def _read(self) -> None:
         assert self._reading is not None
         if not self._reading.done():
-            self._reading.set_result(_read(self._descriptor))
+            with suppress(BlockingIOError):  # somebody else has read it
+                self._reading.set_result(_read(self._descriptor))
 
     async def _read_in_thread(self, reading: "asyncio.Future[bytes]") -> bytes:
         in_thread(self._loop, reading, lambda: _read(self._descriptor))
@@ -138,19 +142,20 @@ class Writer:
         if self._writer is not None or not self._ready or self._over:
             return
         if self._size <= self._small and self._asked.poll(0):
-            data = self._take()
+            data = b"".join(self._ready)
+            self._ready.clear()
             try:
-                os.write(self._descriptor, data)
+                done = os.write(self._descriptor, data)
+            except BlockingIOError:
+                done = 0
             except OSError:
                 self._give_up()
-        else:
-            self._writer = self._loop.create_task(self._write_on())
-
-    def _take(self) -> bytes:
-        data = b"".join(self._ready)
-        self._ready.clear()
-        self._size = 0
-        return data
+                return
+            self._size -= done
+            if not self._size:
+                return
+            self._ready.append(data[done:])
+        self._writer = self._loop.create_task(self._write_on())
 
     async def _write_on(self) -> None:
         try:
@@ -165,14 +170,20 @@ class Writer:
                 if was_full and not self.full:
                     self._room.set()
                     self._read()
-        except (OSError, TimeoutError):
+        except TimeoutError:
+            logger.warning(
+                "the client is given up: it has read nothing for %g seconds (limit: stall)",
+                self._limits.stall,
+            )
+            self._give_up()
+        except OSError:
             self._give_up()
         finally:
             self._writer = None
 
     async def _write_in_thread(self, data: memoryview) -> int:
         writing: asyncio.Future[int] = self._loop.create_future()
-        in_thread(self._loop, writing, lambda: os.write(self._descriptor, data))
+        in_thread(self._loop, writing, lambda: _write(self._descriptor, data))
         return await writing
 
     def _give_up(self) -> None:
@@ -209,8 +220,24 @@ def _settle(future: "asyncio.Future[T]", settle: Callable[[T], None], outcome: T
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _READ_AT_ONCE)
+    except BlockingIOError:
+        raise
     except OSError:
         return b""  # whoever was there has gone: a terminal hung up, a connection was reset
+
+
+def _write(descriptor: int, data: memoryview) -> int:
+    """Write some of *data*, and return how much; wait for that, whether *descriptor* does or not.
+
+    Whoever shares a pipe may have said that it does not block.
+    """
+    while True:
+        try:
+            return os.write(descriptor, data)
+        except BlockingIOError:
+            room = select.poll()
+            room.register(descriptor, select.POLLOUT)
+            room.poll()
 
 
 def _may_be_asked(descriptor: int) -> int:

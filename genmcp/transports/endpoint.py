@@ -8,7 +8,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from genmcp.core.json_value import check_json
-from genmcp.core.server_dispatch import Era, check_legacy, era_of, request_at_once
+from genmcp.core.server_dispatch import (
+    SESSION_HEADER,
+    Era,
+    check_legacy,
+    era_of,
+    request_at_once,
+)
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
@@ -24,6 +30,7 @@ from genmcp.transports.body import read_body
 from genmcp.transports.principal import Principal, authenticated, principal_of
 from genmcp.transports.responder import Responder
 from genmcp.transports.shutdown import Shutdown
+from genmcp.transports.target import mux_of
 from genmcp.transports.visit import Visit
 from genmcp.wire import jsonrpc
 from genmcp.wire.http import (
@@ -81,7 +88,7 @@ class Endpoint:
             raise ConfigurationError("heartbeat must be positive, grace not negative")
         if not callable(principal) or inspect.iscoroutinefunction(principal):
             raise ConfigurationError(f"principal takes a plain function, not {principal!r}")
-        self.mux = target if isinstance(target, Mux) else Mux(target)
+        self.mux = mux_of(target)
         self._owns_mux = self.mux is not target
         self._gate = Gate(security or Security(), self.mux.limits.header)
         self._principal = principal
@@ -262,6 +269,9 @@ def _answered(
 
 
 async def _get(visit: Visit) -> None:
+    if SESSION_HEADER not in visit.table and b"text/html" in visit.table.get(b"accept", b""):
+        text = "This is an MCP endpoint, not a page: give its URL to an MCP client"
+        raise NotAllowed(text, "POST")
     check_legacy(visit.table)
     await legacy.get(visit)
 

@@ -51,14 +51,17 @@ async def heard(
     assert isinstance(request.params, SubscriptionsListenRequestParams)
     wanted = mux.heard(request.params.notifications, principal)
     ids = await mux.task_methods.heard(request, principal)
-    wanted = replace(wanted, task_ids=ids or None)
+    uris = wanted.resource_subscriptions
     with place(mux, principal):
-        async with (
-            mux.subscriptions.listening(changes_of(wanted)) as subscription,
-            TaskNews.of(mux.long.jobs, ids, principal) as tasks,
-            aclosing(_messages(mux.encoder, request, wanted, subscription, tasks)) as messages,
-        ):
-            yield messages
+        async with mux.server.hearing(uris or ()) as told:
+            honored = None if uris is None else [*told]
+            wanted = replace(wanted, resource_subscriptions=honored, task_ids=ids or None)
+            async with (
+                mux.subscriptions.listening(changes_of(wanted)) as subscription,
+                TaskNews.of(mux.long.jobs, ids, principal) as tasks,
+                aclosing(_messages(mux.encoder, request, wanted, subscription, tasks)) as messages,
+            ):
+                yield messages
 
 
 async def _messages(

@@ -15,6 +15,7 @@ from genmcp.server import Server
 from genmcp.transports.conversation import Conversation
 from genmcp.transports.descriptors import Reader, Writer
 from genmcp.transports.shutdown import LAST_WORDS
+from genmcp.transports.target import mux_of
 from genmcp.wire.lines import LineReader, TooLong
 
 __all__ = ["Streams", "private_streams", "serve_stdio", "serve_streams"]
@@ -72,7 +73,7 @@ async def serve_streams(
 
     They are left open.
     """
-    mux = target if isinstance(target, Mux) else Mux(target)
+    mux = mux_of(target)
     reader = Reader(streams.reader)
     writer = Writer(streams.writer, mux.limits, read=lambda: conversation.said(), gone=reader.close)
     conversation = Conversation(mux, writer, principal=principal)

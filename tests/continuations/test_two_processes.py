@@ -132,14 +132,16 @@ async def test_answer_of_another_session_is_refused_by_whichever_process(
 async def test_cancellation_told_to_another_process_ends_the_call(
     served: list[tuple[str, Process]],
 ) -> None:
-    """Its stream ends without an answer; a late answer to its question is dropped."""
+    """Its question is taken back, its stream ends without an answer; a late one is dropped."""
     (one, _), (two, _) = served
     async with httpx.AsyncClient(timeout=PATIENCE) as http:
         session = await Session.begin(http, one)
         async with session.call(one, 7) as stream:
             question = await anext(stream)
             await session.send(two, method="notifications/cancelled", params={"requestId": 7})
-            left = [each async for each in stream]
+            (told,) = [each async for each in stream]
         late = await session.send(two, id=question["id"], result=ROOTS)
 
-    assert ([], 202) == (left, late)
+    assert "notifications/cancelled" == told["method"]
+    assert question["id"] == told["params"]["requestId"]
+    assert 202 == late

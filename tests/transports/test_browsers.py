@@ -143,3 +143,12 @@ async def test_pages_that_are_not_allowed_get_nothing(method: str) -> None:
     assert "https://evil.example" in answer.json["error"]["message"]
     assert "allowed_origins" in answer.json["error"]["message"]
     assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_browser_that_opens_the_url_is_told_what_it_is() -> None:
+    """405, as for any GET without a session; but whoever reads it speaks no MCP."""
+    accept = "text/html,application/xhtml+xml,*/*;q=0.8"
+    answer = await Client(endpoint()).send(method="GET", headers={"accept": accept})
+
+    assert 405 == answer.status
+    assert "give its URL to an MCP client" in answer.json["error"]["message"]

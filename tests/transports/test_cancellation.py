@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Limits, Mux, Suite, Tool, tool
+from genmcp import Call, Channel, Continue, Limits, Mux, Suite, Tool, elicit, tool
 from genmcp.transports.endpoint import Endpoint
 from tests.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, until
 
@@ -234,6 +234,30 @@ async def test_cancel_notification_ends_a_stream_without_an_answer() -> None:
     assert connection.complete
     assert all("result" not in m and "error" not in m for m in connection.messages)
     assert all("result" not in m and "error" not in m for m in resumed.messages)
+
+
+async def test_cancel_notification_takes_back_what_the_call_has_asked() -> None:
+    """Nobody should go on looking at a question whose call is over."""
+
+    class Asks(Tool):
+        name = "ask"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            return Continue("asked", elicit("Go on?", {"type": "object", "properties": {}}))
+
+        async def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
+            return "went on"
+
+    client = await Client.begin(serving(Asks), "2025-11-25", capabilities={"elicitation": {}})
+    async with client.open(client.call("ask")) as connection:
+        asked = await connection.message()
+        await cancel(client, 1)
+        told = await connection.message()
+        await connection.over()
+
+    assert "notifications/cancelled" == told["method"]
+    assert asked["id"] == told["params"]["requestId"]
+    assert connection.complete
 
 
 async def test_cancel_notification_is_not_answered_whatever_the_hook_does() -> None:

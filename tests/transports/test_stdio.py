@@ -26,10 +26,11 @@ from genmcp import (
     tool,
 )
 from genmcp.errors import Unavailable
+from genmcp.transports.descriptors import Reader
 from genmcp.transports.piped import PipedCall
 from genmcp.transports.stdio import Streams, serve_streams
 from tests.asgi import PATIENCE, TASKS, until
-from tests.transports.pipes import cancelled, line, modern, piped, piped_mux, request
+from tests.transports.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
 
 ROOT = Path(__file__).parents[2]
 SERVER = [sys.executable, "-m", "tests.transports.stdio_server"]
@@ -101,6 +102,11 @@ class Slow(Tool):
 def text_of(answer: Any) -> str:
     found: str = answer["result"]["content"][0]["text"]
     return found
+
+
+def socket_pair() -> tuple[int, int]:
+    first, second = socket.socketpair()
+    return first.detach(), second.detach()
 
 
 async def seen(event: asyncio.Event) -> None:
@@ -361,6 +367,19 @@ async def test_stdio_asks_a_legacy_client_by_a_request() -> None:
     assert "went on" == text_of(answered)
 
 
+async def test_stdio_takes_back_the_question_of_a_call_that_was_cancelled() -> None:
+    """Nobody should go on looking at it."""
+    async with piped(Ask()) as wires:
+        await wires.initialize(elicitation={})
+        wires.send(request("tools/call", {"name": "ask"}, id=1))
+        asked = await wires.hear()
+        wires.send(cancelled(1))
+        told = await wires.hear()
+
+    assert "notifications/cancelled" == told["method"]
+    assert asked["id"] == told["params"]["requestId"]
+
+
 async def test_stdio_asks_a_modern_client_in_rounds() -> None:
     """2026-07-28: the question is a result, the answer comes with the request sent again."""
     able: dict[str, Any] = {"elicitation": {}}
@@ -465,8 +484,10 @@ async def test_stdio_lets_a_slow_reader_wait_without_growing() -> None:
     assert 5 == len(logs)
 
 
-async def test_stdio_gives_up_a_client_that_reads_nothing() -> None:
-    """After `Limits.stall` seconds: it ends as if the input had ended."""
+async def test_stdio_gives_up_a_client_that_reads_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After `Limits.stall` seconds: it ends as if the input had ended, and the log says why."""
     wait = Wait()
     call = {"name": "fill", "arguments": {"size": 300_000}}
     async with piped(fill, wait, stall=0.2) as wires:
@@ -475,6 +496,7 @@ async def test_stdio_gives_up_a_client_that_reads_nothing() -> None:
         await asyncio.wait_for(asyncio.shield(wires.serving), PATIENCE)
 
     assert wait.cancelled.is_set()
+    assert "nothing for 0.2 seconds (limit: stall)" in caplog.text
 
 
 async def test_stdio_ends_when_nobody_reads_its_output() -> None:
@@ -582,6 +604,52 @@ async def test_streams_may_be_sockets_that_are_reset() -> None:
         assert b'"id":1' in await asyncio.to_thread(ours.recv, 1 << 16)
         ours.close()
         await asyncio.wait_for(serving, PATIENCE)
+
+
+@pytest.mark.parametrize("kind", [os.pipe, socket_pair])
+async def test_streams_may_be_such_as_do_not_block(kind: Any) -> None:
+    """Whoever has started this process shares them, and may want them so: nothing is lost."""
+    its_input, to_server = kind()
+    from_server, its_output = kind()
+    for each in (its_input, its_output):
+        os.set_blocking(each, False)
+    serving = asyncio.create_task(
+        serve_streams(Suite(name="test", version="1", tools=[fill]), Streams(its_input, its_output))
+    )
+    wires = Wires(to_server, from_server, serving)
+    try:
+        call = {"name": "fill", "arguments": {"size": 1_000_000}}
+        wires.send(modern("tools/call", call, id=1))
+        for id in range(2, 40):  # more than the pipe has room for, in small pieces
+            wires.send(modern("server/discover", id=id))
+        answered = [await wires.hear() for _ in range(39)]
+        wires.hang_up()
+        await asyncio.wait_for(serving, PATIENCE)
+    finally:
+        for each in (its_input, from_server, its_output):
+            os.close(each)
+
+    (filled,) = (each for each in answered if each["id"] == 1)
+    assert "y" * 1_000_000 == text_of(filled)
+
+
+async def test_streams_that_somebody_else_has_read_from_are_not_at_their_end() -> None:
+    """Two that share a pipe which does not block are both told of what only one of them gets."""
+    first, to_both = os.pipe()
+    second = os.dup(first)
+    os.set_blocking(first, False)
+    try:
+        reading = [asyncio.ensure_future(Reader(each).read()) for each in (first, second)]
+        await asyncio.sleep(0)
+        os.write(to_both, b"one")
+        await asyncio.wait(reading, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        os.write(to_both, b"two")
+        read = await asyncio.wait_for(asyncio.gather(*reading), PATIENCE)
+    finally:
+        for each in (first, second, to_both):
+            os.close(each)
+
+    assert [b"one", b"two"] == sorted(read)
 
 
 async def test_streams_that_cannot_be_read_are_at_their_end(tmp_path: Path) -> None:
