@@ -51,13 +51,18 @@ class HubPrompt(msgspec.Struct, frozen=True):
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """All that one server lists; *reads*: whether there may be resources that are not listed."""
+    """All that one server lists.
+
+    reads: whether there may be resources that are not listed. tells: whether it says when one of
+    its resources was updated.
+    """
 
     tools: Sequence[ToolDefinition] = ()
     resources: Sequence[ResourceDefinition] = ()
     templates: Sequence[ResourceTemplateDefinition] = ()
     prompts: Sequence[PromptDefinition] = ()
     reads: bool = False
+    tells: bool = False
 
     def agrees(self, other: "Catalog", kind: str) -> bool:
         """Whether the lists of *kind* are the same in both."""

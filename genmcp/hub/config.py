@@ -1,5 +1,6 @@
 """Which servers a hub is to have: written in Python, or read from a desktop client's file."""
 
+import logging
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,9 @@ import msgspec
 
 from genmcp.errors import ConfigurationError
 
-__all__ = ["Retry", "ServerConfig", "servers_of"]
+__all__ = ["Retry", "ServerConfig", "server_of", "servers_of"]
+
+logger = logging.getLogger("genmcp.hub")
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -46,7 +49,7 @@ class Retry(msgspec.Struct, frozen=True):
 class ServerConfig(msgspec.Struct, frozen=True):
     """One server of a hub.
 
-    name: what the hub calls it; not empty, without `/`.
+    name: what the hub calls it; not empty. It may have slashes, but neither first nor last.
     command, args, env, cwd: the process to start, for a server over stdio. *env* is added to what
         such a process gets anyway.
     url, headers: where it is, for a server over HTTP.
@@ -70,9 +73,11 @@ class ServerConfig(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Check that it is one server, whose tools can be told by their names."""
-        if not isinstance(self.name, str) or not self.name.strip() or "/" in self.name:
+        name = self.name
+        if not isinstance(name, str) or not name.strip() or name.strip("/") != name:
             raise ConfigurationError(
-                f"ServerConfig.name must be a text without '/', not {self.name!r}"
+                f"ServerConfig.name must be a text that neither begins nor ends with '/', "
+                f"not {name!r}"
             )
         given = [each for each in (self.command, self.url, self.target) if each is not None]
         if len(given) != 1:
@@ -93,7 +98,6 @@ class _Entry(msgspec.Struct, rename="camel"):
     cwd: str | None = None
     url: str | None = None
     headers: Mapping[str, str] | None = None
-    disabled: bool = False
 
 
 def servers_of(
@@ -104,13 +108,58 @@ def servers_of(
         {"mcpServers": {"files": {"command": "npx", "args": ["server-filesystem", "/tmp"]},
                         "remote": {"url": "https://example.com/mcp"}}}
 
-    source: a mapping, or the path of a JSON file. A server that is `disabled` is left out. retry:
-    that of each of them.
+    source: a mapping, or the path of a JSON file. A server that is `disabled` is left out, and so
+    is one that is described wrongly, with a warning in the log. retry: that of each of them.
 
     Raises:
-        ConfigurationError: it is not of this form; names the place, and the server. OSError: there
-            is no file.
+        ConfigurationError: it is not of this form, or all are described wrongly. OSError: there is
+            no file.
     """
+    place, entries = _entries(source)
+    found: list[ServerConfig] = []
+    faults: list[ConfigurationError] = []
+    for name, entry in entries.items():
+        if not _is_disabled(entry):
+            try:
+                found.append(_server(place, name, entry, retry))
+            except ConfigurationError as error:
+                faults.append(error)
+    if faults and not found:
+        raise faults[0]
+    for fault in faults:
+        logger.warning("%s; it is left out", fault)
+    return found
+
+
+def server_of(
+    source: str | Path | Mapping[str, Any],
+    name: str | None = None,
+    *,
+    retry: Retry | None = None,
+) -> ServerConfig:
+    """Return the server *name* of the `mcpServers` that *source* has; None: the only one there is.
+
+    It does not matter how the others are described; see `servers_of`.
+
+    Raises:
+        ConfigurationError: there is none, it is disabled, or described wrongly. OSError: there is
+            no file.
+    """
+    place, entries = _entries(source)
+    usable = [each for each, entry in entries.items() if not _is_disabled(entry)]
+    names = ", ".join(usable) or "none that is enabled"
+    if name is None:
+        if len(usable) != 1:
+            raise ConfigurationError(f"{place}: say which server is meant; it has {names}")
+        (name,) = usable
+    elif name not in usable:
+        why = "is disabled" if name in entries else "is not there"
+        raise ConfigurationError(f"{place}: server {name!r} {why}; it has {names}")
+    return _server(place, name, entries[name], retry)
+
+
+def _entries(source: str | Path | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return where *source* is, and its servers as they are written there."""
     place = _KEY if isinstance(source, Mapping) else str(source)
     try:
         if isinstance(source, Mapping):
@@ -124,16 +173,19 @@ def servers_of(
         raise ConfigurationError(f"{place}: there is no {_KEY!r}") from None
     except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
         raise ConfigurationError(f"{place}: {error}") from error
-    found = [_server(place, name, entry, retry) for name, entry in entries.items()]
-    return [each for each in found if each is not None]
+    return place, entries
 
 
-def _server(place: str, name: str, entry: Any, retry: Retry | None) -> ServerConfig | None:
-    """Return the server that *entry* describes; None: it is disabled."""
+def _is_disabled(entry: Any) -> bool:
+    return isinstance(entry, dict) and entry.get("disabled") is True
+
+
+def _server(place: str, name: str, entry: Any, retry: Retry | None) -> ServerConfig:
+    """Return the server that *entry* describes."""
     try:
         read = msgspec.convert(entry, _Entry)
-        if read.disabled:
-            return None
+        if (read.command is None) is (read.url is None):
+            raise ConfigurationError("it has to have a command or a url, one of them")
         return ServerConfig(
             name,
             command=read.command,

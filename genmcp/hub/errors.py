@@ -5,11 +5,19 @@ HubError
 ├── ServerNotFound       none of that name is there (any more)
 ├── ToolNotFound         no server has that tool; what is looked for has the name `server/tool`
 └── ConnectFailed        the server could not be reached, or said nothing sensible; `cause`
+    └── ConnectionLost   ... any more: its connection broke, and there is no other
 """
 
 from genmcp.errors import GenmcpError
 
-__all__ = ["AlreadyRegistered", "ConnectFailed", "HubError", "ServerNotFound", "ToolNotFound"]
+__all__ = [
+    "AlreadyRegistered",
+    "ConnectFailed",
+    "ConnectionLost",
+    "HubError",
+    "ServerNotFound",
+    "ToolNotFound",
+]
 
 
 class HubError(GenmcpError):
@@ -17,26 +25,31 @@ class HubError(GenmcpError):
 
 
 class AlreadyRegistered(HubError):
-    """A server of that name is registered, or being registered."""
+    """A server of that name is registered, or being registered.
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Server already registered: {name}")
+    other: that which is, if its name is not the same: `a` may have a tool of the name of `a/b`'s.
+    """
+
+    def __init__(self, name: str, other: str | None = None) -> None:
+        same = other is None or other == name
+        why = "" if same else f", whose tools could be called as those of {name}"
+        super().__init__(f"Server already registered: {other or name}{why}")
         self.name = name
 
 
 class ServerNotFound(HubError, LookupError):
-    """No server of that name is registered; it may have been evicted."""
+    """No server of that name is registered; *why*: what has become of it."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Server not found: {name}")
+    def __init__(self, name: str, why: str | None = None) -> None:
+        super().__init__(f"Server not found: {name}{f' ({why})' if why else ''}")
         self.name = name
 
 
 class ToolNotFound(HubError, LookupError):
-    """No registered server has a tool of that name, which is `server/tool`."""
+    """No registered server has a tool of that name, which is `server/tool`; *why*: if known."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Tool not found: {name}")
+    def __init__(self, name: str, why: str | None = None) -> None:
+        super().__init__(f"Tool not found: {name}{f' ({why})' if why else ''}")
         self.name = name
 
 
@@ -45,5 +58,22 @@ class ConnectFailed(HubError):
 
     def __init__(self, name: str, cause: BaseException) -> None:
         super().__init__(f"Failed to initialize {name}: {cause}")
+        self.name = name
+        self.cause = cause
+
+
+class ConnectionLost(ConnectFailed):
+    """The connection to *name* broke, and *attempts* at another failed, the last by *cause*.
+
+    why: the same without the name.
+    """
+
+    def __init__(self, name: str, cause: BaseException, attempts: int) -> None:
+        if attempts:
+            those = "an attempt" if attempts == 1 else f"{attempts} attempts"
+            self.why = f"its connection broke, and {those} to connect again failed: {cause}"
+        else:
+            self.why = f"its connection broke, and it has no retry: {cause}"
+        HubError.__init__(self, f"{name}: {self.why}")
         self.name = name
         self.cause = cause

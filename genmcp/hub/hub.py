@@ -12,12 +12,12 @@ from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
-from genmcp.errors import ContractError
+from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hub.catalog import HubPrompt, HubResource, HubTool
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.errors import HubError, ServerNotFound, ToolNotFound
-from genmcp.hub.member import Pace
 from genmcp.hub.members import Members
+from genmcp.hub.pace import Deadline, Pace
 from genmcp.hub.server import HubServer
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.prompts import GetPromptResult
@@ -73,13 +73,21 @@ class Hub:
         Raises:
             AlreadyRegistered: a server of its name is here, or on its way.
             ConnectFailed: it cannot be connected to, or the hub stops; nothing of it is left.
+            ConfigurationError: it is no ServerConfig.
         """
-        await self._members.add(config)
+        await self._members.add(_checked(config))
 
     async def register_all(
         self, configs: Iterable[ServerConfig], *, at_once: int = 8
     ) -> Mapping[str, HubError]:
-        """Register many, a few at a time; return what went wrong, by the names of the servers."""
+        """Register many, a few at a time; return what went wrong, by the names of the servers.
+
+        Raises:
+            ConfigurationError: *at_once* is less than one, or one is no ServerConfig.
+        """
+        if at_once < 1:
+            raise ConfigurationError(f"at_once must be 1 or more, not {at_once!r}")
+        given = [*map(_checked, configs)]
         turns = asyncio.Semaphore(at_once)
         failed: dict[str, HubError] = {}
 
@@ -91,7 +99,7 @@ class Hub:
                     failed[config.name] = error
 
         async with asyncio.TaskGroup() as tasks:
-            for config in configs:
+            for config in given:
                 tasks.create_task(one(config))
         return failed
 
@@ -106,7 +114,8 @@ class Hub:
     async def stop(self) -> None:
         """End all connections, also those that come about: their `register` fails.
 
-        The processes of all of them are over when this returns. Servers may be registered again.
+        The processes of all of them are over when this returns; then servers may be registered
+        again. Leaving this early leaves it to go on, as it does with `unregister`.
         """
         await self._members.clear()
 
@@ -147,46 +156,66 @@ class Hub:
     ) -> CallToolResult:
         """Call the tool *name*, `server/tool`; *arguments*: a mapping, or the JSON of one.
 
+        timeout: for how many seconds at most, the wait for a connection that broke among them.
+
         Raises:
             ToolNotFound: there is none of that name.
             ContractError: the arguments are JSON, but no object.
             ConnectFailed: the server is gone.
             ClientError: as `Client.call`.
         """
-        server, _, tool = name.partition("/")
         try:
-            member = self._members[server]
-        except ServerNotFound:
-            raise ToolNotFound(name) from None
+            member, tool = self._members.having(name)
+        except ServerNotFound as error:
+            raise ToolNotFound(name, str(error)) from None
         if not member.catalog.has_tool(tool):
             raise ToolNotFound(name)
         given = _arguments(arguments)
-        return await self._members.on(
-            member,
-            lambda client: client.call(tool, given, progress=progress, timeout=timeout),
+        deadline = Deadline(timeout)
+        return await member.ask(
+            lambda client: client.call(tool, given, progress=progress, timeout=deadline.left),
+            deadline,
         )
 
-    async def read(self, server: str, uri: str) -> ReadResourceResult:
-        """Read a resource of a server.
+    async def read(self, server: str, uri: str, *, timeout: Wait = UNSET) -> ReadResourceResult:
+        """Read a resource of a server, in *timeout* seconds at most.
 
         Raises:
             ServerNotFound: there is none of that name.
             ConnectFailed, ClientError: as for `call`.
         """
-        return await self._members.on(self._members[server], lambda client: client.read(uri))
+        deadline = Deadline(timeout)
+        return await self._members[server].ask(
+            lambda client: client.read(uri, timeout=deadline.left), deadline
+        )
 
     async def prompt(
-        self, server: str, name: str, arguments: Mapping[str, str] | None = None
+        self,
+        server: str,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: Wait = UNSET,
     ) -> GetPromptResult:
-        """Get a prompt of a server.
+        """Get a prompt of a server, in *timeout* seconds at most.
 
         Raises:
             ServerNotFound: there is none of that name.
             ConnectFailed, ClientError: as for `call`.
         """
-        return await self._members.on(
-            self._members[server], lambda client: client.prompt(name, arguments)
+        deadline = Deadline(timeout)
+        return await self._members[server].ask(
+            lambda client: client.prompt(name, arguments, timeout=deadline.left), deadline
         )
+
+
+def _checked(config: ServerConfig) -> ServerConfig:
+    if not isinstance(config, ServerConfig):
+        raise ConfigurationError(
+            f"a ServerConfig is needed, not a {type(config).__name__}; servers_of makes them of "
+            "what has mcpServers"
+        )
+    return config
 
 
 def _arguments(given: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:

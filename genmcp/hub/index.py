@@ -10,6 +10,7 @@ from genmcp.core.subscription import Change
 from genmcp.errors import ConfigurationError
 from genmcp.hub.member import Member
 from genmcp.hub.members import Members
+from genmcp.policy import Policy
 from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from genmcp.protocol.result import PaginatedResult
@@ -31,6 +32,10 @@ LISTS: Final[Mapping[str, tuple[type[PaginatedResult], str]]] = {
     "resources/list": (ListResourcesResult, "resources"),
     "resources/templates/list": (ListResourceTemplatesResult, "resource_templates"),
 }
+
+
+#: Calls of tools that take long are tasks, for those who know tasks.
+_TOOLS: Final = Policy()
 
 
 class HubRoute(Route, frozen=True, kw_only=True):
@@ -57,7 +62,8 @@ class Index(Listener):
 
     def announce(self, change: Change) -> None:
         """Look again when it is asked for."""
-        self._stock = None
+        if change.uri is None:
+            self._stock = None
 
 
 class _Stock:
@@ -94,7 +100,9 @@ class _Stock:
         tools, prompts = {}, {}
         for member in self._members:
             for tool in member.catalog.tools:
-                route = HubRoute(members=[member], key=tool.name, headers=_headers(tool))
+                route = HubRoute(
+                    members=[member], key=tool.name, headers=_headers(tool), policy=_TOOLS
+                )
                 tools[f"{member.name}/{tool.name}"] = route
             for prompt in member.catalog.prompts:
                 route = HubRoute(members=[member], key=prompt.name)

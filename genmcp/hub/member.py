@@ -2,30 +2,26 @@
 
 import asyncio
 import logging
-import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import AsyncExitStack, suppress
-from typing import Any, Final, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
-
-import msgspec
+from collections.abc import Awaitable, Callable, Collection, Hashable
+from contextlib import AsyncExitStack
+from typing import Any, Final, TypeVar
 
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, Closed, ProcessEnded, ServerSaid, Unreachable
 from genmcp.client.handler import ClientHandler
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.listening import Listening
 from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
-from genmcp.client.targets import Target, transport_to
 from genmcp.errors import GenmcpError, MethodNotFound
 from genmcp.hub.catalog import KINDS, Catalog
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.errors import ConnectFailed, ServerNotFound
+from genmcp.hub.errors import ConnectFailed, ConnectionLost, ServerNotFound
 from genmcp.hub.following import kinds_of, listed, listening, told_of
+from genmcp.hub.line import Line, connected
+from genmcp.hub.load import Load
+from genmcp.hub.pace import LIVED, Again, Deadline, Pace
+from genmcp.hub.updates import Updates
 
-__all__ = ["Member", "Observer", "Pace"]
+__all__ = ["Member", "Observer"]
 
 logger = logging.getLogger("genmcp.hub")
 
@@ -33,18 +29,16 @@ logger = logging.getLogger("genmcp.hub")
 # or whose response breaks off says nothing of it.
 _BROKEN: Final = (Closed, ProcessEnded, Unreachable)
 
-#: After what time changes are listened for again, and what stream counts as one that lasted.
-_AGAIN: Final = Retry(base_delay=1.0, cap=60.0, jitter=0.5)
-_LIVED: Final = 60.0
+#: A connection that is ended here, of a server without a retry, has one attempt at another.
+_ONCE: Final = Retry(1)
+
+_NONE: Final = Deadline()
 
 R = TypeVar("R")
 
 
-class Pace(msgspec.Struct, frozen=True):
-    """How time passes between attempts to connect: *sleep*, and *chance*, below 1, for jitter."""
-
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    chance: Callable[[], float] = random.random
+class _Renewed(Closed):
+    """It was ended here, to begin another."""
 
 
 class Observer(ABC):
@@ -55,22 +49,19 @@ class Observer(ABC):
         """Learn that lists of these *kinds* (`tools`, `resources`, `prompts`) are others now."""
 
     @abstractmethod
-    def lost(self, member: "Member", error: Exception) -> None:
+    def updated(self, uri: str) -> None:
+        """Learn that the resource *uri* is another now."""
+
+    @abstractmethod
+    def lost(self, member: "Member", error: ConnectionLost) -> None:
         """Learn that *member* is gone for good."""
-
-
-class _Line(NamedTuple):
-    """A connection: its client, what tells of changes if anything does, and how it is closed."""
-
-    client: Client
-    changes: Listening | None
-    closing: AsyncExitStack
 
 
 class Member:
     """The server of *config*, with a new client for each connection.
 
-    `catalog` is what it lists, as far as is known. handler, options: those of each client.
+    `catalog` is what it lists, as far as is known; `updates` subscribes to its resources.
+    handler, options: those of each client.
     """
 
     def __init__(
@@ -86,13 +77,16 @@ class Member:
         self._options = options
         self.name = config.name
         self.catalog = Catalog()
+        self.updates = Updates(self.name, observer.updated, pace)
         self._pace = pace
         self._observer = observer
         self._client: Client | None = None
-        self._running: WeakKeyDictionary[Client, int] = WeakKeyDictionary()
+        self._load = Load()
+        self._stale: Client | None = None
         self._connected: asyncio.Future[Client] | None = None
         self._broken = asyncio.Event()
         self._cause: Exception | None = None
+        self._line: Line
         self._watch: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -102,14 +96,15 @@ class Member:
             ConnectFailed: that was not possible; nothing of it is left.
         """
         self._connected = asyncio.get_running_loop().create_future()
-        line = await self._connect()
-        self._watch = asyncio.get_running_loop().create_task(self._run(line))
+        self._line = await self._connect()
+        self._watch = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
         """End the connection, and what would begin another."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait((self._watch,))
+            await self._line.close()  # it may not have begun to watch
         self._client = None
         self._give_up(ServerNotFound(self.name))
 
@@ -124,27 +119,51 @@ class Member:
             self._suspect(self._client)
         return await asyncio.shield(self._connected)
 
-    async def ask(self, request: Callable[[Client], Awaitable[R]]) -> R:
-        """Return what a *request* to the server gives; see `Members.on`."""
+    async def ask(self, request: Callable[[Client], Awaitable[R]], deadline: Deadline = _NONE) -> R:
+        """Return what a *request* to the server gives.
+
+        One of which nothing was sent, because the connection had broken, is made again on the next
+        one, and where none came about while others are being answered, after a while: once, or as
+        often as the server's `Retry` has attempts. One that may have been carried out never is.
+        deadline: until when a connection is waited for.
+
+        Raises:
+            ConnectFailed, ServerNotFound: there is no next connection. Timeout: not in time.
+            ClientError: what the request fails with.
+        """
         attempt = 0
         while True:
-            client = await self.client()
-            self._running[client] = self._running.get(client, 0) + 1
+            async with deadline.limit(self.name):
+                client = await self.client()
             try:
-                return await request(client)
+                with self._load.request(client):
+                    return await request(client)
             except ClientError as error:
                 failure = error
             finally:
-                self._running[client] -= 1
-            if not await self._may_repeat(client, failure, attempt):
+                self._renew_if_idle(client)
+            async with deadline.limit(self.name):
+                repeats = await self._may_repeat(client, failure, attempt)
+            if not repeats:
                 raise failure
             attempt += 1
 
     @property
-    def calls(self) -> int:
-        """How many requests the server may be working on, those that were given up among them."""
+    def work(self) -> tuple[int, Collection[Hashable]]:
+        """How many requests wait for the server; who has given up calls it may still work on."""
         client = self._client
-        return 0 if client is None else self._running.get(client, 0) + client.left_calls
+        return (self._load.running(client), self._load.left_by(client)) if client else (0, ())
+
+    def renew(self) -> None:
+        """Connect again as soon as no request waits: nobody knows what the server works on."""
+        self._stale = self._client
+        self._renew_if_idle(self._client)
+
+    def _renew_if_idle(self, client: Client | None) -> None:
+        if client and client is self._stale and not self._load.running(client):
+            self._stale = None
+            logger.warning("%s is connected to again: a call was given up, and it asks", self.name)
+            self._suspect(client, _Renewed(self.name))
 
     async def _may_repeat(self, client: Client, error: ClientError, attempt: int) -> bool:
         """Take in that a request of *client* failed; return whether it is to be made again.
@@ -154,9 +173,9 @@ class Member:
         """
         retry = self.config.retry
         repeats = not error.sent and attempt < (retry.max_attempts if retry else 1)
-        if isinstance(error, Unreachable) and client.is_open and self._running[client]:
+        if isinstance(error, Unreachable) and client.is_open and self._load.running(client):
             if retry is not None and repeats:
-                await self._pace.sleep(retry.delay(attempt, self._pace.chance()))
+                await self._pace.wait(retry, attempt)
                 return True
             return False
         if isinstance(error, _BROKEN):
@@ -171,71 +190,61 @@ class Member:
             self._cause = error
             self._broken.set()
 
-    async def _connect(self) -> _Line:
+    async def _connect(self) -> Line:
         """Connect, for the first time or again.
 
         Raises:
             ConnectFailed: that was not possible; nothing is left of it.
         """
-        config, options = self.config, self._options
-        async with AsyncExitStack() as stack:
-            try:
-                client = Client(_target(config, options), handler=self.handler, options=options)
-                await stack.enter_async_context(client)
-                # First this, then the lists: what changes in between is heard of.
-                changes = None
-                if told_of(client):
-                    with suppress(ClientError):  # it is tried again
-                        changes = await stack.enter_async_context(listening(client))
-                catalog = Catalog(reads=client.capabilities.resources is not None)
-                catalog, failure = await listed(client, [*KINDS], catalog)
-                if failure is not None:
-                    raise failure
-            except Exception as error:  # of whatever kind: the `init` of a handler runs here, too
-                raise ConnectFailed(self.name, error) from error
-            line = _Line(client, changes, stack.pop_all())
+        line = await connected(self.config, self.handler, self._options, self.updates.end)
         self._broken.clear()
-        self._client = client
-        self.catalog = catalog
+        self._client = line.client
+        self.catalog = line.catalog
         assert self._connected is not None
-        self._connected.set_result(client)
+        self._connected.set_result(line.client)
+        self.updates.begin(line.client)
         return line
 
-    async def _run(self, line: _Line) -> None:
-        """Watch *line*, and see to the next one, until there is none."""
+    async def _run(self) -> None:
+        """Watch the connection, and see to the next one, until there is none."""
+        loop = asyncio.get_running_loop()
+        before = -1  # how often in a row it has broken soon
         while True:
+            line, began = self._line, loop.time()
             try:
                 error = await self._watched(line)
                 self._suspect(line.client, error)
             finally:
-                await line.closing.aclose()
+                await line.close()
             try:
-                line = await self._reconnected(error)
-            except ConnectFailed as failure:
+                before = 0 if loop.time() - began > LIVED else before + 1
+                self._line = await self._reconnected(error, before)
+            except ConnectionLost as failure:
                 self._give_up(failure)
                 self._observer.lost(self, failure)
                 return
             self._observer.changed(KINDS)
 
-    async def _reconnected(self, cause: Exception | None) -> _Line:
-        """Connect again, after ever longer waits.
+    async def _reconnected(self, cause: Exception | None, before: int) -> Line:
+        """Connect again, after ever longer waits; there have been some *before*.
 
         Raises:
-            ConnectFailed: that is given up.
+            ConnectionLost: that is given up.
         """
-        retry = self.config.retry
-        failure = ConnectFailed(self.name, cause or Closed(self.name))
-        for attempt in range(retry.max_attempts if retry else 0):
+        retry = self.config.retry or (_ONCE if isinstance(cause, _Renewed) else None)
+        failure: BaseException = cause or Closed(self.name)
+        attempts = retry.max_attempts if retry else 0
+        for attempt in range(attempts):
             assert retry is not None
-            await self._pace.sleep(retry.delay(attempt, self._pace.chance()))
+            await self._pace.wait(retry, before + attempt)
             try:
                 return await self._connect()
             except ConnectFailed as error:
                 logger.warning("%s (attempt %d)", error, attempt + 1)
-                failure = error
-        raise failure
+                failure = error.cause
+        raise ConnectionLost(self.name, failure, attempts) from failure
 
-    async def _watched(self, line: _Line) -> Exception | None:
+    async def _watched(self, line: Line) -> Exception | None:
         """Keep what is listed up to date until *line* is broken, and return what broke it."""
         loop = asyncio.get_running_loop()
         ended = loop.create_task(line.client.ended())
@@ -250,17 +259,15 @@ class Member:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    async def _follow(self, line: _Line) -> None:
+    async def _follow(self, line: Line) -> None:
         """Look at each list again when it has changed, for as long as *line* is there.
 
         That the stream of changes ends, or a list cannot be read, says nothing of the connection:
         after a while there is another stream, and what was missed is looked at.
         """
         client, changes = line.client, line.changes
-        loop = asyncio.get_running_loop()
-        failures = 0
+        again = Again(self._pace)
         while told_of(client):
-            began = loop.time()
             try:
                 async with AsyncExitStack() as stack:
                     if changes is None:
@@ -277,8 +284,7 @@ class Member:
             if not client.is_open:
                 return
             changes = None
-            await self._pace.sleep(_AGAIN.delay(failures, self._pace.chance()))
-            failures = 0 if loop.time() - began > _LIVED else failures + 1
+            await again.wait()
 
     async def _refresh(self, client: Client, kinds: Collection[str]) -> None:
         """Read the lists of *kinds*, and tell which have changed.
@@ -298,13 +304,3 @@ class Member:
             self._connected = asyncio.get_running_loop().create_future()
         self._connected.set_exception(error)
         self._connected.exception()  # nobody need wait for it
-
-
-def _target(config: ServerConfig, options: ClientOptions) -> Target:
-    """Return what a client is to be a client of."""
-    if config.command is not None:
-        return Command(config.command, config.args, config.env, config.cwd)
-    if config.url is not None and config.headers:
-        http = HttpOptions(headers=config.headers)
-        return transport_to(config.url, max_message=options.max_message, http=http)
-    return config.target if config.url is None else config.url

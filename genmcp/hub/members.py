@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator
+from typing import Any, Final
 
-from genmcp.client.client import Client
 from genmcp.client.errors import Closed
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.hub.catalog import KINDS
 from genmcp.hub.config import ServerConfig
-from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, ServerNotFound
-from genmcp.hub.member import Member, Observer, Pace
+from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, ConnectionLost, ServerNotFound
+from genmcp.hub.member import Member, Observer
+from genmcp.hub.pace import Pace
 from genmcp.hub.relay import RelayingHandler
 from genmcp.subscription import Announcer
 
@@ -20,7 +20,8 @@ __all__ = ["Members"]
 
 logger = logging.getLogger("genmcp.hub")
 
-R = TypeVar("R")
+_GONE: Final = 100
+"""Of how many evicted servers it is kept why."""
 
 
 class Members(Observer):
@@ -40,8 +41,10 @@ class Members(Observer):
         self._options = options
         self._pace = pace
         self._members: dict[str, Member] = {}
+        self._gone: dict[str, str] = {}  # why those were evicted that were last
         self._coming: dict[str, asyncio.Task[None]] = {}
-        self._leaving: set[Member] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._clearing: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[Member]:
         return iter([*self._members.values()])
@@ -49,8 +52,21 @@ class Members(Observer):
     def __getitem__(self, name: str) -> Member:
         member = self._members.get(name)
         if member is None:
-            raise ServerNotFound(name)
+            raise ServerNotFound(name, self._gone.get(name))
         return member
+
+    def having(self, name: str) -> tuple[Member, str]:
+        """Return of which member a tool called *name* is, and what that one calls it.
+
+        Raises:
+            ServerNotFound: it is of none.
+        """
+        servers = [name[:at] for at, each in enumerate(name) if each == "/"] or [name]
+        for server in servers:
+            if (member := self._members.get(server)) is not None:
+                return member, name[len(server) + 1 :]
+        gone = next((each for each in servers if each in self._gone), servers[0])
+        raise ServerNotFound(gone, self._gone.get(gone))
 
     async def add(self, config: ServerConfig) -> None:
         """Connect to a server, and find out what it has.
@@ -60,11 +76,14 @@ class Members(Observer):
             ConnectFailed: it cannot be connected to, or the hub stops; nothing of it is left.
         """
         name = config.name
-        if name in self._members or name in self._coming:
-            raise AlreadyRegistered(name)
+        if self._clearing is not None:
+            raise ConnectFailed(name, Closed(name))
+        for other in (*self._members, *self._coming):
+            if f"{other}/".startswith(f"{name}/") or f"{name}/".startswith(f"{other}/"):
+                raise AlreadyRegistered(name, other)
         handler = self._handler
         if handler is None and self.relays:
-            handler = RelayingHandler(lambda: member.calls)
+            handler = RelayingHandler(lambda: member.work, lambda: member.renew())
         member = Member(config, handler, self._options, self._pace, self)
         coming = asyncio.get_running_loop().create_task(self._open(member))
         self._coming[name] = coming
@@ -73,13 +92,15 @@ class Members(Observer):
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
+                if self._members.get(name) is member:  # it has just come
+                    await self.remove(name)
                 raise
             raise ConnectFailed(name, Closed(name)) from None  # `clear`
         finally:
             del self._coming[name]
 
     async def remove(self, name: str) -> None:
-        """End the connection to a server, and forget it.
+        """End the connection to a server, and forget it; leaving this early leaves it to go on.
 
         Raises:
             ServerNotFound: there is none of that name.
@@ -87,51 +108,63 @@ class Members(Observer):
         member = self[name]
         del self._members[name]
         self.changed(KINDS)
-        self._leaving.add(member)
-        try:
-            await member.close()
-        finally:
-            self._leaving.discard(member)
+        await asyncio.shield(self._let_go(member))
 
     async def clear(self) -> None:
-        """End all connections, those that come about and those that are being ended among them."""
-        coming = [*self._coming.values()]
-        for each in coming:
-            each.cancel()
-        if coming:
-            await asyncio.wait(coming)
-        closing = [asyncio.ensure_future(each.close()) for each in {*self, *self._leaving}]
-        self._members.clear()
-        if closing:
-            self.changed(KINDS)
-            await asyncio.wait(closing)
+        """End all connections, those that come about and those that are being ended among them.
+
+        Leaving this early leaves it to go on. No server is added meanwhile.
+        """
+        if self._clearing is None:
+            self._clearing = asyncio.get_running_loop().create_task(self._clear())
+        await asyncio.shield(self._clearing)
+
+    async def _clear(self) -> None:
+        try:
+            coming = [*self._coming.values()]
+            for each in coming:
+                each.cancel()
+            if coming:
+                await asyncio.wait(coming)
+            members = [*self]
+            self._members.clear()
+            for member in members:
+                self._let_go(member)
+            if members:
+                self.changed(KINDS)
+            if self._leaving:
+                await asyncio.wait(self._leaving)
+        finally:
+            self._clearing = None
+
+    def _let_go(self, member: Member) -> "asyncio.Task[None]":
+        """Begin to close *member*, and return what does it."""
+        leaving = asyncio.get_running_loop().create_task(member.close())
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        return leaving
 
     async def _open(self, member: Member) -> None:
         await member.open()
         self._members[member.name] = member
+        self._gone.pop(member.name, None)
         self.changed(KINDS)
-
-    async def on(self, member: Member, request: Callable[[Client], Awaitable[R]]) -> R:
-        """Return what a *request* to a server gives.
-
-        One of which nothing was sent, because the connection had broken, is made again on the next
-        one, and where none came about while others are being answered, after a while: once, or as
-        often as the server's `Retry` has attempts. One that may have been carried out never is.
-
-        Raises:
-            ConnectFailed, ServerNotFound: there is no next connection.
-            ClientError: what the request fails with.
-        """
-        return await member.ask(request)
 
     def changed(self, kinds: Collection[str]) -> None:
         """Tell who is served that lists of these *kinds* are others now."""
         for kind in kinds:
             getattr(self.announcer, f"{kind}_list_changed")()
 
-    def lost(self, member: Member, error: Exception) -> None:
+    def updated(self, uri: str) -> None:
+        """Tell who listens for it that the resource *uri* was updated."""
+        self.announcer.resource_updated(uri)
+
+    def lost(self, member: Member, error: ConnectionLost) -> None:
         """Evict *member*."""
         if self._members.get(member.name) is member:
             del self._members[member.name]
-            logger.warning("server %s is evicted: %s", member.name, error)
+            self._gone[member.name] = f"it was evicted: {error.why}"
+            if len(self._gone) > _GONE:
+                del self._gone[next(iter(self._gone))]
+            logger.warning("server %s is evicted: %s", member.name, error.why)
             self.changed(KINDS)

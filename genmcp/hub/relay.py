@@ -4,43 +4,75 @@ A question is about a call. Where it comes in response to that call (2026-07-28;
 on the event stream of the POST) it is known which. Elsewhere (stdio; the stream of a GET; HTTP+SSE)
 it says nothing of it, and is passed on only while the server can be working on one call alone. One
 that was given up counts until the server answers it, which many never do, or the connection ends:
-its question must not be put to somebody else.
+its question must not be put to somebody else. To the same client, or user, it may be put. Where
+such a call is the reason why nobody is asked, there is a new connection once no call is under way.
+One whose caller does not come back with an answer for a while is given up when it is the reason.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Hashable, Mapping
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from genmcp.channel import Channel
+from genmcp.client.client import Client
+from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
+from genmcp.client.notices import HEARD_IN
 from genmcp.continuation import Continue
 from genmcp.core.outcome import Done, Outcome
-from genmcp.errors import ConfigurationError, InvalidParams, McpError, Unable
+from genmcp.errors import ConfigurationError, GenmcpError, InvalidParams, McpError, Unable
 from genmcp.protocol.capabilities import (
     ClientCapabilities,
     ElicitationCapability,
     SamplingCapability,
 )
+from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from genmcp.protocol.result import Result
 from genmcp.protocol.sampling import CreateMessageRequestParams
+from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.question.elicitation import FormQuestion, UrlQuestion
 from genmcp.question.form import form_of_schema
 from genmcp.question.question import Question
 from genmcp.question.roots import RootsQuestion
 from genmcp.question.sampling import SampleQuestion
 
-__all__ = ["TAG", "Relay", "RelayingHandler", "Work"]
+__all__ = ["TAG", "Relay", "RelayingHandler", "Work", "caller"]
 
 TAG = "passed on"
 """What a call waits under whose questions were passed on."""
 
+logger = logging.getLogger("genmcp.hub")
+
+#: For how many seconds a call that waits for its caller's answer may keep others from being asked.
+_SILENT: Final = 120.0
+
+#: How many log messages of a call may wait for whoever has called.
+_LOGS: Final = 1000
 _OVER = "Nobody can be asked: the call is over"
+_SEVERAL = (
+    "Nobody can be asked: the question may be about another call that is under way; "
+    "call again when that is over, which is within minutes if its client is gone"
+)
+_LEFT = (
+    "Nobody can be asked: the question may be about a call that was given up; the server is "
+    "connected to again once no call is under way: call again then"
+)
 
 _current: ContextVar["Relay | None"] = ContextVar("genmcp_hub_relay", default=None)
 
 Work = Callable[["Relay"], Coroutine[Any, Any, Result]]
 """What is asked of a server: it is given the relay of the call, for its progress."""
+
+
+def caller() -> Hashable:
+    """Return who has made the call that is on its way here: its user, or client; None: unknown."""
+    relay = _current.get()
+    return None if relay is None else relay.caller
 
 
 class Relay:
@@ -53,14 +85,36 @@ class Relay:
         self.channel = channel
         self._asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
         self._passed: list[str] = []
+        self._passed_at = 0.0
         self._news = asyncio.Event()
         self._count = 0
+        self._logs: deque[LoggingMessageNotificationParams] = deque()
+        self._logging: asyncio.Task[None] | None = None
         token = _current.set(self)
         try:
-            self._work = asyncio.get_running_loop().create_task(work(self))
+            self._work = asyncio.get_running_loop().create_task(self._whole(work))
         finally:
             _current.reset(token)
         self._work.add_done_callback(self._ended)
+
+    @property
+    def caller(self) -> Hashable:
+        """Who has called: the user, or else the client, or None if neither can be told again."""
+        request, principal = self.channel.request, self.channel.principal
+        if principal is not None:
+            return "user", principal
+        return None if request.session is None else ("client", request.session)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it waits for an answer whose time is over if others have questions."""
+        now = asyncio.get_running_loop().time()
+        return bool(self._passed) and now - self._passed_at >= _SILENT
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it was stopped: there is no result."""
+        return self._work.cancelled()
 
     async def step(self) -> Result | Continue:
         """Wait for the result, or for questions that need to be answered first.
@@ -73,8 +127,9 @@ class Relay:
                 self._news.clear()
                 await self._news.wait()
                 await asyncio.sleep(0)  # questions that were put together are passed on together
+                await self._logged()
                 continue
-            self._passed = [*self._asked]
+            self._passed, self._passed_at = [*self._asked], asyncio.get_running_loop().time()
             return Continue(TAG, {key: question for key, (question, _) in self._asked.items()})
         return self._work.result()
 
@@ -114,9 +169,50 @@ class Relay:
         """Pass on how far it is."""
         await self.channel.progress(progress, total, message)
 
+    def log(self, message: LoggingMessageNotificationParams) -> None:
+        """Pass on what the server has logged, soon; before anything it says later."""
+        if self._work.done():
+            return
+        if len(self._logs) >= _LOGS:
+            logger.warning("a log message is dropped: %d wait for who has called", _LOGS)
+            return
+        self._logs.append(message)
+        if self._logging is None or self._logging.done():
+            self._logging = asyncio.get_running_loop().create_task(self._log())
+
     def cancel(self) -> None:
         """Stop: nobody waits for it any more."""
         self._work.cancel()
+        self._logs.clear()
+        if self._logging is not None:
+            self._logging.cancel()
+
+    async def log_level(self) -> LoggingLevel | None:
+        """Return the least severe level that whoever has called wants to hear of."""
+        try:
+            return await self.channel.log_level()
+        except GenmcpError:  # it is not worth a call
+            return None
+
+    async def _whole(self, work: Work) -> Result:
+        try:
+            return await work(self)
+        finally:
+            await asyncio.sleep(0)  # what was logged before the answer is taken in by now
+            await self._logged()
+
+    async def _log(self) -> None:
+        while self._logs:
+            message = self._logs.popleft()
+            try:
+                await self.channel.log(message.level, message.data, message.logger)
+            except GenmcpError as error:
+                logger.warning("a log message is not passed on: %s", error)
+
+    async def _logged(self) -> None:
+        """Wait until what was logged is passed on."""
+        if self._logging is not None:
+            await asyncio.wait((self._logging,))
 
     def _ended(self, work: "asyncio.Task[Result]") -> None:
         self._news.set()
@@ -128,10 +224,10 @@ class Relay:
 
 
 class RelayingHandler(ClientHandler[None]):
-    """Passes on what one server asks to whoever has called.
+    """Passes on what one server asks, and what it logs, to whoever has called.
 
-    `open`: the calls of that server for whoever the hub serves. calls: says how many requests the
-    server may be working on, whoever they are for.
+    work: says how many requests wait for the server, whoever they are for, and who has given up
+    others. renew: has another connection begun once none waits.
     """
 
     capabilities = ClientCapabilities(
@@ -140,9 +236,15 @@ class RelayingHandler(ClientHandler[None]):
         elicitation=ElicitationCapability(form={}, url={}),
     )
 
-    def __init__(self, calls: Callable[[], int]) -> None:
-        self.open: set[Relay] = set()
-        self._calls = calls
+    def __init__(
+        self,
+        work: Callable[[], tuple[int, Collection[Hashable]]],
+        renew: Callable[[], None],
+    ) -> None:
+        self._open: set[Relay] = set()
+        self._work = work
+        self._renew = renew
+        self._levels: WeakKeyDictionary[Client, LoggingLevel] = WeakKeyDictionary()
 
     async def handle_list_roots(self, state: None) -> Any:
         """Pass the question on."""
@@ -166,17 +268,58 @@ class RelayingHandler(ClientHandler[None]):
         """Pass the URL on."""
         return await self._relay().ask(UrlQuestion(message, url))
 
+    async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> Any:
+        """Pass it on, if it can be told to whom; it is no matter of anybody else's."""
+        relay = HEARD_IN.get().get(_current) or self._only(strictly=True)
+        if relay is not None:
+            relay.log(message)
+
     async def approve(self, subject: Sampled, state: None) -> Any:
         """Agree: whoever has called is asked, and has somebody who approves."""
         return True
 
+    @asynccontextmanager
+    async def serving(self, relay: Relay, client: Client) -> AsyncIterator[None]:
+        """Let *relay* be one of the calls that the server of *client* works on.
+
+        The server is to log what any of them wants to hear of; the rest is left out on the way.
+        """
+        self._open.add(relay)
+        try:
+            level = await relay.log_level()
+            if level is not None and client.capabilities.logging is not None:
+                before = self._levels.get(client)
+                if before is None or SEVERITY[level] < SEVERITY[before]:
+                    self._levels[client] = level
+                    with suppress(ClientError):  # it is not worth a call
+                        await client.log_level(level)
+            yield
+        finally:
+            self._open.discard(relay)
+
     def _relay(self) -> Relay:
         """Return the call that the question, which is being asked now, is about."""
-        relay = _current.get()
+        relay = _current.get() or self._only(strictly=False)
         if relay is not None:
             return relay
-        calls = self._calls()
-        if calls == len(self.open) == 1:
-            (relay,) = self.open
-            return relay
-        raise McpError(f"Nobody can be asked: the question may be about any of {calls} calls")
+        running, left_by = self._work()
+        silent = [each for each in self._open if each.is_silent] if running > 1 else []
+        if running - len(silent) > 1 or not (left_by or silent):
+            raise McpError(_SEVERAL)
+        for each in silent:
+            each.cancel()
+        self._renew()
+        raise McpError(_LEFT)
+
+    def _only(self, *, strictly: bool) -> Relay | None:
+        """Return the only call that the server can be working on, if there is just one.
+
+        But for calls that were given up by the same caller, if not *strictly*.
+        """
+        running, left_by = self._work()
+        if not running == len(self._open) == 1:
+            return None
+        (relay,) = self._open
+        if any(strictly or each is None or each != relay.caller for each in left_by):
+            return None
+        return relay

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
 import msgspec
@@ -30,9 +31,11 @@ from genmcp.errors import (
 )
 from genmcp.hub.errors import HubError
 from genmcp.hub.index import LISTS, HubRoute, Index
+from genmcp.hub.interests import Interests
 from genmcp.hub.members import Members
 from genmcp.hub.relay import Relay, RelayingHandler, Work
 from genmcp.protocol.capabilities import (
+    TASKS,
     PromptsCapability,
     ResourcesCapability,
     ServerCapabilities,
@@ -74,6 +77,7 @@ class HubServer(Server):
         self._info = info
         self._kept = _Kept()
         self._index = Index(members)
+        self._interests = Interests(self._index, members.announcer)
 
     def __repr__(self) -> str:
         return f"<HubServer {self._info.name}>"
@@ -85,12 +89,14 @@ class HubServer(Server):
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """What there may be, whatever servers there are; their log messages are not passed on."""
+        """What there may be, whatever servers there are."""
         return ServerCapabilities(
+            logging={},
             tools=ToolsCapability(list_changed=True),
-            resources=ResourcesCapability(list_changed=True),
+            resources=ResourcesCapability(list_changed=True, subscribe=True),
             prompts=PromptsCapability(list_changed=True),
             completions={},
+            extensions={TASKS: {}},
         )
 
     @property
@@ -102,6 +108,10 @@ class HubServer(Server):
     def announcer(self) -> Announcer:
         """What says that a server has other lists, has come, or is gone."""
         return self._members.announcer
+
+    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
+        """Have the servers whose resources they are tell of them."""
+        return self._interests.hearing(uris)
 
     def find(self, method: str, key: str) -> HubRoute | None:
         """Return whom to ask: whose name *key* begins with, or who lists the URI."""
@@ -118,7 +128,7 @@ class HubServer(Server):
     ) -> Result | Continue:
         """Give the server the answers it waits for."""
         relay = self._kept.take(continuation.assigns.get(_RELAY))
-        if relay is None:
+        if relay is None or relay.given_up:
             raise InvalidParams("The call does not wait for an answer any more: make it again")
         relay.channel = channel
         relay.answer(outcome)
@@ -165,20 +175,18 @@ class HubServer(Server):
                     return client.read(route.key)
 
         async def work(relay: Relay) -> Result:
-            for member in route.members:
+            async def ask(client: Client) -> Any:
                 handler = member.handler
-                calls = handler.open if isinstance(handler, RelayingHandler) else set()
+                served: AbstractAsyncContextManager[None] = nullcontext()
+                if isinstance(handler, RelayingHandler):
+                    served = handler.serving(relay, client)
+                async with served:
+                    return await asked(client, relay)
 
-                async def ask(client: Client, calls: set[Relay] = calls) -> Result:
-                    calls.add(relay)
-                    try:
-                        answer: Result = await asked(client, relay)
-                    finally:
-                        calls.discard(relay)
-                    return answer
-
+            for member in route.members:
                 try:
-                    return await self._members.on(member, ask)
+                    answer: Result = await member.ask(ask)
+                    return answer
                 except ServerSaid as error:
                     if len(route.members) == 1 or error.code not in _NOT_FOUND:
                         raise
@@ -201,9 +209,8 @@ class HubServer(Server):
         context = params.context.arguments if params.context else None
         argument = params.argument
         try:
-            completion = await self._members.on(
-                route.members[0],
-                lambda client: client.complete(ref, argument.name, argument.value, context),
+            completion = await route.members[0].ask(
+                lambda client: client.complete(ref, argument.name, argument.value, context)
             )
         except (ClientError, HubError) as error:
             raise _told(error, request.method) from error
@@ -252,5 +259,6 @@ def _told(error: Exception, method: str) -> Exception:
     if isinstance(error, ServerSaid):
         return McpError(error.message, error.data, code=error.code)
     logger.warning("%s failed: %s", method, error)
-    text = next((text for kind, text in _SAID.items() if isinstance(error, kind)), _GONE)
+    other = _GONE if not getattr(error, "sent", False) else _SAID[OutcomeUnknown]
+    text = next((text for kind, text in _SAID.items() if isinstance(error, kind)), other)
     return ToolError(text) if method == "tools/call" else McpError(text)

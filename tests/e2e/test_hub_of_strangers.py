@@ -13,7 +13,7 @@ from genmcp.client.client import Client
 from genmcp.client.options import ClientOptions
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.member import Pace
+from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
 from tests.client.peer_servers import fastmcp, sdk

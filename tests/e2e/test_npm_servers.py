@@ -17,7 +17,7 @@ from genmcp.client.handler import ClientHandler
 from genmcp.client.stdio_options import Command
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.member import Pace
+from genmcp.hub.pace import Pace
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.protocol.content import ImageContent, TextContent
 from genmcp.protocol.sampling import CreateMessageRequestParams
@@ -225,6 +225,19 @@ async def test_hub_holds_servers_from_npm(npm: Callable[[str], list[str]], tmp_p
         go_on.set()
         assert (await hub.call("all/echo", '{"message": "again"}')).text == "Echo: again"
         assert pids.count() == 2
+
+
+async def test_hub_server_tells_of_updates_at_a_server_from_npm(
+    npm: Callable[[str], list[str]],
+) -> None:
+    """It is subscribed to for who listens to the hub."""
+    uri = "demo://resource/dynamic/text/1"
+    async with asyncio.timeout(60), Hub() as hub:
+        await hub.register(of("all", npm("server-everything"), "stdio"))
+        async with Client(hub.server()) as client, client.subscribe(uri) as changes:
+            assert changes.honored.resource_subscriptions == [uri]
+            await client.call("all/toggle-subscriber-updates")
+            assert (await anext(changes)).params.uri == uri
 
 
 def of(name: str, command: list[str], *args: str, **more: Any) -> ServerConfig:

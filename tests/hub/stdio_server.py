@@ -93,6 +93,13 @@ class Note(Resource):
 
 
 @tool
+async def touch(channel: Channel) -> str:
+    """Says that the note was updated."""
+    channel.announcer.resource_updated(Note.uri)
+    return "touched"
+
+
+@tool
 async def extra() -> str:
     """Is there only sometimes."""
     return "here"
@@ -101,7 +108,7 @@ async def extra() -> str:
 suite = Suite(
     name="stdio",
     version="1",
-    tools=[add, pid, variable, crash, hang, large, Ask],
+    tools=[add, pid, variable, crash, hang, large, touch, Ask],
     resources=[Note],
     prompts=[PromptTemplate(name="greet", messages="Hello {name}.")],
 )

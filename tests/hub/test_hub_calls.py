@@ -1,151 +1,25 @@
 """What becomes of the calls of a hub when something breaks, and whom a late question is put to."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
 
 from genmcp import McpError, Mux
 from genmcp.client.client import Client
-from genmcp.client.errors import Closed, OutcomeUnknown, SessionEnded, Unreachable
-from genmcp.client.handler import ClientHandler
+from genmcp.client.errors import Closed, OutcomeUnknown, Unreachable
 from genmcp.client.options import ClientOptions
-from genmcp.client.transport import Sink, Transport
 from genmcp.core.client_events import Send
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.errors import ConnectFailed
 from genmcp.hub.hub import Hub
-from genmcp.hub.member import Pace
+from genmcp.hub.pace import Pace
 from genmcp.hub.relay import Relay
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.roots import RootsQuestion
-
-TIME = 10.0
-OLD, NEW = "2025-06-18", "2026-07-28"
-WHO: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
-
-
-class Far(Transport):
-    """A server whose tools are *answers*, that cannot be reached while it is `down`."""
-
-    per_message: ClassVar[bool] = True
-    where = "far"
-
-    def __init__(self, **answers: Callable[["Far", Send], Awaitable[Any]]) -> None:
-        self.answers = answers
-        self.called: list[str] = []
-        self.names = ["slow", "quick"]
-        self.down = False
-        self.forgets = False
-        self.replies: asyncio.Queue[Any] = asyncio.Queue()
-        self.sink: Sink
-        self.questions: asyncio.Queue[Any] = asyncio.Queue()
-        self.stream: asyncio.Task[None] | None = None
-
-    async def open(self, sink: Sink) -> None:
-        """Be there."""
-        self.sink = sink
-
-    async def close(self) -> None:
-        """Speak no more."""
-        if self.stream is not None:
-            self.stream.cancel()
-
-    async def send(self, message: Send) -> None:
-        """Answer a request, as far as it is known."""
-        body = msgspec.json.decode(message.message)
-        method, params = body.get("method"), body.get("params", {})
-        if self.down:
-            assert message.id is not None
-            self.sink.failed(message.id, Unreachable("far", "it is down"))
-        elif method is None:
-            self.replies.put_nowait(body)
-        elif method == "notifications/initialized":
-            if self.stream is not None:
-                self.stream.cancel()
-            self.stream = asyncio.ensure_future(self.ask())
-        elif message.id is not None:
-            if method == "tools/call":
-                if self.forgets:
-                    self.forgets = False
-                    self.sink.failed(message.id, SessionEnded("far", 404))
-                    return
-                self.called.append(params["name"])
-                method = params["name"]
-            self.reply(message.id, await self.result(method, message))
-
-    async def result(self, method: str, message: Send) -> Any:
-        """Return what a request is answered with, None if that is an error."""
-        rest = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-        offered = {"tools": {"listChanged": True}}
-        if method in self.answers:
-            return await self.answers[method](self, message)
-        if method == "initialize":
-            info = {"name": "far", "version": "1"}
-            return {"protocolVersion": OLD, "capabilities": offered, "serverInfo": info}
-        if method == "server/discover":
-            return {**rest, "supportedVersions": [NEW], "capabilities": offered}
-        if method == "tools/list":
-            schema = {"type": "object"}
-            tools = [{"name": name, "inputSchema": schema} for name in self.names]
-            return {**rest, "tools": tools}
-        return said("done") if method in self.names else None
-
-    def reply(self, id: Any, result: Any) -> None:
-        """Answer request *id*."""
-        answer = {"error": {"code": -32601, "message": "unknown"}}
-        if result is not None:
-            answer = {"result": result}
-        self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", "id": id, **answer}), id)
-
-    async def ask(self) -> None:
-        """Ask what is put into `questions`, on a stream of no request."""
-        while True:
-            id, message = await self.questions.get()
-            params = {"message": message, "requestedSchema": WHO}
-            question = {"id": id, "method": "elicitation/create", "params": params}
-            self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", **question}))
-
-
-class Piped(Far):
-    """Such a server, where all messages have one way."""
-
-    per_message: ClassVar[bool] = False
-
-
-def said(text: str) -> dict[str, Any]:
-    """Return a result that says it."""
-    return {"resultType": "complete", "content": [{"type": "text", "text": text}]}
-
-
-class User(ClientHandler[None]):
-    """Answers with a name, and keeps what was asked."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.asked: list[str] = []
-
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
-        """Give the name."""
-        self.asked.append(message)
-        return {"action": "accept", "content": {"name": self.name}}
-
-
-def gate() -> tuple[asyncio.Event, asyncio.Event, Callable[[Far, Send], Awaitable[Any]]]:
-    """Return what says that a call is there, what lets it end, and what answers it."""
-    came, go = asyncio.Event(), asyncio.Event()
-
-    async def answer(far: Far, message: Send) -> Any:
-        came.set()
-        await go.wait()
-        return said("done")
-
-    return came, go, answer
+from tests.hub.far import NEW, OLD, TIME, Far, Piped, User, gate, said
 
 
 async def test_hub_keeps_a_connection_on_which_a_call_is_being_answered() -> None:
@@ -222,13 +96,14 @@ async def test_hub_begins_no_call_again_that_was_answered_once(first: Any) -> No
     far = Far(quick=answer)
 
     async def sleep(delay: float) -> None:
-        far.down = False
+        if delay >= 100:  # before it is connected to again
+            far.down = False
 
     async with (
         asyncio.timeout(TIME),
-        Hub(options=ClientOptions(revision=NEW), pace=Pace(sleep)) as hub,
+        Hub(options=ClientOptions(revision=NEW, polls=1), pace=Pace(sleep)) as hub,
     ):
-        await hub.register(ServerConfig("far", target=far, retry=Retry(3)))
+        await hub.register(ServerConfig("far", target=far, retry=Retry(3, 100, cap=400)))
         with pytest.raises(OutcomeUnknown, match="down"):
             await hub.call("far/quick")
 
@@ -294,6 +169,72 @@ async def test_hub_server_puts_the_question_of_a_call_that_was_given_up_to_nobod
 
     assert "Nobody can be asked" in str(refused.content)
     assert (ada.asked, bob.asked) == ([], ["Who?"])
+    assert "Bob" in str(asked.content)
+
+
+@pytest.mark.parametrize("whose", ["its own", "another's", "the program's"])
+async def test_hub_server_puts_a_question_to_who_has_given_up_a_call_before(whose: str) -> None:
+    """It is about one of that client's calls, whichever; not so if somebody else gave one up."""
+    came, _, answer = gate()
+
+    async def quick(far: Far, message: Send) -> Any:
+        far.questions.put_nowait(("q", "Who?"))
+        return said(str(await far.replies.get()))
+
+    far = Piped(slow=answer, quick=quick)
+    ada, bob = User("Ada"), User("Bob")
+    options = ClientOptions(revision=OLD)
+    async with asyncio.timeout(TIME), Hub(options=options) as hub:
+        mux = Mux(hub.server())
+        await hub.register(ServerConfig("far", target=far))
+        async with (
+            Client(mux, handler=ada, options=options) as one,
+            Client(mux, handler=bob, options=options) as other,
+        ):
+            begin: Any = {"its own": one.call, "another's": other.call, "the program's": hub.call}
+            slow = asyncio.ensure_future(begin[whose]("far/slow"))
+            await came.wait()
+            slow.cancel()
+            await asyncio.wait((slow,))
+            result = await one.call("far/quick")
+
+    asked = ["Who?"] if whose == "its own" else []
+    assert (ada.asked, bob.asked) == (asked, [])
+    assert ("Ada" if asked else "Nobody can be asked") in str(result.content)
+
+
+async def test_hub_server_forgets_who_gave_up_a_call_that_was_answered_since() -> None:
+    """A later call that its own client gives up is nobody else's."""
+    gates = [gate(), gate()]
+    ids: list[Any] = []
+
+    async def slow(far: Far, message: Send) -> Any:
+        ids.append(message.id)
+        return await gates[len(ids) - 1][2](far, message)
+
+    async def quick(far: Far, message: Send) -> Any:
+        far.questions.put_nowait((f"q{len(far.called)}", "Who?"))
+        return said(str(await far.replies.get()))
+
+    far = Piped(slow=slow, quick=quick)
+    bob = User("Bob")
+    options = ClientOptions(revision=OLD)
+    async with asyncio.timeout(TIME), Hub(options=options) as hub:
+        mux = Mux(hub.server())
+        await hub.register(ServerConfig("far", target=far))
+        async with (
+            Client(mux, options=options) as one,
+            Client(mux, handler=bob, options=options) as other,
+        ):
+            for client, (came, _, _) in zip((one, other), gates, strict=True):
+                given_up = asyncio.ensure_future(client.call("far/slow"))
+                await came.wait()
+                given_up.cancel()
+                await asyncio.wait((given_up,))
+                if client is one:
+                    far.reply(ids[0], said("late"))
+            asked = await other.call("far/quick")
+
     assert "Bob" in str(asked.content)
 
 

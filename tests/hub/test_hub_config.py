@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from genmcp.errors import ConfigurationError
-from genmcp.hub.config import Retry, ServerConfig, servers_of
+from genmcp.hub.config import Retry, ServerConfig, server_of, servers_of
 
 
 def test_retry_waits_twice_as_long_each_time_up_to_a_cap() -> None:
@@ -35,7 +35,7 @@ def test_retry_refuses_what_means_nothing(options: dict[str, Any]) -> None:
         Retry(**options)
 
 
-@pytest.mark.parametrize("name", ["", " ", "a/b", 3])
+@pytest.mark.parametrize("name", ["", " ", "/a", "a/", 3])
 def test_server_config_refuses_a_name_that_tools_could_not_have(name: Any) -> None:
     """A tool is `server/tool`."""
     with pytest.raises(ConfigurationError, match=r"ServerConfig\.name"):
@@ -78,10 +78,9 @@ def test_servers_are_read_from_a_desktop_clients_file(tmp_path: Path) -> None:
     ("document", "fault"),
     [
         ({}, "there is no 'mcpServers'"),
-        ({"mcpServers": {"a": {"command": 3}}}, "mcpServers: server 'a': Expected"),
-        ({"mcpServers": {"good": {"command": "x"}, "b/c": {"command": "x"}}}, "server 'b/c'"),
         ({"mcpServers": [1]}, "Expected `object`"),
         ({"mcpServers": {"a": {"command": object()}}}, "object"),
+        ({"mcpServers": {"a": {"command": 3}}}, "mcpServers: server 'a': Expected"),
         ({"mcpServers": {"a": {}}}, "'a'"),
     ],
 )
@@ -89,6 +88,45 @@ def test_servers_that_cannot_be_read_are_told_of(document: dict[str, Any], fault
     """The message says what is wrong."""
     with pytest.raises(ConfigurationError, match=fault):
         servers_of(document)
+
+
+ODD: Any = {
+    "mcpServers": {
+        "typed": {"command": 3},
+        "io.example/good": {"command": "x"},
+        "empty": {},
+        "slashed/": {"command": "x"},
+        "off": {"command": "x", "disabled": True},
+    }
+}
+
+
+def test_servers_that_are_described_wrongly_leave_the_others_as_they_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log tells of each of them."""
+    assert servers_of(ODD) == [ServerConfig("io.example/good", command="x", args=())]
+
+    faults = [record.getMessage() for record in caplog.records]
+    assert len(faults) == 3
+    assert all(each.endswith("it is left out") for each in faults)
+    assert faults[0].startswith("mcpServers: server 'typed': Expected")
+    assert "server 'empty': it has to have a command or a url" in faults[1]
+    assert "server 'slashed/'" in faults[2]
+
+
+def test_server_is_read_alone_whatever_the_others_are(caplog: pytest.LogCaptureFixture) -> None:
+    """What is wrong with it is told, and with no other."""
+    good = ServerConfig("io.example/good", command="x", args=(), retry=Retry(2))
+    assert server_of(ODD, "io.example/good", retry=Retry(2)) == good
+    for name, fault in (
+        ("typed", "server 'typed': Expected"),
+        ("off", "'off' is disabled"),
+        ("none", "server 'none' is not there; it has typed, io.example/good"),
+    ):
+        with pytest.raises(ConfigurationError, match=fault):
+            server_of(ODD, name)
+    assert not caplog.records
 
 
 def test_servers_are_read_from_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:

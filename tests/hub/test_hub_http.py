@@ -14,7 +14,7 @@ from genmcp.client.handler import ClientHandler
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.errors import ConnectFailed
 from genmcp.hub.hub import Hub
-from genmcp.hub.member import Pace
+from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
 from tests.serving import PATIENCE, Server
 

@@ -11,7 +11,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ServerSaid
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.member import Pace
+from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
 
 #: Speaks 2024-11-05 a line at a time; its prompts cannot be listed.

@@ -6,15 +6,16 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from genmcp.client.errors import OutcomeUnknown, Timeout
-from genmcp.errors import ContractError
+from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, ServerNotFound, ToolNotFound
 from genmcp.hub.hub import Hub
-from genmcp.hub.member import Pace
+from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.resources import ReadResourceResult
 from genmcp.protocol.tools import CallToolResult
@@ -180,7 +181,15 @@ async def test_hub_registers_many_at_once(hub: Hub, tmp_path: Path) -> None:
     }
 
 
-async def test_hub_evicts_a_killed_server_at_once_without_retry(hub: Hub) -> None:
+async def test_hub_registers_at_least_one_at_once(hub: Hub) -> None:
+    """None at all would never come to an end."""
+    with pytest.raises(ConfigurationError, match="at_once"):
+        await hub.register_all([config("a")], at_once=0)
+
+
+async def test_hub_evicts_a_killed_server_at_once_without_retry(
+    hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nobody has to call it first; the others go on."""
     await hub.register(config("one"))
     await hub.register(config("two"))
@@ -189,9 +198,56 @@ async def test_hub_evicts_a_killed_server_at_once_without_retry(hub: Hub) -> Non
     await until(lambda: hub.servers() == ["two"])
 
     assert {each.server_name for each in hub.tools()} == {"two"}
-    with pytest.raises(ToolNotFound):
+    with pytest.raises(ToolNotFound, match=r"one/add .* its connection broke, and it has no retry"):
         await hub.call("one/add", {"a": 1, "b": 2})
+    with pytest.raises(ServerNotFound, match=r"one .*SIGKILL"):
+        await hub.read("one", "note://today")
     assert text(await hub.call("two/add", {"a": 1, "b": 2})) == "3"
+    assert "server one is evicted: its connection broke, and it has no retry" in caplog.text
+
+
+async def test_hub_server_whose_name_has_slashes_is_used_as_any_other(hub: Hub) -> None:
+    """As long as it is clear whose a tool is."""
+    await hub.register(config("io.example/one"))
+
+    assert text(await hub.call("io.example/one/add", {"a": 1, "b": 2})) == "3"
+    assert "io.example/one/add" in {each.name for each in hub.tools()}
+    for name in ("io.example", "io.example/one/two"):
+        with pytest.raises(AlreadyRegistered, match=f"io.example/one, .* as those of {name}$"):
+            await hub.register(config(name))
+    with pytest.raises(ToolNotFound, match=r"Server not found: io\.example\)"):
+        await hub.call("io.example/two/add")
+
+
+async def test_hub_takes_no_servers_that_are_only_described(hub: Hub) -> None:
+    """It says what is needed, and shows no secrets."""
+    described: Any = {"command": "x", "env": {"KEY": "secret"}}
+    with pytest.raises(ConfigurationError, match="a ServerConfig is needed, not a dict") as refused:
+        await hub.register(described)
+    with pytest.raises(ConfigurationError, match="ServerConfig"):
+        await hub.register_all([config("one"), described])
+    assert "secret" not in str(refused.value)
+    assert hub.servers() == []
+
+
+async def test_hub_call_waits_for_the_connection_no_longer_than_it_may() -> None:
+    """The wait is a part of its time; nothing was sent."""
+    slept = Slept(waits=True)
+    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+        await hub.register(config("one", retry=Retry(1)))
+        os.kill(await pid_of(hub, "one"), signal.SIGKILL)
+        await slept.began.wait()
+
+        for request in (
+            hub.call("one/pid", timeout=0.01),
+            hub.read("one", "note://today", timeout=0.01),
+            hub.prompt("one", "greet", {"name": "Ada"}, timeout=0.01),
+        ):
+            with pytest.raises(Timeout, match=r"longer than 0\.01 s") as late:
+                await request
+            assert not late.value.sent
+        slept.may.set()
+        assert text(await hub.call("one/add", {"a": 1, "b": 2}, timeout=TIME)) == "3"
 
 
 async def test_hub_connects_again_to_a_server_that_crashed(tmp_path: Path) -> None:
@@ -211,6 +267,19 @@ async def test_hub_connects_again_to_a_server_that_crashed(tmp_path: Path) -> No
         assert text(await hub.call("one/extra")) == "here"
 
 
+async def test_hub_waits_longer_for_a_server_that_crashes_again_and_again() -> None:
+    """One that lives for seconds only is not begun anew as fast as that goes."""
+    slept = Slept()
+    async with asyncio.timeout(30), Hub(pace=Pace(slept)) as hub:
+        await hub.register(config("one", retry=Retry(2, 0.5)))
+        for _ in range(3):
+            with pytest.raises(OutcomeUnknown):
+                await hub.call("one/crash")
+
+        assert text(await hub.call("one/add", {"a": 1, "b": 1})) == "2"
+        assert slept.delays == [0.5, 1.0, 2.0]
+
+
 async def test_hub_waits_longer_before_each_attempt_and_then_evicts(tmp_path: Path) -> None:
     """0.5, 1, 2 s; whoever waited is told why, and the others go on."""
     slept = Slept(waits=True)
@@ -226,7 +295,7 @@ async def test_hub_waits_longer_before_each_attempt_and_then_evicts(tmp_path: Pa
         assert not waiting.done()
         slept.may.set()
 
-        with pytest.raises(ConnectFailed, match="broken"):
+        with pytest.raises(ConnectFailed, match=r"3 attempts to connect again failed: .*broken"):
             await waiting
         assert slept.delays == [0.5, 1.0, 2.0]
         assert hub.servers() == ["two"]

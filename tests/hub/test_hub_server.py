@@ -409,6 +409,27 @@ async def test_hub_server_tells_of_a_server_that_is_gone() -> None:
             assert sys.executable not in text(crashed)
 
 
+async def test_hub_server_tells_of_a_call_whose_server_was_unregistered() -> None:
+    """Nobody knows how far it came."""
+    begun = asyncio.Event()
+
+    @tool
+    async def hang() -> None:
+        """Never answers."""
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(TIME), Hub() as hub:
+        await hub.register(ServerConfig("a", target=Suite(name="s", version="1", tools=[hang])))
+        async with client_of(hub, REVISIONS[0]) as client:
+            call = asyncio.ensure_future(client.call("a/hang"))
+            await begun.wait()
+            await hub.unregister("a")
+            result = await call
+    assert result.is_error
+    assert "may or may not have done this" in text(result)
+
+
 async def test_hub_server_asks_who_may_have_a_resource_that_nobody_lists() -> None:
     """One after another, until one has it."""
 
@@ -488,7 +509,7 @@ async def test_hub_server_keeps_a_call_that_asks_only_so_long(
 
 async def test_hub_server_refuses_a_form_that_may_not_be_asked_for() -> None:
     """2026-07-28, client/elicitation, "Requested Schema": one level of texts and numbers."""
-    handler = RelayingHandler(lambda: 0)
+    handler = RelayingHandler(lambda: (0, ()), lambda: None)
 
     with pytest.raises(McpError, match="requestedSchema"):
         await handler.handle_elicitation_create("?", {"type": "object"}, None)

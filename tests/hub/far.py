@@ -1,0 +1,143 @@
+"""A server that does what a test says, spoken to without a process or a socket."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from genmcp.client.errors import SessionEnded, Unreachable
+from genmcp.client.handler import ClientHandler
+from genmcp.client.transport import Sink, Transport
+from genmcp.core.client_events import Send
+
+__all__ = ["NEW", "OLD", "TIME", "Far", "Piped", "User", "gate", "said"]
+
+TIME = 10.0
+OLD, NEW = "2025-06-18", "2026-07-28"
+WHO: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+class Far(Transport):
+    """A server whose tools are *answers*, that cannot be reached while it is `down`."""
+
+    per_message: ClassVar[bool] = True
+    where = "far"
+
+    def __init__(self, **answers: Callable[["Far", Send], Awaitable[Any]]) -> None:
+        self.answers = answers
+        self.called: list[str] = []
+        self.names = ["slow", "quick"]
+        self.down = False
+        self.forgets = False
+        self.closed = 0
+        self.replies: asyncio.Queue[Any] = asyncio.Queue()
+        self.sink: Sink
+        self.questions: asyncio.Queue[Any] = asyncio.Queue()
+        self.stream: asyncio.Task[None] | None = None
+
+    async def open(self, sink: Sink) -> None:
+        """Be there."""
+        self.sink = sink
+
+    async def close(self) -> None:
+        """Speak no more."""
+        self.closed += 1
+        if self.stream is not None:
+            self.stream.cancel()
+
+    async def send(self, message: Send) -> None:
+        """Answer a request, as far as it is known."""
+        body = msgspec.json.decode(message.message)
+        method, params = body.get("method"), body.get("params", {})
+        if self.down:
+            assert message.id is not None
+            self.sink.failed(message.id, Unreachable("far", "it is down"))
+        elif method is None:
+            self.replies.put_nowait(body)
+        elif method == "notifications/initialized":
+            if self.stream is not None:
+                self.stream.cancel()
+            self.stream = asyncio.ensure_future(self.ask())
+        elif message.id is not None:
+            if method == "tools/call":
+                if self.forgets:
+                    self.forgets = False
+                    self.sink.failed(message.id, SessionEnded("far", 404))
+                    return
+                self.called.append(params["name"])
+                method = params["name"]
+            self.reply(message.id, await self.result(method, message))
+
+    async def result(self, method: str, message: Send) -> Any:
+        """Return what a request is answered with, None if that is an error."""
+        rest = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        offered = {"tools": {"listChanged": True}}
+        if method in self.answers:
+            return await self.answers[method](self, message)
+        if method == "initialize":
+            info = {"name": "far", "version": "1"}
+            return {"protocolVersion": OLD, "capabilities": offered, "serverInfo": info}
+        if method == "server/discover":
+            return {**rest, "supportedVersions": [NEW], "capabilities": offered}
+        if method == "tools/list":
+            schema = {"type": "object"}
+            tools = [{"name": name, "inputSchema": schema} for name in self.names]
+            return {**rest, "tools": tools}
+        return said("done") if method in self.names else None
+
+    def reply(self, id: Any, result: Any) -> None:
+        """Answer request *id*."""
+        answer = {"error": {"code": -32601, "message": "unknown"}}
+        if result is not None:
+            answer = {"result": result}
+        self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", "id": id, **answer}), id)
+
+    async def ask(self) -> None:
+        """Ask, or say, what is put into `questions`, on a stream of no request."""
+        while True:
+            said = await self.questions.get()
+            if isinstance(said, tuple):
+                id, message = said
+                params = {"message": message, "requestedSchema": WHO}
+                said = {"id": id, "method": "elicitation/create", "params": params}
+            self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", **said}))
+            self.questions.task_done()
+
+
+class Piped(Far):
+    """Such a server, where all messages have one way."""
+
+    per_message: ClassVar[bool] = False
+
+
+def said(text: str) -> dict[str, Any]:
+    """Return a result that says it."""
+    return {"resultType": "complete", "content": [{"type": "text", "text": text}]}
+
+
+class User(ClientHandler[None]):
+    """Answers with a name, and keeps what was asked."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked: list[str] = []
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Any:
+        """Give the name."""
+        self.asked.append(message)
+        return {"action": "accept", "content": {"name": self.name}}
+
+
+def gate() -> tuple[asyncio.Event, asyncio.Event, Callable[[Far, Send], Awaitable[Any]]]:
+    """Return what says that a call is there, what lets it end, and what answers it."""
+    came, go = asyncio.Event(), asyncio.Event()
+
+    async def answer(far: Far, message: Send) -> Any:
+        came.set()
+        await go.wait()
+        return said("done")
+
+    return came, go, answer

@@ -1,0 +1,161 @@
+"""Servers that come and go at the very same time, or are left while they do."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from genmcp.client.errors import ProtocolFault
+from genmcp.client.options import ClientOptions
+from genmcp.core.client_events import Send
+from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.errors import ConnectFailed, ServerNotFound
+from genmcp.hub.hub import Hub
+from genmcp.hub.pace import Pace
+from tests.hub.far import OLD, TIME, Far
+
+OPTIONS = ClientOptions(revision=OLD)
+
+
+class Slow(Far):
+    """A server that is let go of only when it `may`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing, self.may = asyncio.Event(), asyncio.Event()
+
+    async def close(self) -> None:
+        """Wait."""
+        self.closing.set()
+        await self.may.wait()
+        await super().close()
+
+
+async def registered(hub: Hub, far: Far) -> "asyncio.Task[None]":
+    """Return what registers *far*, as soon as the hub has it."""
+    coming = asyncio.ensure_future(hub.register(ServerConfig("far", target=far)))
+    while not hub.servers():  # noqa: ASYNC110 - the moment is what matters
+        await asyncio.sleep(0)
+    return coming
+
+
+async def test_hub_lets_go_of_a_server_that_is_unregistered_as_soon_as_it_is_there() -> None:
+    """Its connection is closed, as early as that comes."""
+    far = Far()
+    async with asyncio.timeout(TIME), Hub(options=OPTIONS) as hub:
+        coming = await registered(hub, far)
+        await hub.unregister("far")
+        assert far.closed
+        await coming
+
+
+async def test_hub_has_nothing_of_a_server_whose_registering_was_cancelled() -> None:
+    """Not even at the moment in which it succeeds."""
+    far = Far()
+    async with asyncio.timeout(TIME), Hub(options=OPTIONS) as hub:
+        coming = await registered(hub, far)
+        coming.cancel()
+        await asyncio.wait((coming,))
+        assert coming.cancelled()
+        assert hub.servers() == []
+        assert far.closed
+
+
+async def test_hub_that_stops_takes_no_servers() -> None:
+    """What is registered meanwhile would be left behind; afterwards it may be."""
+    far = Slow()
+    async with asyncio.timeout(TIME):
+        hub = Hub(options=OPTIONS)
+        await hub.register(ServerConfig("far", target=far))
+        stopping = asyncio.ensure_future(hub.stop())
+        await far.closing.wait()
+        with pytest.raises(ConnectFailed, match="closed"):
+            await hub.register(ServerConfig("other", target=Far()))
+        far.may.set()
+        await stopping
+        async with hub:
+            await hub.register(ServerConfig("other", target=Far()))
+
+
+async def test_hub_ends_what_nobody_waits_for_the_end_of() -> None:
+    """Leaving `unregister` or `stop` early leaves it to go on, and a later `stop` waits for it."""
+    far = Slow()
+    async with asyncio.timeout(TIME):
+        hub = Hub(options=OPTIONS)
+        await hub.register(ServerConfig("far", target=far))
+        for leave in (hub.unregister("far"), hub.stop()):
+            leaving = asyncio.ensure_future(leave)
+            await far.closing.wait()
+            leaving.cancel()
+            await asyncio.wait((leaving,))
+            assert leaving.cancelled()
+        stopping = asyncio.ensure_future(hub.stop())
+        await asyncio.sleep(0)
+        assert not far.closed
+        far.may.set()
+        await stopping
+        assert far.closed
+
+
+async def test_hub_tells_who_waits_for_a_server_whose_unregistering_was_left() -> None:
+    """Nobody waits for ever for a connection that never comes."""
+    asleep = asyncio.Event()
+    far = Far()
+
+    async def sleep(delay: float) -> None:
+        asleep.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(TIME), Hub(options=OPTIONS, pace=Pace(sleep)) as hub:
+        await hub.register(ServerConfig("far", target=far, retry=Retry(2)))
+        far.down = True
+        waiting = asyncio.ensure_future(hub.call("far/quick"))
+        await asleep.wait()
+        leaving = asyncio.ensure_future(hub.unregister("far"))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(ServerNotFound):
+            await waiting
+
+
+@pytest.mark.parametrize("moment", ["broken", "not connected"])
+async def test_hub_has_let_go_of_a_server_when_unregister_returns(moment: str) -> None:
+    """Also of a connection that was being ended already, or did not come about."""
+    far = Slow()
+    far.may.set()
+    again = asyncio.Event()
+
+    async def sleep(delay: float) -> None:
+        far.down = False
+        far.closing.clear()
+        far.may.clear()
+        again.set()
+
+    async def tools(_: Far, message: Send) -> Any:
+        if again.is_set():
+            assert message.id is not None
+            far.sink.failed(message.id, ProtocolFault("bad", "far"))
+        return {"resultType": "complete", "tools": []}
+
+    far.answers["tools/list"] = tools
+    async with asyncio.timeout(TIME), Hub(options=OPTIONS, pace=Pace(sleep)) as hub:
+        await hub.register(ServerConfig("far", target=far, retry=Retry(2)))
+        far.down = True
+        if moment == "broken":
+            far.may.clear()
+        reading = asyncio.ensure_future(hub.read("far", "note://today"))
+        if moment == "not connected":
+            await again.wait()
+        try:
+            await far.closing.wait()
+            before = far.closed
+            leaving = asyncio.ensure_future(hub.unregister("far"))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not leaving.done()
+        finally:
+            far.may.set()
+        await leaving
+        assert far.closed == before + 1
+        with pytest.raises(ServerNotFound):
+            await reading

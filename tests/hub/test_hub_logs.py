@@ -1,0 +1,181 @@
+"""What servers behind a hub log, passed on to whoever has called."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp import Channel, Endpoint, Suite, tool
+from genmcp.client.client import Client
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
+from genmcp.core.client_events import Send
+from genmcp.hub.config import ServerConfig
+from genmcp.hub.hub import Hub
+from genmcp.protocol.notifications import LoggingMessageNotificationParams
+from genmcp.protocol.severity import LoggingLevel
+from tests.hub.far import TIME, Far, Piped, gate, said
+from tests.serving import serve
+
+NEW, OLD = "2026-07-28", "2025-11-25"
+
+
+class Reader(ClientHandler[None]):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[str, Any]] = []
+
+    async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> Any:
+        """Keep it."""
+        self.logged.append((message.level, message.data))
+
+
+@tool
+async def once(channel: Channel) -> str:
+    """Logs."""
+    await channel.log("debug", "detail")
+    await channel.log("warning", {"disk": "full"}, "disks")
+    return "done"
+
+
+def suite() -> Suite:
+    """Return a server that logs, where two work at once."""
+    both = asyncio.Barrier(2)
+
+    @tool
+    async def work(who: str, channel: Channel) -> str:
+        """Logs something of every kind."""
+        await channel.log("debug", f"{who}: begun")
+        await both.wait()
+        await channel.log("info", f"{who}: half of it")
+        await channel.log("error", f"{who}: done")
+        return "worked"
+
+    return Suite(name="s", version="1", tools=[work, once])
+
+
+def client_of(server: Any, revision: str, handler: Reader, level: LoggingLevel | None) -> Client:
+    """Return a client that speaks *revision*, and wants to hear of *level*."""
+    options = ClientOptions(revision=revision, log_level=level)
+    return Client(server, handler=handler, options=options)
+
+
+@pytest.mark.parametrize("behind", [NEW, OLD])
+@pytest.mark.parametrize("before", [NEW, OLD])
+async def test_hub_server_passes_on_what_a_call_logs(before: str, behind: str) -> None:
+    """To whoever has called, from the level on that it has asked for."""
+    ada, bob = Reader(), Reader()
+    async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=behind)) as hub:
+        server = hub.server()
+        await hub.register(ServerConfig("a", target=suite()))
+        async with (
+            client_of(server, before, ada, "debug") as one,
+            client_of(server, before, bob, "error") as other,
+        ):
+            await asyncio.gather(
+                one.call("a/work", {"who": "Ada"}), other.call("a/work", {"who": "Bob"})
+            )
+    assert ada.logged == [
+        ("debug", "Ada: begun"),
+        ("info", "Ada: half of it"),
+        ("error", "Ada: done"),
+    ]
+    assert bob.logged == [("error", "Bob: done")]
+
+
+@pytest.mark.parametrize("behind", [NEW, OLD])
+async def test_hub_server_passes_nothing_on_to_who_does_not_ask_for_it(behind: str) -> None:
+    """Since 2026-07-28 that is what one who says nothing wants."""
+    reader = Reader()
+    async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=behind)) as hub:
+        server = hub.server()
+        await hub.register(ServerConfig("a", target=suite()))
+        async with client_of(server, NEW, reader, None) as client:
+            await client.call("a/once")
+            assert reader.logged == []
+            await client.log_level("info")
+            await client.call("a/once")
+    assert reader.logged == [("warning", {"disk": "full"})]
+
+
+async def test_hub_handler_takes_what_is_logged_in_place_of_whoever_calls() -> None:
+    """As it answers what is asked."""
+    own, reader = Reader(), Reader()
+    options = ClientOptions(revision=NEW, log_level="info")
+    async with asyncio.timeout(TIME), Hub(handler=own, options=options) as hub:
+        server = hub.server()
+        await hub.register(ServerConfig("a", target=suite()))
+        async with client_of(server, NEW, reader, "debug") as client:
+            await client.call("a/once")
+    assert own.logged == [("warning", {"disk": "full"})]
+    assert reader.logged == []
+
+
+async def test_hub_server_passes_on_what_is_logged_just_before_the_answer() -> None:
+    """Both may come in one piece."""
+
+    async def quick(far: Far, message: Send) -> Any:
+        params = {"level": "error", "data": "hot"}
+        body = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
+        far.sink.received(msgspec.json.encode(body), message.id)
+        return said("done")
+
+    reader = Reader()
+    async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
+        server = hub.server()
+        await hub.register(ServerConfig("far", target=Far(quick=quick)))
+        async with client_of(server, OLD, reader, None) as client:
+            await client.call("far/quick")
+    assert reader.logged == [("error", "hot")]
+
+
+async def test_hub_server_passes_on_what_is_logged_over_stdio_during_one_call() -> None:
+    """With one call under way it is that one's; with two it may be anybody's."""
+    came, go, answer = gate()
+
+    async def quick(far: Far, message: Send) -> Any:
+        params = {"level": "error", "data": len(far.called)}
+        far.questions.put_nowait({"method": "notifications/message", "params": params})
+        await far.questions.join()
+        return said("done")
+
+    far = Piped(slow=answer, quick=quick)
+    ada, bob = Reader(), Reader()
+    async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
+        server = hub.server()
+        await hub.register(ServerConfig("far", target=far))
+        async with (
+            client_of(server, OLD, ada, None) as one,
+            client_of(server, OLD, bob, None) as other,
+        ):
+            slow = asyncio.ensure_future(one.call("far/slow"))
+            await came.wait()
+            await other.call("far/quick")
+            go.set()
+            await slow
+            await other.call("far/quick")
+    assert (ada.logged, bob.logged) == ([], [("error", 3)])
+
+
+@pytest.mark.parametrize("behind", [NEW, OLD])
+async def test_hub_server_passes_on_what_a_call_over_http_logs(behind: str) -> None:
+    """Each to whose call it is, whatever else runs."""
+    readers = Reader(), Reader()
+    async with (
+        asyncio.timeout(30),
+        serve(Endpoint(suite())) as url,
+        Hub(options=ClientOptions(revision=behind)) as hub,
+    ):
+        server = hub.server()
+        await hub.register(ServerConfig("a", url=url))
+        async with (
+            client_of(server, NEW, readers[0], "info") as one,
+            client_of(server, NEW, readers[1], "info") as other,
+        ):
+            await asyncio.gather(
+                one.call("a/work", {"who": "Ada"}), other.call("a/work", {"who": "Bob"})
+            )
+    for reader, who in zip(readers, ("Ada", "Bob"), strict=True):
+        assert reader.logged == [("info", f"{who}: half of it"), ("error", f"{who}: done")]

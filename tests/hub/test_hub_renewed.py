@@ -1,0 +1,163 @@
+"""Servers whose calls were given up: who asks for whom is known again after a while."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from genmcp import Mux
+from genmcp.client.client import Client
+from genmcp.client.errors import ServerSaid
+from genmcp.client.options import ClientOptions
+from genmcp.core.client_events import Send
+from genmcp.hub import relay
+from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.hub import Hub
+from genmcp.hub.pace import Pace
+from genmcp.protocol.content import TextContent
+from tests.hub.far import NEW, OLD, TIME, Far, Piped, User, gate, said
+
+
+class Undecided(User):
+    """Somebody who looks at a form, and goes on when told to."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.looks, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Any:
+        """Give the name, in the end."""
+        self.looks.set()
+        await self.goes_on.wait()
+        return await super().handle_elicitation_create(message, schema, state)
+
+
+async def asks(far: Far, message: Send) -> Any:
+    """Answer a call when the question that it raises is answered."""
+    id = f"q{len(far.called)}"
+    far.questions.put_nowait((id, "Who?"))
+    while (reply := await far.replies.get())["id"] != id:
+        pass  # it is for a call that was given up
+    return said(str(reply))
+
+
+async def give_up(client: Client, came: asyncio.Event) -> None:
+    """Give up a call that has reached the server."""
+    slow = asyncio.ensure_future(client.call("far/slow"))
+    await came.wait()
+    slow.cancel()
+    await asyncio.wait((slow,))
+
+
+@asynccontextmanager
+async def served(
+    far: Piped, retry: Retry | None = None
+) -> AsyncIterator[tuple[Hub, Mux, list[float]]]:
+    """Serve a hub of *far*; with it come the waits before each new connection."""
+    waits: list[float] = []
+
+    async def sleep(delay: float) -> None:
+        waits.append(delay)
+
+    options = ClientOptions(revision=OLD)
+    async with asyncio.timeout(TIME), Hub(options=options, pace=Pace(sleep)) as hub:
+        mux = Mux(hub.server())
+        await hub.register(ServerConfig("far", target=far, retry=retry))
+        yield hub, mux, waits
+
+
+@pytest.mark.parametrize("retry", [None, Retry(3, 4.0)])
+async def test_hub_connects_again_to_a_server_whose_questions_nobody_can_be_asked(
+    retry: Retry | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It never answers a call that was given up; the call that says so is the last to suffer."""
+    came, _, never = gate()
+    far = Piped(slow=never, quick=asks)
+    bob = User("Bob")
+    async with (
+        served(far, retry) as (hub, mux, waits),
+        Client(mux) as one,
+        Client(mux, handler=bob) as other,
+    ):
+        await give_up(one, came)
+        refused = await other.call("far/quick")
+        asked = await other.call("far/quick")
+        assert hub.servers() == ["far"]
+
+    assert "a call that was given up; the server is connected to again" in str(refused.content)
+    assert "Bob" in str(asked.content)
+    assert bob.asked == ["Who?"]
+    assert waits == [4.0 if retry else 0.5]
+    assert "far is connected to again: a call was given up" in caplog.text
+
+
+async def test_hub_does_not_connect_again_before_all_calls_are_over() -> None:
+    """A call that is under way ends as it would have; later ones wait for the connection."""
+    came, _, never = gate()
+    began, go, ends = gate()
+    slow = [never, ends]
+    far = Piped(slow=lambda far, message: slow.pop(0)(far, message))
+    ada, bob = User("Ada"), User("Bob")
+    async with (
+        served(far) as (_, mux, _),
+        Client(mux, handler=ada) as one,
+        Client(mux, handler=bob) as other,
+    ):
+        await give_up(one, came)
+        under_way: list[asyncio.Task[Any]] = []
+
+        async def quick(far: Far, message: Send) -> Any:
+            far.questions.put_nowait(("q", "Who?"))
+            reply = await far.replies.get()
+            under_way.append(asyncio.ensure_future(one.call("far/slow")))
+            await began.wait()
+            return said(str(reply))
+
+        far.answers["quick"] = quick
+        refused = await other.call("far/quick")
+        assert "given up" in str(refused.content)
+        assert far.closed == 0
+
+        far.answers["quick"] = asks
+        go.set()
+        assert (await under_way[0]).content == [TextContent("done")]
+        assert "Bob" in str((await other.call("far/quick")).content)
+        assert far.closed == 1
+
+
+async def test_hub_gives_up_a_call_whose_client_does_not_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has gone in the middle of a form: after a while it keeps nobody else from being asked."""
+    _, _, never = gate()
+
+    async def slow(far: Far, message: Send) -> Any:
+        far.questions.put_nowait(("q", "Sure?"))
+        return await never(far, message)
+
+    far = Piped(slow=slow, quick=asks)
+    ada, bob = Undecided("Ada"), User("Bob")
+    options = ClientOptions(revision=NEW)
+    async with (
+        served(far) as (_, mux, _),
+        Client(mux, handler=ada, options=options) as one,
+        Client(mux, handler=bob, options=options) as other,
+    ):
+        late = asyncio.ensure_future(one.call("far/slow"))
+        await ada.looks.wait()
+        soon = await other.call("far/quick")
+        monkeypatch.setattr(relay, "_SILENT", 0.0)
+        refused = await other.call("far/quick")
+        asked = await other.call("far/quick")
+        ada.goes_on.set()
+        with pytest.raises(ServerSaid, match="does not wait for an answer any more"):
+            await late
+
+    assert "another call that is under way" in str(soon.content)
+    assert "given up" in str(refused.content)
+    assert "Bob" in str(asked.content)
+    assert bob.asked == ["Who?"]

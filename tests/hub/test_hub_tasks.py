@@ -1,0 +1,134 @@
+"""Calls through a hub that take long: a task of the hub, whatever the server behind makes of it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pytest
+
+from genmcp import Accepted, Call, Channel, Continue, Outcome, Suite, Tool, elicit
+from genmcp.client.client import Client
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
+from genmcp.hub.config import ServerConfig
+from genmcp.hub.hub import Hub
+from genmcp.policy import Policy
+from genmcp.protocol.content import TextContent
+from tests.hub.far import TIME
+
+NEW, OLD = "2026-07-28", "2025-11-25"
+
+
+class Bake(Tool):
+    """Bakes bread, which takes long."""
+
+    name = "bake"
+
+    def __init__(self, task: Literal["never", "always"]) -> None:
+        self.task = task
+        self.began, self.done = asyncio.Event(), asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        """Wait until it is done."""
+        self.began.set()
+        await self.done.wait()
+        return "bread"
+
+    async def on_cancel(self, channel: Channel) -> None:
+        """Tell."""
+        self.cancelled.set()
+
+
+class Ask(Tool):
+    """Asks before it answers, as a task."""
+
+    name = "ask"
+    task = "always"
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+
+    async def call(self, request: Call, channel: Channel) -> Continue:
+        """Ask, as soon as it may."""
+        await self.may.wait()
+        return Continue("asked", elicit("Sure?"))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        """Answer."""
+        return str(outcome)
+
+
+class Human(ClientHandler[None]):
+    """Agrees to everything."""
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Any:
+        """Agree."""
+        return Accepted({})
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what does not answer at once be a task."""
+    monkeypatch.setattr("genmcp.hub.index._TOOLS", Policy(patience=0.001))
+
+
+def options(revision: str = NEW) -> ClientOptions:
+    """Return those of who speaks *revision*."""
+    return ClientOptions(revision=revision)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("behind", [NEW, OLD])
+@pytest.mark.parametrize("task", ["always", "never"])
+async def test_hub_server_makes_a_call_that_takes_long_a_task(
+    task: Literal["never", "always"], behind: str
+) -> None:
+    """Whether it is one of the server behind, too, or is just waited for there."""
+    bake = Bake(task)
+    suite = Suite(name="bakery", version="1", tools=[bake])
+    async with asyncio.timeout(TIME), Hub(options=options(behind)) as hub:
+        await hub.register(ServerConfig("a", target=suite))
+        async with Client(hub.server(), options=options()) as client:
+            handle = await client.call_task("a/bake")
+            assert handle.id is not None
+            assert (await handle.status()).status == "working"
+            bake.done.set()
+            assert (await handle.wait()).content == [TextContent("bread")]
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("behind", [NEW, OLD])
+@pytest.mark.parametrize("task", ["always", "never"])
+async def test_hub_server_cancels_the_task_behind_the_task_that_is_cancelled(
+    task: Literal["never", "always"], behind: str
+) -> None:
+    """Or the call, where it is none."""
+    bake = Bake(task)
+    suite = Suite(name="bakery", version="1", tools=[bake])
+    async with asyncio.timeout(TIME), Hub(options=options(behind)) as hub:
+        await hub.register(ServerConfig("a", target=suite))
+        async with Client(hub.server(), options=options()) as client:
+            handle = await client.call_task("a/bake")
+            await bake.began.wait()
+            await handle.cancel()
+            await bake.cancelled.wait()
+            assert (await handle.status()).status == "cancelled"
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("behind", [NEW, OLD])
+async def test_hub_server_passes_the_questions_of_a_task_on(behind: str) -> None:
+    """As questions of its own task."""
+    ask = Ask()
+    suite = Suite(name="bakery", version="1", tools=[ask])
+    async with asyncio.timeout(TIME), Hub(options=options(behind)) as hub:
+        server = hub.server()
+        await hub.register(ServerConfig("a", target=suite))
+        async with Client(server, handler=Human(), options=options()) as client:
+            handle = await client.call_task("a/ask")
+            assert handle.id is not None
+            ask.may.set()
+            assert "Accepted" in str((await handle.wait()).content)

@@ -1,0 +1,416 @@
+"""Resources of servers behind a hub, of whose updates those hear who listen to the hub."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp import Channel, Endpoint, Mux, Resource, ResourceRepo, Suite, Wrapper, tool
+from genmcp.client.client import Client
+from genmcp.client.errors import ServerSaid
+from genmcp.client.options import ClientOptions
+from genmcp.core.client_events import Send
+from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.hub import Hub
+from genmcp.hub.pace import Pace
+from genmcp.protocol.subscriptions import SubscriptionFilter
+from tests.hub.far import TIME, Far, gate
+from tests.serving import serve
+
+NEW, OLD = "2026-07-28", "2025-11-25"
+NOTE, LIST = "note://today", "list://all"
+
+
+class Note(Resource):
+    """A note."""
+
+    name = "note"
+    uri = NOTE
+
+    async def read(self, uri: str, channel: Channel) -> str:
+        """Return it."""
+        return "buy milk"
+
+
+class Lists(ResourceRepo):
+    """Lists that nobody lists."""
+
+    name = "lists"
+    prefix = "list://"
+
+    async def read(self, key: str, channel: Channel) -> str:
+        """Return one."""
+        return key
+
+
+@tool
+async def touch(uri: str, channel: Channel) -> str:
+    """Says that a resource was updated."""
+    channel.announcer.resource_updated(uri)
+    return "touched"
+
+
+def notes() -> Suite:
+    """Return a server of notes."""
+    return Suite(name="notes", version="1", tools=[touch], resources=[Note, Lists])
+
+
+class Library(Far):
+    """A server of resources that keeps what it is asked for; it `denies` some."""
+
+    def __init__(self, *, tells: bool = True, denies: str = "") -> None:
+        super().__init__()
+        self.tells = tells
+        self.denies = denies
+        self.asked: list[tuple[str, Any]] = []
+        self.news = asyncio.Event()
+
+    async def result(self, method: str, message: Send) -> Any:
+        """Return what a request is answered with."""
+        params = msgspec.json.decode(message.message).get("params", {})
+        uri, rest = params.get("uri"), {"resultType": "complete"}
+        if method in self.answers:
+            return await super().result(method, message)
+        offered = {"resources": {"subscribe": self.tells}, "tools": {}}
+        match method:
+            case "server/discover":
+                cached = {**rest, "ttlMs": 0, "cacheScope": "private"}
+                return {**cached, "supportedVersions": [NEW], "capabilities": offered}
+            case "initialize":
+                info = {"name": "far", "version": "1"}
+                return {"protocolVersion": OLD, "capabilities": offered, "serverInfo": info}
+            case "resources/list":
+                found = [{"name": each, "uri": each} for each in (NOTE, LIST)]
+                return {**rest, "resources": found, "ttlMs": 0, "cacheScope": "private"}
+            case "resources/templates/list":
+                return {**rest, "resourceTemplates": [], "ttlMs": 0, "cacheScope": "private"}
+            case "resources/subscribe" | "resources/unsubscribe":
+                self.asked.append((method.removeprefix("resources/"), uri))
+                self.news.set()
+                return None if uri == self.denies else rest
+        return await super().result(method, message)
+
+    def update(self, uri: str) -> None:
+        """Say that a resource was updated."""
+        body = {"method": "notifications/resources/updated", "params": {"uri": uri}}
+        self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", **body}))
+
+    async def until(self, count: int) -> list[tuple[str, Any]]:
+        """Return what was asked, as soon as that is so much."""
+        while len(self.asked) < count:
+            self.news.clear()
+            await self.news.wait()
+        return self.asked
+
+
+def hub_of(revision: str, **options: Any) -> Hub:
+    """Return a hub that speaks *revision* with its servers."""
+    return Hub(options=ClientOptions(revision=revision), **options)
+
+
+def client_of(mux: Mux, revision: str) -> Client:
+    """Return a client that speaks *revision*."""
+    return Client(mux, options=ClientOptions(revision=revision))
+
+
+@pytest.mark.parametrize("behind", [NEW, OLD])
+@pytest.mark.parametrize("before", [NEW, OLD])
+async def test_hub_server_tells_who_listens_of_updated_resources(before: str, behind: str) -> None:
+    """Of the very resource, and nobody else, whatever revision either side speaks."""
+    async with asyncio.timeout(TIME), hub_of(behind) as hub:
+        mux = Mux(hub.server())
+        await hub.register(ServerConfig("a", target=notes()))
+        async with (
+            client_of(mux, before) as one,
+            client_of(mux, before) as other,
+            one.subscribe(NOTE) as note,
+            other.subscribe(LIST) as lists,
+        ):
+            assert note.honored == SubscriptionFilter(resource_subscriptions=[NOTE])
+            await one.call("a/touch", {"uri": NOTE})
+            await one.call("a/touch", {"uri": LIST})
+            assert (await anext(note)).params.uri == NOTE
+            assert (await anext(lists)).params.uri == LIST
+
+
+async def test_hub_server_subscribes_once_for_all_who_listen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And gives it up when nobody listens any more."""
+    monkeypatch.setattr("genmcp.hub.interests._LINGER", 0)
+    far = Library()
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        mux = Mux(hub.server())
+        await hub.register(ServerConfig("far", target=far))
+        async with client_of(mux, NEW) as one, client_of(mux, NEW) as other:
+            async with one.subscribe(NOTE) as first:
+                async with other.subscribe(NOTE) as second:
+                    far.update(NOTE)
+                    assert (await anext(second)).params.uri == NOTE
+                far.update(NOTE)
+                assert (await anext(first)).params.uri == NOTE
+                assert far.asked == [("subscribe", NOTE)]
+            assert await far.until(2) == [("subscribe", NOTE), ("unsubscribe", NOTE)]
+            async with one.subscribe(NOTE):
+                assert far.asked[2:] == [("subscribe", NOTE)]
+
+
+async def test_hub_server_subscribes_once_for_all_servers_of_a_hub(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However often it is served."""
+    monkeypatch.setattr("genmcp.hub.interests._LINGER", 0)
+    far = Library()
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        await hub.register(ServerConfig("far", target=far))
+        first, second = Mux(hub.server()), Mux(hub.server())
+        async with client_of(first, NEW) as one, client_of(second, NEW) as other:
+            async with one.subscribe(NOTE) as note:
+                async with other.subscribe(NOTE):
+                    pass
+                async with other.subscribe(LIST):
+                    pass
+                await far.until(3)
+                far.update(NOTE)
+                assert (await anext(note)).params.uri == NOTE
+            assert await far.until(4) == [
+                ("subscribe", NOTE),
+                ("subscribe", LIST),
+                ("unsubscribe", LIST),
+                ("unsubscribe", NOTE),
+            ]
+
+
+async def test_hub_server_asks_a_server_again_that_has_refused() -> None:
+    """What it does not tell of now it may tell of later."""
+    far = Library(denies=NOTE)
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        await hub.register(ServerConfig("far", target=far))
+        async with client_of(Mux(hub.server()), OLD) as client:
+            with pytest.raises(ServerSaid, match="No updates"):
+                async with client.subscribe(NOTE):
+                    pass
+            far.denies = ""
+            async with client.subscribe(NOTE) as changes:
+                far.update(NOTE)
+                assert (await anext(changes)).params.uri == NOTE
+
+
+async def test_hub_server_tells_a_resource_of_what_is_below_it() -> None:
+    """Before 2026-07-28 a server may tell of a part of what it was asked for."""
+    far = Library()
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        await hub.register(ServerConfig("far", target=far))
+        async with client_of(Mux(hub.server()), NEW) as client, client.subscribe(NOTE) as notes:
+            far.update("note://today-and-tomorrow")
+            far.update(f"{NOTE}/first")
+            assert (await anext(notes)).params.uri == NOTE
+            assert notes._changes == {}
+
+
+@pytest.mark.parametrize("revision", [NEW, OLD])
+async def test_hub_server_honors_nothing_a_server_does_not_tell_of(revision: str) -> None:
+    """One that has not the capability is not even asked."""
+    far = Library(tells=False)
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        await hub.register(ServerConfig("far", target=far))
+        async with client_of(Mux(hub.server()), revision) as client:
+            if revision == NEW:
+                async with client.subscribe(NOTE) as changes:
+                    assert not changes.honored.resource_subscriptions
+            else:
+                with pytest.raises(ServerSaid, match=NOTE) as refused:
+                    async with client.subscribe(NOTE):
+                        pass
+                assert refused.value.code == -32602
+    assert far.asked == []
+
+
+async def test_hub_server_honors_what_is_not_refused() -> None:
+    """That a server refuses one resource keeps nobody from hearing of the others."""
+    far = Library(denies=LIST)
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        await hub.register(ServerConfig("far", target=far))
+        async with (
+            client_of(Mux(hub.server()), NEW) as client,
+            client.listen(NOTE, LIST) as changes,
+        ):
+            assert changes.honored.resource_subscriptions == [NOTE]
+            far.update(NOTE)
+            assert (await anext(changes)).params.uri == NOTE
+
+
+async def test_hub_server_goes_on_telling_when_a_server_comes_back() -> None:
+    """It is subscribed to anew, and what it may have said meanwhile is told of."""
+    far = Library()
+
+    async def sleep(delay: float) -> None:
+        far.down = False
+
+    async with asyncio.timeout(TIME), hub_of(OLD, pace=Pace(sleep)) as hub:
+        await hub.register(ServerConfig("far", target=far, retry=Retry(1)))
+        async with client_of(Mux(hub.server()), OLD) as client, client.subscribe(NOTE) as changes:
+            far.down = True
+            assert not (await client.call("far/quick")).is_error
+            assert (await anext(changes)).params.uri == NOTE
+            assert far.asked == [("subscribe", NOTE)] * 2
+            far.update(NOTE)
+            assert (await anext(changes)).params.uri == NOTE
+
+
+async def test_hub_server_goes_on_telling_when_another_server_has_the_resource() -> None:
+    """Whoever listens need not listen again."""
+    one, other = Library(), Library()
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        await hub.register(ServerConfig("far", target=one))
+        async with client_of(Mux(hub.server()), NEW) as client, client.subscribe(NOTE) as changes:
+            await hub.unregister("far")
+            await hub.register(ServerConfig("far", target=other))
+            assert (await anext(changes)).params.uri == NOTE  # it may be another note
+            await other.until(1)
+            other.update(NOTE)
+            assert (await anext(changes)).params.uri == NOTE
+
+
+@pytest.mark.parametrize("breaks", ["ends", "refuses"])
+async def test_hub_server_hears_again_after_a_stream_has_ended(breaks: str) -> None:
+    """That a server ends a stream, or takes no new one at once, says nothing of the connection."""
+    again, held, ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    listens: list[Any] = []
+
+    def told(far: Far, method: str, id: Any, **params: Any) -> None:
+        meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": id}}
+        body = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params | meta}
+        far.sink.received(msgspec.json.encode(body), id)
+
+    async def listen(far: Far, message: Send) -> Any:
+        listens.append(message.id)
+        if breaks == "refuses" and len(listens) == 2:
+            return None
+        honored = {"resourceSubscriptions": [NOTE]}
+        told(far, "subscriptions/acknowledged", message.id, notifications=honored)
+        if len(listens) == 1:
+            await ends.wait()
+            return {"resultType": "complete"}
+        again.set()
+        await held.wait()
+        return None
+
+    async def sleep(delay: float) -> None:
+        pass
+
+    far = Library()
+    far.answers["subscriptions/listen"] = listen
+    async with asyncio.timeout(TIME), hub_of(NEW, pace=Pace(sleep)) as hub:
+        await hub.register(ServerConfig("far", target=far))
+        async with client_of(Mux(hub.server()), NEW) as client, client.subscribe(NOTE) as changes:
+            ends.set()
+            await again.wait()
+            assert (await anext(changes)).params.uri == NOTE  # it may have changed
+            told(far, "resources/updated", listens[-1], uri=NOTE)
+            assert (await anext(changes)).params.uri == NOTE
+            assert len(listens) == (3 if breaks == "refuses" else 2)
+
+
+@pytest.mark.parametrize("ends", ["late", "gone"])
+async def test_hub_server_does_not_wait_for_ever_for_a_server(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not say whether it tells of a resource is supposed to; one that leaves not."""
+    monkeypatch.setattr("genmcp.hub.interests._WAIT", 0 if ends == "late" else TIME)
+    came, _, answer = gate()
+    far = Library()
+    far.answers["resources/subscribe"] = answer
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        await hub.register(ServerConfig("far", target=far))
+        async with client_of(Mux(hub.server()), NEW) as client:
+            changes = client.subscribe(NOTE)
+            entering = asyncio.ensure_future(changes.__aenter__())
+            await came.wait()
+            if ends == "gone":
+                await hub.unregister("far")
+            await entering
+            assert bool(changes.honored.resource_subscriptions) == (ends == "late")
+            await changes.__aexit__()
+
+
+async def test_hub_server_subscribes_for_who_comes_while_it_is_being_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server is asked in the right order."""
+    monkeypatch.setattr("genmcp.hub.interests._LINGER", 0)
+    came, go, answer = gate()
+
+    async def late(far: Far, message: Send) -> Any:
+        assert isinstance(far, Library)
+        far.asked.append(("unsubscribe", NOTE))
+        return await answer(far, message)
+
+    far = Library()
+    far.answers["resources/unsubscribe"] = late
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        await hub.register(ServerConfig("far", target=far))
+        async with client_of(Mux(hub.server()), NEW) as client:
+            async with client.subscribe(NOTE):
+                pass
+            await came.wait()
+            entering = asyncio.ensure_future(client.subscribe(NOTE).__aenter__())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            go.set()
+            changes = await entering
+            far.update(NOTE)
+            assert (await anext(changes)).params.uri == NOTE
+            assert [each for each, _ in far.asked] == ["subscribe", "unsubscribe", "subscribe"]
+            await changes.__aexit__()
+
+
+async def test_hub_server_bounds_what_is_listened_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes too late is told."""
+    monkeypatch.setattr("genmcp.hub.interests._MOST", 1)
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        mux = Mux(hub.server())
+        await hub.register(ServerConfig("far", target=Library()))
+        async with client_of(mux, NEW) as client, client.subscribe(NOTE):
+            async with client.subscribe(NOTE):
+                pass
+            with pytest.raises(ServerSaid, match="Too many"):
+                async with client.subscribe(LIST):
+                    pass
+
+
+@pytest.mark.parametrize("behind", [NEW, OLD])
+async def test_hub_server_goes_on_telling_when_a_process_is_there_again(behind: str) -> None:
+    """That of a server over stdio, which has crashed."""
+    path = str(Path(__file__).with_name("stdio_server.py"))
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    config = ServerConfig("far", sys.executable, [path], env, retry=Retry(1, 0))
+    async with asyncio.timeout(30), hub_of(behind) as hub:
+        await hub.register(config)
+        async with client_of(Mux(hub.server()), OLD) as client, client.subscribe(NOTE) as changes:
+            await client.call("far/touch")
+            assert (await anext(changes)).params.uri == NOTE
+            assert (await client.call("far/crash")).is_error
+            assert (await anext(changes)).params.uri == NOTE  # it may have changed
+            await client.call("far/touch")
+            assert (await anext(changes)).params.uri == NOTE
+
+
+@pytest.mark.parametrize("behind", [NEW, OLD])
+async def test_hub_server_tells_of_updates_at_a_server_over_http(behind: str) -> None:
+    """Of several resources, while calls of that server run as well, and the hub is wrapped."""
+    async with asyncio.timeout(30), serve(Endpoint(notes())) as url, hub_of(behind) as hub:
+        await hub.register(ServerConfig("a", url=url))
+        async with (
+            client_of(Mux(Wrapper(hub.server())), NEW) as client,
+            client.listen(NOTE, LIST) as changes,
+            client.subscribe(LIST) as lists,
+        ):
+            for uri in (NOTE, LIST):
+                await client.call("a/touch", {"uri": uri})
+                assert (await anext(changes)).params.uri == uri
+            assert (await anext(lists)).params.uri == LIST
