@@ -4,11 +4,14 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from threading import Lock, RLock
 from typing import Any
+from weakref import WeakSet
 
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
 from genmcp.registry.errors import SessionNotFound
+from genmcp.registry.in_process import end_all
 from genmcp.registry.registry import Registry, Status
+from genmcp.registry.together import Together
 from genmcp.server import Server
 from genmcp.suite.suite import Suite
 
@@ -19,6 +22,12 @@ logger = logging.getLogger("genmcp.registry")
 Watcher = Callable[[int], None]
 
 
+def _checked(registry: Registry) -> Registry:
+    if not isinstance(registry, Registry):
+        raise ConfigurationError(f"a Registry is needed, not {registry!r}")
+    return registry
+
+
 class LiveRegistry:
     """The registry that counts now. It is read and changed from any thread.
 
@@ -26,9 +35,10 @@ class LiveRegistry:
     """
 
     def __init__(self, registry: Registry | None = None) -> None:
-        self._registry = Registry() if registry is None else registry
+        self._registry = _checked(Registry() if registry is None else registry)
         self._lock = RLock()
-        self._watchers: list[Watcher] = []
+        self._watchers: dict[object, Watcher] = {}
+        self._left: WeakSet[Mux] = WeakSet()
         self.version = 0
 
     def __repr__(self) -> str:
@@ -44,11 +54,16 @@ class LiveRegistry:
 
         Nobody else changes it meanwhile; if *change* raises, nothing has changed. Then all that
         watch are told, in this thread; one that raises is logged, and the others are told.
+
+        Raises:
+            ConfigurationError: *change* does not return a registry.
         """
         with self._lock:
-            self._registry = changed = change(self._registry)
+            before = self._registry
+            self._registry = changed = _checked(change(before))
+            self._left |= before.made - changed.made
             self.version += 1
-            for watcher in list(self._watchers):
+            for watcher in list(self._watchers.values()):
                 try:
                     watcher(self.version)
                 except Exception:
@@ -57,9 +72,59 @@ class LiveRegistry:
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Tell *watcher* the new version after each change; return what ends that."""
+        key = object()
         with self._lock:
-            self._watchers.append(watcher)
-        return lambda: self._watchers.remove(watcher)
+            self._watchers[key] = watcher
+
+        def unwatch() -> None:
+            self._watchers.pop(key, None)
+
+        return unwatch
+
+    def server(
+        self, *, name: str = "registry", version: str = "1.0.0", separator: str = "/"
+    ) -> Together:
+        """Return one server that has what all enabled ones have, for whatever serves a server.
+
+        It changes as they do, and its clients hear of that. The options are those of
+        `Registry.server`.
+
+        Raises:
+            ConfigurationError: no tool may be called so.
+        """
+        return Together(
+            lambda: self._registry.enabled,
+            self.watch,
+            name=name,
+            version=version,
+            separator=separator,
+        )
+
+    async def aclose(self) -> None:
+        """Do what `Registry.aclose` does, also for servers that have gone since."""
+        with self._lock:
+            left = list(self._left)
+        for mux in left:
+            await self.release(mux)
+        await self._registry.aclose()
+
+    @property
+    def left(self) -> "set[Mux]":
+        """The muxes that were made for servers that have gone, and are to be released."""
+        with self._lock:
+            return {*self._left} - self._registry.made
+
+    async def release(self, mux: Mux) -> None:
+        """Close *mux* if it was made for a server that has gone.
+
+        A `RegistryEndpoint` does so when it has ended what was open there.
+        """
+        with self._lock:
+            gone = mux in self._left and mux not in self._registry.made
+            self._left.discard(mux)
+        if gone:
+            await end_all(mux)
+            await mux.aclose()
 
     # What `Registry` has, done to the one that counts now.
 
@@ -118,11 +183,16 @@ class SessionRegistries:
     def __len__(self) -> int:
         return len(self._live)
 
-    def register(self, session: Hashable, registry: Registry | None) -> None:
-        """Let *registry* be that of *session*; None changes nothing."""
+    def register(self, session: Hashable, registry: Registry | LiveRegistry | None) -> None:
+        """Let *registry* be that of *session*; None changes nothing.
+
+        Raises:
+            ConfigurationError: it is no registry.
+        """
         if registry is not None:
+            live = registry if isinstance(registry, LiveRegistry) else LiveRegistry(registry)
             with self._lock:
-                self._live[session] = LiveRegistry(registry)
+                self._live[session] = live
 
     def unregister(self, session: Hashable) -> None:
         """Forget the registry of *session*, if there is one."""

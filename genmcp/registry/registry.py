@@ -1,6 +1,8 @@
 """A registry: named servers of this process, as a value."""
 
+import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,15 +15,16 @@ from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.registry.errors import ServerDisabled, ServerNotFound
-from genmcp.registry.in_process import answer_of
+from genmcp.registry.in_process import TIMEOUT, answer_of, end_all, tools_of
+from genmcp.registry.together import Together
 from genmcp.server import Server
 
 __all__ = ["TIMEOUT", "Entry", "Registry", "Status"]
 
 logger = logging.getLogger("genmcp.registry")
 
-TIMEOUT: Final = 30.0
-"""For how many seconds a server may work on one message, if nothing else is said."""
+_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]+", re.ASCII)
+"""2026-07-28, server/tools, "Tool Names"; dots alone would mean something else in a URL."""
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -39,11 +42,19 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, eq=False):
-    """A server in a registry, by its mux. *error*: why it does not work, if somebody said so."""
+    """A server in a registry, by its mux.
+
+    error: why it does not work, if somebody said so. made: whether the mux was made there.
+    """
 
     mux: Mux
     enabled: bool = True
     error: str | None = None
+    made: bool = False
+
+    def serves(self, server: Server | Mux) -> bool:
+        """Whether *server* is that of this entry."""
+        return self.mux is server or self.mux.server is server
 
 
 class Registry:
@@ -97,26 +108,43 @@ class Registry:
         return entry.mux
 
     async def status(self) -> dict[str, Status]:
-        """Return how each server stands, also one that cannot list its tools."""
+        """Return how each server stands, also one that is disabled, or cannot list its tools.
+
+        All are asked at once, and each has 5 seconds.
+        """
+        listed = await asyncio.gather(*(_tools_if_any(each.mux) for each in self.entries.values()))
         found: dict[str, Status] = {}
-        for name, entry in self.entries.items():
-            tools, error = await _tools_if_any(entry.mux)
+        for (name, entry), (tools, error) in zip(self.entries.items(), listed, strict=True):
             version = entry.mux.server.info.version
             found[name] = Status(name, version, len(tools), entry.enabled, entry.error or error)
         return found
 
     async def tools(self) -> list[ToolDefinition]:
-        """Return the tools of all servers that are enabled, and can list them.
+        """Return the tools of all servers that are enabled, and can list them within 5 seconds.
 
         Of one that cannot the log tells, and `status`.
         """
+        enabled = self.enabled
+        listed = await asyncio.gather(*(_tools_if_any(mux) for mux in enabled.values()))
         found: list[ToolDefinition] = []
-        for name, mux in self.enabled.items():
-            tools, error = await _tools_if_any(mux)
+        for name, (tools, error) in zip(enabled, listed, strict=True):
             if error is not None:
                 logger.warning("server %s lists no tools: %s", name, error)
             found += tools
         return found
+
+    def server(
+        self, *, name: str = "registry", version: str = "1.0.0", separator: str = "/"
+    ) -> Together:
+        """Return one server that has what all enabled ones have, for whatever serves a server.
+
+        Its tools and prompts are called by the name of their server, *separator* and their own:
+        `server/tool`. *name* and *version* are what it says of itself.
+
+        Raises:
+            ConfigurationError: no tool may be called so.
+        """
+        return Together(lambda: self.enabled, name=name, version=version, separator=separator)
 
     def servers_for_cli(self) -> dict[str, Any]:
         """Return the servers as a configuration of command line agents names those in process."""
@@ -131,32 +159,36 @@ class Registry:
     def register(self, server: Server | Mux, *, name: str | None = None) -> "Registry":
         """Return a registry with *server* as well, by its own name if no other is given.
 
-        One that has this name is replaced.
+        One that has this name is replaced. A server that is there already keeps its mux, and so
+        its sessions and tasks.
 
         Raises:
-            ConfigurationError: it is no server, or the name has a slash, which ends it in the
-                names of tools.
+            ConfigurationError: it is no server, or its tools could not be called by this name.
         """
-        mux = server if isinstance(server, Mux) else self._serve(server)
-        name = mux.server.info.name if name is None else name
-        if not name or "/" in name:
-            raise ConfigurationError(f"a server cannot be registered as {name!r}")
-        return self._with({**self.entries, name: Entry(mux)})
+        key, entry = self._entry_of(server, name)
+        return self._with({**self.entries, key: entry})
 
     def unregister(self, name: str) -> "Registry":
         """Return a registry without the server *name*, if there is one."""
         return self._with({key: each for key, each in self.entries.items() if key != name})
 
     def set_servers(self, servers: Iterable[Server | Mux]) -> "Registry":
-        """Return a registry of just these servers; those it knows by name stay disabled."""
-        fresh = self._with({})
+        """Return a registry of just these servers; those it knows by name stay disabled.
+
+        One that is there already stays as it is, with the name it was given.
+
+        Raises:
+            ConfigurationError: one is no server, or its tools could not be called by its name.
+        """
+        entries: dict[str, Entry] = {}
         for server in servers:
-            fresh = fresh.register(server)
-        kept = {
-            name: replace(entry, enabled=self.entries[name].enabled) if name in self else entry
-            for name, entry in fresh.entries.items()
-        }
-        return self._with(kept)
+            known = {name: each for name, each in self.entries.items() if each.serves(server)}
+            if not known:
+                name, entry = self._entry_of(server)
+                before = self.entries.get(name)
+                known = {name: replace(entry, enabled=before.enabled) if before else entry}
+            entries |= known
+        return self._with(entries)
 
     def toggle(self, name: str, enabled: bool) -> "Registry":
         """Return a registry in which the server *name* is enabled, or not.
@@ -182,7 +214,8 @@ class Registry:
         Raises:
             ServerNotFound: there is none.
         """
-        return self._with({**self.entries, name: Entry(self._entry(name).mux)})
+        fresh = replace(self._entry(name), enabled=True, error=None)
+        return self._with({**self.entries, name: fresh})
 
     # Calls.
 
@@ -219,18 +252,48 @@ class Registry:
 
         Messages of every revision are understood, and each stands for itself: there need be no
         `initialize` before. None: it is a notification, which gets no answer. What answers it runs
-        in an asyncio.Task of its own; whatever becomes of that is told in the answer.
+        in an asyncio.Task of its own; whatever becomes of that is told in the answer. So is that a
+        text, or bytes, are not JSON.
 
         Raises:
+            ContractError: the mapping has what JSON has not.
             ServerNotFound: there is no such server.
             ServerDisabled: it is switched off.
         """
         return await answer_of(self.find(server), message, timeout=timeout)
 
     async def aclose(self) -> None:
-        """Let go of what the servers hold."""
+        """End tasks that were begun without a transport, and close the muxes that were made here.
+
+        One that was given is closed by whoever made it.
+        """
         for entry in self.entries.values():
-            await entry.mux.aclose()
+            await end_all(entry.mux)
+        for mux in self.made:
+            await mux.aclose()
+
+    @property
+    def made(self) -> "set[Mux]":
+        """The muxes that were made for servers that had none."""
+        return {entry.mux for entry in self.entries.values() if entry.made}
+
+    def _entry_of(self, server: Server | Mux, name: str | None = None) -> tuple[str, Entry]:
+        """Return how *server* is registered: with the mux that it has, if it is known."""
+        known = (each for each in self.entries.values() if each.serves(server))
+        if (entry := next(known, None)) is not None:
+            entry = Entry(entry.mux, made=entry.made)
+        elif isinstance(server, Mux):
+            entry = Entry(server)
+        else:
+            entry = Entry(self._serve(server), made=True)
+        name = entry.mux.server.info.name if name is None else name
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"a server cannot be registered as {name!r}, which is part of the names of its "
+                "tools: they have letters, digits, '_', '-' and '.'; register(server, name=...) "
+                "gives another one"
+            )
+        return name, entry
 
     def _entry(self, name: str) -> Entry:
         entry = self.entries.get(name)
@@ -247,20 +310,6 @@ class Registry:
 async def _tools_if_any(mux: Mux) -> tuple[Sequence[ToolDefinition], str | None]:
     """Return the tools of a server, or why it cannot list them."""
     try:
-        return await _tools_of(mux), None
+        return await tools_of(mux), None
     except (McpError, msgspec.MsgspecError) as error:
         return [], str(error)
-
-
-async def _tools_of(mux: Mux) -> list[ToolDefinition]:
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    params: dict[str, Any] = {"_meta": {PROTOCOL_VERSION: LATEST.version, CLIENT_CAPABILITIES: {}}}
-    found: list[ToolDefinition] = []
-    while True:
-        answer = await answer_of(mux, {**message, "params": params}, timeout=TIMEOUT)
-        if (error := answer.get("error")) is not None:
-            raise McpError(error["message"], error.get("data"), code=error["code"])
-        found += msgspec.convert(answer["result"]["tools"], list[ToolDefinition])
-        if (cursor := answer["result"].get("nextCursor")) is None:
-            return found
-        params = {**params, "cursor": cursor}

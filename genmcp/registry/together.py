@@ -1,7 +1,12 @@
 """All servers of a registry as one: its tools and prompts are called `server/name`."""
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final, cast
+from weakref import WeakMethod, finalize
 
 from msgspec.structs import replace
 
@@ -11,7 +16,14 @@ from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.subscription import Change
-from genmcp.errors import InvalidParams, MethodNotFound, PromptNotFound, ResourceNotFound
+from genmcp.errors import (
+    ConfigurationError,
+    InvalidParams,
+    McpError,
+    MethodNotFound,
+    PromptNotFound,
+    ResourceNotFound,
+)
 from genmcp.mux.mux import Mux
 from genmcp.protocol.capabilities import (
     TASKS,
@@ -26,25 +38,29 @@ from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.tools import ListToolsResult
-from genmcp.registry.live import LiveRegistry
+from genmcp.registry.in_process import LISTING
 from genmcp.server import Route, Server
 from genmcp.subscription import Announcer, Listener
 
 __all__ = ["Together"]
 
+logger = logging.getLogger("genmcp.registry")
+
 _PAGE: Final = 1000
 """How many there are on a page at least, if there are more behind it."""
 
+_SEPARATOR: Final = re.compile(r"[A-Za-z0-9_./-]+", re.ASCII)
+
 
 class _Qualified(Route, frozen=True, kw_only=True):
-    """The *route* of what *server* calls *key*."""
+    """The *route* of what the server of *mux* calls *key*."""
 
-    server: Server
+    mux: Mux
     route: Route
     key: str
 
     @classmethod
-    def of(cls, server: Server, route: Route | None, key: str) -> "_Qualified | None":
+    def of(cls, mux: Mux, route: Route | None, key: str) -> "_Qualified | None":
         """Return *route* as it is found here, if there is one."""
         if route is None:
             return None
@@ -55,14 +71,15 @@ class _Qualified(Route, frozen=True, kw_only=True):
             policy=route.policy,
             eager=route.eager,
             pending=route.pending,
-            server=server,
+            mux=mux,
             route=route,
             key=key,
         )
 
     async def found(self, channel: Channel) -> Route:
         """Return the route that the server has found."""
-        return self.of(self.server, await self.route.found(channel), self.key) or self
+        channel.give(self.mux.assigns)
+        return self.of(self.mux, await self.route.found(channel), self.key) or self
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
@@ -90,25 +107,43 @@ class _Relay(Listener):
 
 
 class Together(Server):
-    """The enabled servers of *registry* as one, which changes as that does.
+    """All *enabled* servers of a registry as one, which changes as those do.
 
-    A tool, or prompt, has the name of its server and a slash before its own; hooks find it like
-    that in `channel.request`. A resource keeps its URI; of two servers that have it, the first
-    counts. name, version: what it says of itself.
+    A tool, or prompt, has the name of its server and *separator* before its own; hooks find it
+    like that in `channel.request`. A resource keeps its URI; of two servers that have it, the
+    first counts. The static assigns of a server's own mux count over those of the mux of all;
+    nothing else of it does. name, version: what it says of itself. watch: tells of changes.
+
+    Raises:
+        ConfigurationError: no tool may be called so.
     """
 
     def __init__(
-        self, registry: LiveRegistry, *, name: str = "registry", version: str = "1.0.0"
+        self,
+        enabled: Callable[[], Mapping[str, Mux]],
+        watch: Callable[[Callable[[int], None]], Callable[[], None]] | None = None,
+        *,
+        name: str = "registry",
+        version: str = "1.0.0",
+        separator: str = "/",
     ) -> None:
-        self._registry = registry
+        if not isinstance(separator, str) or not _SEPARATOR.fullmatch(separator):
+            raise ConfigurationError(
+                f"separator: names of tools have letters, digits, '_', '-', '.' and '/', "
+                f"unlike {separator!r}"
+            )
+        self._enabled = enabled
+        self._separator = separator
         self._info = Implementation(name=name, version=version)
         self._announcer = Announcer()
         self._relays: dict[Mux, _Relay] = {}
-        self._unwatch = registry.watch(self._changed)
+        if watch is not None:  # for as long as somebody else holds this
+            changed = WeakMethod(self._changed)
+            finalize(self, watch(lambda _: _call(changed())))
         self._follow()
 
     def __repr__(self) -> str:
-        return f"<Together of {self._registry!r}>"
+        return f"<Together of {', '.join(self._enabled()) or 'nothing'}>"
 
     @property
     def info(self) -> Implementation:
@@ -137,6 +172,17 @@ class Together(Server):
         """What tells when a server comes or goes, or one of them has changed."""
         return self._announcer
 
+    @asynccontextmanager
+    async def hearing(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
+        """Have the servers whose resources they are see to it."""
+        routes: Any = [(self.find("resources/read", uri), uri) for uri in uris]
+        told: list[str] = []
+        async with AsyncExitStack() as stack:
+            for mux in {route.mux for route, _ in routes if route is not None}:
+                own = [uri for route, uri in routes if route is not None and route.mux is mux]
+                told += await stack.enter_async_context(mux.server.hearing(own))
+            yield told
+
     def find(self, method: str, key: str) -> Route | None:
         """Return what the server that *key* begins with calls by the rest of it."""
         found = [each for each in self._found(method, key) if each is not None]
@@ -146,12 +192,22 @@ class Together(Server):
     def _found(self, method: str, key: str) -> Iterator["_Qualified | None"]:
         if method == "resources/read":
             for mux in self._servers:
-                yield _Qualified.of(mux.server, mux.find(method, key), key)
+                yield _Qualified.of(mux, mux.find(method, key), key)
         else:
-            name, _, own = key.partition("/")
-            named = self._registry.current.enabled.get(name)
-            if named is not None:
-                yield _Qualified.of(named.server, named.find(method, own), own)
+            for mux, own in self._named(key):
+                yield _Qualified.of(mux, mux.find(method, own), own)
+
+    def _named(self, key: str) -> Iterator[tuple[Mux, str]]:
+        """Yield each server that *key* may begin with, and the rest of it.
+
+        Names may hold the separator, unless it is a slash.
+        """
+        enabled, separator = self._enabled(), self._separator
+        at = key.find(separator)
+        while at >= 0:
+            if (mux := enabled.get(key[:at])) is not None:
+                yield mux, key[at + len(separator) :]
+            at = key.find(separator, at + 1)
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Let the server answer whose it is."""
@@ -162,23 +218,30 @@ class Together(Server):
         if request.method != "resources/read":
             params = replace(params, name=route.key)
         own = replace(request, route=route.route, params=params)
-        step: Result | Continue = await route.server.handle(own, channel)
+        channel.give(route.mux.assigns)
+        step: Result | Continue = await route.mux.server.handle(own, channel)
         return step
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Let the server go on whose it is."""
-        server: Server = channel.request.route.server
-        return await server.resume(continuation, outcome, channel)
+        mux: Mux = channel.request.route.mux
+        channel.give(mux.assigns)
+        return await mux.server.resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
         """Tell the server whose it is."""
         if channel.request.route is not None:
-            await channel.request.route.server.cancelled(channel)
+            mux: Mux = channel.request.route.mux
+            channel.give(mux.assigns)
+            await mux.server.cancelled(channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return what all servers list, in the order of the registry.
+
+        One that cannot, or not within 5 seconds, is left out; the log tells of it. Of one URI
+        on a page the first counts.
 
         Raises:
             InvalidParams: the cursor is not one that was given out.
@@ -193,27 +256,30 @@ class Together(Server):
             if len(items) >= _PAGE:
                 after = f"{name}/"
                 break
-            page = await mux.server.listed(method, own, channel)
+            page = await _page(name, mux, method, own, channel)
+            if page is None:
+                continue
             pages.append(page)
-            items += [_qualified(name, each, member) for each in getattr(page, member)]
+            items += [self._qualified(name, each, member) for each in getattr(page, member)]
+            items = _first_of_each(items, member)
             if page.next_cursor is not None:
                 after = f"{name}/{page.next_cursor}"
                 break
         ttl = min((page.ttl_ms for page in pages), default=0)
         return replace(empty, **{member: items}, next_cursor=after, ttl_ms=ttl)
 
-    def close(self) -> None:
-        """Follow the registry no more."""
-        self._unwatch()
-        self._relays.clear()
+    def _qualified(self, name: str, item: Any, member: str) -> Any:
+        if member not in ("tools", "prompts"):
+            return item
+        return replace(item, name=f"{name}{self._separator}{item.name}")
 
     @property
     def _servers(self) -> Collection[Mux]:
-        return self._registry.current.enabled.values()
+        return self._enabled().values()
 
     def _from(self, cursor: str | None) -> Iterator[tuple[str, Mux, str | None]]:
         """Yield the servers from where *cursor* points to, each with its own cursor."""
-        enabled = self._registry.current.enabled
+        enabled = self._enabled()
         first, _, rest = (cursor or "").partition("/")
         if cursor is not None and first not in enabled:
             raise InvalidParams("The cursor is of a server that is not there any more")
@@ -231,21 +297,23 @@ class Together(Server):
             raise MethodNotFound(request.method)
         ref = params.ref
         if isinstance(ref, PromptReference):
-            name, _, own = ref.name.partition("/")
-            mux = self._registry.current.enabled.get(name)
-            if mux is None:
+            route: Any = self.find("prompts/get", ref.name)
+            if route is None:
                 raise PromptNotFound(ref.name)
-            asked = replace(request, params=replace(params, ref=replace(ref, name=own)))
-            return await mux.server.handle(asked, channel)
+            own = replace(params, ref=replace(ref, name=route.key))
+            channel.give(route.mux.assigns)
+            step = await route.mux.server.handle(replace(request, params=own), channel)
+            return cast(Result | Continue, step)
         for mux in self._servers:
             if "completion/complete" in mux.server.methods:
+                channel.give(mux.assigns)
                 try:
                     return await mux.server.handle(request, channel)
                 except InvalidParams:  # it is of another one
                     continue
         raise ResourceNotFound(ref.uri)
 
-    def _changed(self, version: int) -> None:
+    def _changed(self) -> None:
         self._follow()
         for tell in _TELL.values():
             tell(self._announcer)
@@ -261,8 +329,41 @@ class Together(Server):
         return relay
 
 
-def _qualified(name: str, item: Any, member: str) -> Any:
-    return replace(item, name=f"{name}/{item.name}") if member in ("tools", "prompts") else item
+def _first_of_each(items: list[Any], member: str) -> list[Any]:
+    """Return *items* without those resources, or templates, that another server has before."""
+    if (key := _KEYS.get(member)) is None:
+        return items
+    found: dict[str, Any] = {}
+    for item in items:
+        found.setdefault(getattr(item, key), item)
+    return [*found.values()]
+
+
+def _call(function: Callable[[], None] | None) -> None:
+    if function is not None:
+        function()
+
+
+async def _page(
+    name: str, mux: Mux, method: str, cursor: str | None, channel: Channel
+) -> PaginatedResult | None:
+    """Return one page of what the server *name* lists; None if it cannot.
+
+    Raises:
+        InvalidParams: it has not given out this *cursor*.
+    """
+    channel.give(mux.assigns)
+    try:
+        async with asyncio.timeout(LISTING):
+            return await mux.server.listed(method, cursor, channel)
+    except TimeoutError:
+        logger.warning("server %s left out of %s: it took too long", name, method)
+    except Exception as error:
+        if cursor is not None and isinstance(error, InvalidParams):
+            raise
+        trace = not isinstance(error, McpError)
+        logger.warning("server %s left out of %s: %s", name, method, error, exc_info=trace)
+    return None
 
 
 _LISTS: Final[dict[str, tuple[str, PaginatedResult]]] = {
@@ -277,6 +378,7 @@ _LISTS: Final[dict[str, tuple[str, PaginatedResult]]] = {
         ListResourceTemplatesResult(resource_templates=[], ttl_ms=0, cache_scope="private"),
     ),
 }
+_KEYS: Final = {"resources": "uri", "resource_templates": "uri_template"}
 _METHODS: Final = frozenset(
     {*_LISTS, "tools/call", "prompts/get", "resources/read", "completion/complete"}
 )

@@ -1,8 +1,10 @@
 """A registry over HTTP: its servers together, and each by itself."""
 
 import asyncio
+import gc
 from collections.abc import Mapping
 from typing import Any
+from weakref import ref
 
 import httpx
 import pytest
@@ -28,7 +30,6 @@ from genmcp.protocol.completion import PromptReference, ResourceTemplateReferenc
 from genmcp.registry.endpoint import RegistryEndpoint
 from genmcp.registry.live import LiveRegistry
 from genmcp.registry.registry import Registry
-from genmcp.registry.together import Together
 from genmcp.testing import connect
 from tests.asgi import PATIENCE, Client
 
@@ -104,7 +105,7 @@ def registry(*, page_size: int | None = None) -> LiveRegistry:
 
 async def test_together_lists_all_servers_with_qualified_names() -> None:
     """Tools and prompts have the name of their server before them, resources their URI."""
-    async with connect(Together(registry())) as client:
+    async with connect(registry().server()) as client:
         tools = [each.name for each in await client.tools()]
         prompts = [each.name for each in await client.prompts()]
         resources = [each.uri for each in await client.resources()]
@@ -122,7 +123,7 @@ async def test_together_lists_servers_page_by_page(monkeypatch: pytest.MonkeyPat
     live = LiveRegistry(
         Registry([suite("a", add, Ask(), page_size=1), suite("b", add), suite("c", add)])
     )
-    async with connect(Together(live)) as client:
+    async with connect(live.server()) as client:
         tools = [each.name for each in await client.tools()]
 
     assert ["a/add", "a/ask", "b/add", "c/add"] == tools
@@ -130,7 +131,7 @@ async def test_together_lists_servers_page_by_page(monkeypatch: pytest.MonkeyPat
 
 async def test_together_calls_reads_and_gets_what_belongs_to_each() -> None:
     """By the name it is listed under."""
-    async with connect(Together(registry())) as client:
+    async with connect(registry().server()) as client:
         three = await client.call("art/add", {"a": 1, "b": 2})
         (book,) = await client.read("art://books/7")
         prompt = await client.prompt("art/greet", {"city": "Oslo"})
@@ -146,7 +147,7 @@ async def test_together_knows_no_other_names(name: str) -> None:
     live = registry()
     live.register(suite("off", add))
     live.toggle("off", False)
-    async with connect(Together(live)) as client:
+    async with connect(live.server()) as client:
         with pytest.raises(McpError, match="Unknown tool") as raised:
             await client.call(name)
         with pytest.raises(McpError):
@@ -169,7 +170,7 @@ async def test_together_finds_what_only_an_extension_knows() -> None:
     """One that may have anything does not hide what others have for sure."""
     live = LiveRegistry(Registry([suite("late", extensions=[Plugins()]), suite("math", add)]))
     live.register(suite("art", resources=[Books("art")]))
-    async with connect(Together(live)) as client:
+    async with connect(live.server()) as client:
         three = await client.call("late/add", {"a": 1, "b": 2})
         (sure,) = await client.read("art://books/1")
         (late,) = await client.read("more://books/2")
@@ -181,7 +182,7 @@ async def test_together_finds_what_only_an_extension_knows() -> None:
 
 async def test_together_completes_for_its_servers() -> None:
     """A prompt by its qualified name, a resource template by itself."""
-    async with connect(Together(registry())) as client:
+    async with connect(registry().server()) as client:
         city = await client.complete(PromptReference("art/greet"), "city", "O")
         book = await client.complete(ResourceTemplateReference("art://books/{id}"), "id")
         for nobody in (PromptReference("greet"), ResourceTemplateReference("x://{y}")):
@@ -220,7 +221,7 @@ async def test_together_tells_a_tool_that_its_call_was_cancelled() -> None:
 async def test_together_announces_what_changes() -> None:
     """Of the registry, and of every server in it."""
     live = registry()
-    together = Together(live)
+    together = live.server()
     heard: list[str] = []
 
     class Heard:
@@ -235,17 +236,25 @@ async def test_together_announces_what_changes() -> None:
     added.resource_updated("art://books/1")
     live.unregister("new")
     added.resource_updated("art://books/2")
-    together.close()
-    live.reload()
 
     everything = ["tools", "prompts", "resources"]
     assert [*everything, "tools", "art://books/1", *everything] == heard
 
 
+def test_together_is_let_go_of_though_its_registry_stays() -> None:
+    """A registry may be served for a while, many times."""
+    live = registry()
+    together = ref(live.server())
+    gc.collect()
+    live.reload()
+
+    assert together() is None
+
+
 async def test_together_refuses_the_cursor_of_a_server_that_is_gone() -> None:
     """It points nowhere any more."""
     live = LiveRegistry(Registry([suite("a", add, Ask(), page_size=1)]))
-    async with connect(Together(live)) as client:
+    async with connect(live.server()) as client:
         page = await client.request("tools/list")
         live.unregister("a")
         with pytest.raises(McpError, match="not there any more"):

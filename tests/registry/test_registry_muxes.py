@@ -1,0 +1,280 @@
+"""What becomes of a server's mux, and so of its tasks, while its registry changes."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from genmcp import (
+    Call,
+    Channel,
+    Client,
+    LiveRegistry,
+    Mux,
+    Registry,
+    RegistryEndpoint,
+    Suite,
+    Tool,
+    tool,
+)
+from tests.asgi import PATIENCE, until
+from tests.asgi import Client as Asgi
+
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {
+        "extensions": {"io.modelcontextprotocol/tasks": {}}
+    },
+}
+
+
+class Bake(Tool):
+    """Bakes until it is told that it is done."""
+
+    name = "bake"
+    task = "always"
+
+    def __init__(self) -> None:
+        self.done = asyncio.Event()
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        await self.done.wait()
+        return "bread"
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+def suite(name: str, *tools: Any) -> Suite:
+    return Suite(name=name, version="1", tools=tools)
+
+
+def message(method: str, **params: Any) -> Any:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
+
+
+async def begun(registry: Registry, server: str, **options: Any) -> str:
+    """Return the id of a task that `bake` of *server* has become."""
+    call = message("tools/call", name="bake", arguments={})
+    answer = await registry.handle_message(server, call, **options)
+    assert "task" == answer["result"]["resultType"]
+    return str(answer["result"]["taskId"])
+
+
+async def finished(registry: Registry, server: str, id: str) -> str:
+    """Return the text that the task *id* came to."""
+    async with Client(registry.find(server)) as client:
+        return (await client.task(id).wait(timeout=PATIENCE)).text
+
+
+async def test_task_is_answered_at_once_and_goes_on() -> None:
+    """However long it takes: `timeout` is for the answer, which is its handle."""
+    bake = Bake()
+    registry = Registry([suite("bakery", bake)])
+    id = await asyncio.wait_for(begun(registry, "bakery", timeout=0.5), PATIENCE)
+    bake.done.set()
+
+    assert "bread" == await finished(registry, "bakery", id)
+    await registry.aclose()
+
+
+async def test_call_that_its_caller_gives_up_is_cancelled() -> None:
+    """It has not been answered, and nobody would be there for that."""
+    waits, cancelled = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def hang() -> None:
+        waits.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    registry = Registry([suite("slow", hang)])
+    calling = asyncio.ensure_future(registry.call_tool_by_name("hang"))
+    await asyncio.wait_for(waits.wait(), PATIENCE)
+    calling.cancel()
+    await asyncio.wait([calling], timeout=PATIENCE)
+
+    assert calling.cancelled()
+    assert cancelled.is_set()
+
+
+@pytest.mark.parametrize("change", ["set_servers", "register"])
+async def test_server_that_stays_keeps_its_tasks(change: str) -> None:
+    """It is the same one, whatever comes beside it."""
+    bake = Bake()
+    bakery = suite("bakery", bake)
+    live = LiveRegistry(Registry([bakery]))
+    id = await begun(live.current, "bakery")
+    if change == "set_servers":
+        live.set_servers([suite("math", add), bakery])
+    else:
+        live.register(suite("math", add))
+        live.register(bakery)
+        live.register(bakery, name="second")
+    bake.done.set()
+
+    assert "bread" == await finished(live.current, "bakery", id)
+    await live.aclose()
+
+
+def test_server_that_stays_keeps_what_was_said_of_it() -> None:
+    """Another one of its name begins without an error; disabled it stays in both cases."""
+    math = suite("math", add)
+    registry = Registry([math]).toggle("math", False).failed("math", "no numbers")
+    same, other = registry.set_servers([math]), registry.set_servers([suite("math", add)])
+
+    assert ("no numbers", None) == (same.entries["math"].error, other.entries["math"].error)
+    assert [] == [*same.enabled, *other.enabled]
+    assert ["math"] == list(registry.register(math).enabled)
+
+
+def test_server_that_stays_keeps_the_name_it_was_given() -> None:
+    """And is switched off there still, whichever way it is told: by its mux, or by itself."""
+    tools, others = suite("tools", add), suite("others", add)
+    registry = Registry().register(tools, name="mine").toggle("mine", False)
+
+    for stays in (tools, registry.entries["mine"].mux):
+        changed = registry.set_servers([others, stays])
+        assert ["others", "mine"] == changed.names
+        assert ["others"] == [*changed.enabled]
+
+
+def test_mux_that_stays_is_the_same() -> None:
+    """Also where it is told by its server."""
+    mux = Mux(suite("math", add))
+    registry = Registry([mux])
+
+    assert registry.set_servers([mux]).find("math") is mux
+    assert registry.set_servers([mux.server]).find("math") is mux
+
+
+class Closing(Mux):
+    """Says that it is closed."""
+
+    closed: Sequence[str] = ()
+
+    async def aclose(self) -> None:
+        self.closed = [*self.closed, "closed"]
+        await super().aclose()
+
+
+async def test_registry_closes_the_muxes_that_it_has_made() -> None:
+    """Those of servers that have gone since, too; one that was given may serve elsewhere."""
+    given = Closing(suite("given", add))
+    live = LiveRegistry(Registry([suite("a", add), suite("b", add), given], serve=Closing))
+    made: Any = [live.current.find("a"), live.current.find("b")]
+    live.unregister("b")
+    await live.aclose()
+
+    assert [["closed"]] * 2 == [each.closed for each in made]
+    assert () == given.closed
+
+
+async def test_registry_ends_tasks_when_it_is_closed() -> None:
+    """Those that were begun without a transport: nobody else would."""
+    ended = [asyncio.Event(), asyncio.Event()]
+
+    class Kneads(Tool):
+        """Kneads for ever."""
+
+        name = "bake"
+        task = "always"
+
+        def __init__(self, ended: asyncio.Event) -> None:
+            self.ended = ended
+
+        async def call(self, request: Call, channel: Channel) -> str:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended.set()
+            return ""
+
+    given = Mux(suite("given", Kneads(ended[0])))
+    live = LiveRegistry(Registry([given, suite("gone", Kneads(ended[1]))]))
+    for each in ("given", "gone"):
+        await begun(live.current, each)
+    live.unregister("gone")
+    await asyncio.wait_for(live.aclose(), PATIENCE)
+    await given.aclose()
+
+    assert all(each.is_set() for each in ended)
+
+
+async def test_registry_endpoint_closes_the_mux_of_a_server_that_is_gone() -> None:
+    """If it was made there, when all that was open at it has ended."""
+    given = Closing(suite("given", add))
+    live = LiveRegistry(Registry([suite("a", add), suite("b", add), given], serve=Closing))
+    made: Any = [live.current.find(each) for each in ("a", "b")]
+    endpoint = RegistryEndpoint(live)
+    for each in ("a", "b", "given"):
+        path = {"path": f"/{each}", "root_path": ""}
+        client = await Asgi.begin(endpoint, **path)
+        assert 200 == (await client.send(client.call("add", {"a": 1, "b": 2}))).status
+    live.set_servers([live.current.find("b")])
+    await until(lambda: made[0].closed)
+    await endpoint.aclose()
+
+    assert (["closed"], (), ()) == (made[0].closed, made[1].closed, given.closed)
+
+
+async def test_registry_endpoint_closes_the_mux_of_a_server_called_with_all_others() -> None:
+    """Nobody needs to have been at its own URL."""
+    live = LiveRegistry(Registry([suite("a", add), suite("b", add)], serve=Closing))
+    made: Any = [live.current.find(each) for each in ("a", "b")]
+    endpoint = RegistryEndpoint(live)
+    client = await Asgi.begin(endpoint, path="/", root_path="")
+    assert 200 == (await client.send(client.call("a/add", {"a": 1, "b": 2}))).status
+    live.unregister("a")
+    await until(lambda: made[0].closed)
+    await endpoint.aclose()
+
+    assert (["closed"], ()) == (made[0].closed, made[1].closed)
+
+
+async def test_registry_that_never_changes_closes_the_muxes_that_it_has_made() -> None:
+    """And no other ones."""
+    given = Closing(suite("given", add))
+    registry = Registry([suite("a", add), given], serve=Closing)
+    made: Any = registry.find("a")
+    await registry.aclose()
+
+    assert (["closed"], ()) == (made.closed, given.closed)
+
+
+async def test_servers_that_do_not_answer_are_asked_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None waits for another, and what cannot be listed is told."""
+    monkeypatch.setattr("genmcp.registry.in_process.LISTING", 0.05)
+    asked = 0
+
+    class Stuck(Suite):
+        async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
+            nonlocal asked
+            asked += 1
+            await until(lambda: asked == 2)
+            await asyncio.Event().wait()
+
+    class Endless(Suite):
+        async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
+            return replace(await super().listed(method, None, channel), next_cursor="on")
+
+    stuck = [Stuck(name=name, version="1") for name in ("x", "y")]
+    monkeypatch.setattr("genmcp.registry.in_process._PAGES", 3)
+    endless = Endless(name="endless", version="1", tools=[add])
+    registry = Registry([*stuck, endless, suite("math", add)])
+    status = await asyncio.wait_for(registry.status(), PATIENCE)
+    asked = 0
+
+    assert ["add"] == [each.name for each in await registry.tools()]
+    assert "not listed within 0.05 seconds" in str(status["x"].error)
+    assert "no end" in str(status["endless"].error)
+    assert (1, None) == (status["math"].tools, status["math"].error)

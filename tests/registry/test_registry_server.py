@@ -1,0 +1,362 @@
+"""A registry as one server: how it is served, what its names are, and what its parts keep."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Channel,
+    ConfigurationError,
+    Continue,
+    Done,
+    Endpoint,
+    Extension,
+    LiveRegistry,
+    Mux,
+    PromptTemplate,
+    Registry,
+    RegistryEndpoint,
+    Resource,
+    ResourceDefinition,
+    ResourceRepo,
+    SessionRegistries,
+    Suite,
+    Tool,
+    elicit,
+    serve_stdio,
+    tool,
+)
+from genmcp.errors import ContractError, InternalError, InvalidParams, McpError
+from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
+from genmcp.testing import connect
+from tests.asgi import PATIENCE, Client
+
+
+@tool
+async def where(channel: Channel) -> str:
+    """Says where it is."""
+    return str(channel.assigns.get("place"))
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+class Books(ResourceRepo):
+    """Books of the place where they are."""
+
+    name = "book"
+
+    def __init__(self, scheme: str) -> None:
+        self.template = f"{scheme}://books/{{id}}"
+        self.scheme = scheme
+
+    async def list(self, cursor: Any, channel: Channel, /) -> Any:
+        return [ResourceDefinition(f"{self.scheme}://books/1", str(channel.assigns.get("place")))]
+
+    async def read(self, key: dict[str, str], channel: Channel, /) -> Any:
+        return str(channel.assigns.get("place"))
+
+    async def complete(self, name: str, value: str, context: Any, channel: Channel, /) -> Any:
+        return [str(channel.assigns.get("place"))]
+
+
+class Ask(Tool):
+    """Asks, and says where it is then."""
+
+    name = "ask"
+
+    async def call(self, request: Any, channel: Channel) -> Any:
+        channel.assigns["own"] = "kept"
+        return Continue("asked", elicit("Go on?", {"type": "object", "properties": {}}))
+
+    async def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
+        assert isinstance(outcome, Done)
+        return f"{channel.assigns['place']}, {channel.assigns['own']}"
+
+
+class Local(Extension):
+    """Has tools that are called like the place where they are."""
+
+    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        return [tool(name=f"in_{assigns.get('place')}")(where_function)]
+
+
+async def where_function(channel: Channel) -> str:
+    """Says where it is."""
+    return str(channel.assigns.get("place"))
+
+
+def suite(name: str, *tools: Any, **components: Any) -> Suite:
+    return Suite(name=name, version="1", tools=tools, **components)
+
+
+def placed() -> Registry:
+    """Return two servers that differ in where they are, and one that does not say."""
+    parts = [
+        suite(name, where, Ask(), resources=[Books(name)], extensions=[Local()])
+        for name in ("north", "south", "nowhere")
+    ]
+    north, south, nowhere = parts
+    muxes = [Mux(north, assigns={"place": "Oslo"}), Mux(south, assigns={"place": "Rome"})]
+    return Registry([*muxes, nowhere])
+
+
+# What the parts keep.
+
+
+async def test_together_gives_each_server_the_assigns_of_its_own_mux() -> None:
+    """To whatever runs there: they are no business of the others."""
+    async with connect(placed().server()) as client:
+        called = [(await client.call(f"{each}/where")).text for each in ("north", "south")]
+        nowhere = await client.call("nowhere/where")
+        late = await client.call("south/in_Rome")
+        (read,) = await client.read("south://books/1")
+        listed = [each.name for each in await client.resources()]
+        tools = [each.name for each in await client.tools() if "/in_" in each.name]
+        reference = ResourceTemplateReference("south://books/{id}")
+        completed = await client.complete(reference, "id")
+
+    assert (["Oslo", "Rome"], "None") == (called, nowhere.text)
+    assert ("Rome", "Rome", ["Rome"]) == (late.text, read.text, completed.values)
+    assert ["Oslo", "Rome", "None"] == listed
+    assert ["north/in_Oslo", "south/in_Rome", "nowhere/in_None"] == tools
+
+
+async def test_together_puts_them_over_those_of_the_mux_of_all() -> None:
+    """Which count where a server says nothing else."""
+    mux = Mux(placed().server(), assigns={"place": "Earth"})
+    async with connect(mux) as client:
+        told = [(await client.call(f"{name}/where")).text for name in ("north", "nowhere")]
+
+    assert ["Oslo", "Earth"] == told
+
+
+async def test_together_gives_them_to_a_call_that_goes_on() -> None:
+    """Beside what the call itself has set."""
+    endpoint = Endpoint(placed().server())
+    client = await Client.begin(endpoint, capabilities={"elicitation": {}})
+    asked = (await client.send(client.call("south/ask", id=1))).json["result"]
+    (key,) = asked["inputRequests"]
+    again = client.call("south/ask", id=2)
+    again["params"] |= {
+        "requestState": asked["requestState"],
+        "inputResponses": {key: {"action": "accept", "content": {}}},
+    }
+    answered = (await client.send(again)).json["result"]
+
+    assert "Rome, kept" == answered["content"][0]["text"]
+
+
+async def test_together_has_its_servers_see_to_what_is_listened_for() -> None:
+    """Each to its own resources."""
+    heard: list[tuple[str, str]] = []
+
+    class Distant(Suite):
+        @asynccontextmanager
+        async def hearing(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
+            heard.extend((self.info.name, uri) for uri in uris)
+            yield [uri for uri in uris if not uri.endswith("/2")]
+
+    parts = [Distant(name=each, version="1", resources=[Books(each)]) for each in ("a", "b")]
+    uris = ["a://books/1", "b://books/1", "b://books/2", "c://books/1"]
+    async with Registry(parts).server().hearing(uris) as told:
+        assert {"a://books/1", "b://books/1"} == set(told)
+
+    assert [("a", uris[0]), ("b", uris[1]), ("b", uris[2])] == sorted(heard)
+
+
+# One that does not answer.
+
+
+class Broken(Suite):
+    """Cannot list anything."""
+
+    error: Exception | None = None
+
+    async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
+        if self.error is None:
+            await asyncio.Event().wait()
+        raise self.error or AssertionError
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InternalError("no backend"), "no backend"),
+        (InvalidParams("no such page"), "no such page"),
+        (ValueError("a defect"), "a defect"),
+        (None, "took too long"),
+    ],
+)
+async def test_together_lists_what_it_can_beside_a_server_that_cannot(
+    error: Exception | None,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log tells of it."""
+    monkeypatch.setattr("genmcp.registry.together.LISTING", 0.05)
+    broken = Broken(name="broken", version="1", tools=[add])
+    broken.error = error
+    async with connect(Registry([broken, suite("math", add)]).server()) as client:
+        tools = await asyncio.wait_for(client.tools(), PATIENCE)
+
+    assert ["math/add"] == [each.name for each in tools]
+    assert "server broken left out of tools/list" in caplog.text
+    assert said in caplog.text
+
+
+async def test_together_refuses_a_cursor_that_a_server_does_not_know() -> None:
+    """The client has to begin anew: to leave the rest out would look like the end."""
+
+    class Changed(Suite):
+        async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
+            if cursor is not None:
+                raise InvalidParams("no such page any more")
+            return await super().listed(method, cursor, channel)
+
+    server = Changed(name="changed", version="1", tools=[add, where], page_size=1)
+    async with connect(Registry([server]).server()) as client:
+        with pytest.raises(McpError, match="no such page any more"):
+            await client.tools()
+
+
+# How it is served.
+
+
+async def test_registry_is_one_server_for_whatever_serves_one() -> None:
+    """It changes as the registry does; one that never changes has one as well."""
+    live = LiveRegistry(Registry([suite("math", add)]))
+    together = live.server(name="all", version="3")
+    async with connect(together) as client:
+        before = [each.name for each in await client.tools()]
+        live.register(suite("more", add))
+        after = [each.name for each in await client.tools()]
+    async with connect(Registry([suite("math", add)]).server()) as client:
+        three = await client.call("math/add", {"a": 1, "b": 2})
+
+    assert (["math/add"], ["math/add", "more/add"]) == (before, after)
+    assert ("all", "3") == (together.info.name, together.info.version)
+    assert "3" == three.text
+
+
+@pytest.mark.parametrize("kind", [Registry, LiveRegistry])
+async def test_registry_itself_is_refused_with_what_to_do_instead(kind: Any) -> None:
+    """It is many servers."""
+    with pytest.raises(ConfigurationError, match=r"server\(\).* RegistryEndpoint"):
+        Endpoint(kind())
+    with pytest.raises(ConfigurationError, match=r"server\(\).* RegistryEndpoint"):
+        await serve_stdio(kind())
+
+
+async def test_registry_endpoint_may_be_closed_twice() -> None:
+    """By a lifespan, and by whoever has made it."""
+    endpoint = RegistryEndpoint(Registry([suite("math", add)]))
+    await endpoint.aclose()
+    await endpoint.aclose()
+
+
+# Names.
+
+
+@pytest.mark.parametrize("name", ["my server", "..", ".", "x?y", "ä", "a%2Fb", "a\n", 5])
+def test_registry_refuses_names_that_no_tool_may_have(name: Any) -> None:
+    """At once, saying what they are for, and what to do."""
+    with pytest.raises(ConfigurationError, match=r"names of its tools.*register\(server, name"):
+        Registry().register(suite("math", add), name=name)
+    if name == "my server":
+        with pytest.raises(ConfigurationError, match="my server"):
+            Registry([suite(name)])
+
+
+@pytest.mark.parametrize("separator", ["__", ".", "-", "/"])
+async def test_together_separates_names_as_it_is_told(separator: str) -> None:
+    """Some models take no slash; names of servers may have the separator in them."""
+    names = ["my__math", "my.math", "my-math"]
+    greet = PromptTemplate(name="greet", messages="Hello {x}", completions={"x": ["y"]})
+    registry = Registry([suite(each, add, prompts=[greet]) for each in names])
+    async with connect(registry.server(separator=separator)) as client:
+        tools = [each.name for each in await client.tools()]
+        sums = [(await client.call(each, {"a": 1, "b": 2})).text for each in tools]
+        prompts = [each.name for each in await client.prompts()]
+        for each in prompts:
+            await client.prompt(each, {"x": "y"})
+            assert ["y"] == (await client.complete(PromptReference(each), "x")).values
+
+    assert [f"{each}{separator}add" for each in names] == tools
+    assert [f"{each}{separator}greet" for each in names] == prompts
+    assert ["3", "3", "3"] == sums
+
+
+@pytest.mark.parametrize("separator", ["", " ", "::", None])
+def test_together_refuses_a_separator_that_no_tool_may_have(separator: Any) -> None:
+    """When it is made."""
+    for make in (Registry().server, LiveRegistry().server):
+        with pytest.raises(ConfigurationError, match="separator"):
+            make(separator=separator)
+    with pytest.raises(ConfigurationError, match="separator"):
+        RegistryEndpoint(Registry(), separator=separator)
+
+
+# What is no registry, and no message.
+
+
+def test_live_registry_refuses_what_is_no_registry() -> None:
+    """And stays as it was."""
+    live = LiveRegistry(Registry([suite("math", add)]))
+    with pytest.raises(ConfigurationError, match="a Registry is needed, not None"):
+        live.update(lambda registry: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ConfigurationError, match="a Registry is needed"):
+        LiveRegistry(suite("math"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="a Registry is needed"):
+        SessionRegistries().register("Ada", suite("math"))  # type: ignore[arg-type]
+
+    assert (["math"], 0) == (live.current.names, live.version)
+
+
+async def test_session_may_have_a_registry_that_changes_elsewhere() -> None:
+    """It is that one, not a copy."""
+    sessions, live = SessionRegistries(), LiveRegistry(Registry([suite("math", add)]))
+    sessions.register("Ada", live)
+    live.toggle("math", False)
+
+    assert not (await sessions.status("Ada"))["math"].enabled
+
+
+async def test_registry_refuses_messages_that_are_no_json() -> None:
+    """It says what is wrong; what only looks like text is answered."""
+    registry = Registry([suite("math", add)])
+    with pytest.raises(ContractError, match=r"not JSON: .*object"):
+        await registry.handle_message("math", {"jsonrpc": "2.0", "x": object()})
+    with pytest.raises(ContractError, match="not JSON"):
+        await registry.call_tool_by_name("add", {"a": {1, object()}})
+    answer = await registry.handle_message("math", '{"jsonrpc": "\ud800"}')
+
+    assert -32700 == answer["error"]["code"]
+
+
+async def test_registry_lists_a_resource_that_two_servers_have_once() -> None:
+    """It is that of the first, which is also the one that is read."""
+
+    class Note(Resource):
+        uri = "note://today"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def read(self, uri: str, channel: Channel) -> str:
+            return f"of {self.name}"
+
+    servers = [Suite(name=each, version="1", resources=[Note(each)]) for each in ("a", "b")]
+    async with connect(Registry(servers).server()) as client:
+        listed = [(each.uri, each.name) for each in await client.resources()]
+        (read,) = await client.read("note://today")
+
+    assert [("note://today", "a")] == listed
+    assert "of a" == read.text
