@@ -1,4 +1,4 @@
-"""The commands, and what they take."""
+"""The command: what was typed is done, and how it went is its exit status."""
 
 import argparse
 import asyncio
@@ -7,14 +7,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from typing import Final
 
-from genmcp.cli import remote
-from genmcp.cli.conformance import conformance
+from genmcp.cli.output import CannotWrite
+from genmcp.cli.parser import parser_of
+from genmcp.cli.remote import quoted
 from genmcp.cli.serve import Http, over_http, over_streams
-from genmcp.cli.target import load, mux_of
-from genmcp.cli.worker import GRACE, Hands, work
+from genmcp.cli.target import Broken, load, mux_of
+from genmcp.cli.worker import Hands, work
 from genmcp.errors import ConfigurationError
 
 __all__ = ["main"]
@@ -27,19 +28,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: with 2 if they cannot be done as they are, with 1 if what they do has failed;
             the reason is on standard error.
     """
-    parser = argparse.ArgumentParser(prog="genmcp", description="MCP servers as ASGI applications.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    _add_serve(commands)
-    _add_worker(commands)
-    _add_remote(commands)
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if sys.stderr is None:
+        _listen_to_nothing()
+    options = _parsed(parser_of(_serve, _work), arguments)
+    _log(serves=options.do in (_serve, _work))
     others = threading.enumerate()
     try:
         status = options.do(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # while somebody can still be told that nobody reads it
     except ConfigurationError as error:
-        options.parser.error(str(error))
+        options.parser.exit(2, f"{options.parser.prog}: {error}\n")
+    except (Broken, CannotWrite) as error:
+        sys.stderr.write(str(error) if isinstance(error, Broken) else f"genmcp: {error}\n")
+        status = 1
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            sys.stderr.write("\n")  # after the question that is not answered
         status = _INTERRUPTED
     except BrokenPipeError:  # nobody reads on, as with `| head`
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -51,138 +56,58 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(status)
 
 
+_ERROR: Final = 2  # the number of standard error
 _INTERRUPTED: Final = 128 + signal.SIGINT
 _UNHEARD: Final = 128 + 13  # SIGPIPE, which Windows has no name for
 """What a shell says of a command that was interrupted, and of one nobody listened to."""
 
 
-Commands = argparse._SubParsersAction  # argparse has no public name for it
+def _listen_to_nothing() -> None:
+    """Let standard error be something: it is closed, and its number would be that of a file."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    if nowhere != _ERROR:
+        os.dup2(nowhere, _ERROR)
+        os.close(nowhere)
+    sys.stderr = os.fdopen(_ERROR, "w", closefd=False)
 
 
-def _command(
-    commands: "Commands[argparse.ArgumentParser]",
-    name: str,
-    do: Callable[[argparse.Namespace], int | None],
-    *,
-    help: str,
-    description: str,
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=help, description=description)
-    parser.set_defaults(do=do, parser=parser)
-    return parser
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    options, rest = parser.parse_known_args(arguments)
+    if not hasattr(options, "do"):
+        if rest:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.print_help()
+        sys.exit(0)
+    if rest and hasattr(options, "given") and not any(each.startswith("-") for each in rest):
+        options.given += rest  # key=value after an option, which argparse does not look for
+    elif rest:
+        target = getattr(options, "target", None) or ":"
+        hint = "" if {*" :/"} & {*target} or options.do in (_serve, _work) else quoted(target)
+        options.parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+    return options
 
 
-def _add_serve(commands: "Commands[argparse.ArgumentParser]") -> None:
-    serve = _command(
-        commands,
-        "serve",
-        _serve,
-        help="serve over HTTP, or over standard streams",
-        description="Serves a server, until SIGTERM or SIGINT.",
-    )
-    serve.add_argument("target", help="module:attribute of a Mux, Endpoint, or Server")
-    serve.add_argument(
-        "--stdio",
-        action="store_true",
-        help="serve the one client that has started this process, until its input ends",
-    )
-    there = Http(target="")
-    serve.add_argument("--host", default=there.host, help=f"the address ({there.host})")
-    serve.add_argument(
-        "--port", type=_number, default=there.port, metavar="N", help=f"the port ({there.port})"
-    )
-    serve.add_argument("--path", default=there.path, help=f"the path of the URL ({there.path})")
-    serve.add_argument(
-        "--workers", type=_number, default=1, metavar="N", help="how many processes serve (1)"
-    )
+def _log(*, serves: bool) -> None:
+    """Log to standard error: what happens, or for a command that answers what is out of order."""
+    if serves:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    else:
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    for chatty in ("httpx", "watchfiles.main"):  # each request, each look at the files
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def _add_worker(commands: "Commands[argparse.ArgumentParser]") -> None:
-    worker = _command(
-        commands,
-        "worker",
-        _work,
-        help="work on jobs, without serving",
-        description="Works on the jobs of a server, until SIGTERM or SIGINT.",
-    )
-    worker.add_argument("target", help="module:attribute of a Mux, Endpoint, or Server")
-    worker.add_argument(
-        "--lifespan",
-        metavar="APP",
-        help="module:attribute of an ASGI application that is started first, and stopped last",
-    )
-    worker.add_argument(
-        "--queue",
-        action="append",
-        dest="queues",
-        metavar="NAME",
-        help="a queue whose jobs are taken, instead of those in JobOptions; may be repeated",
-    )
-    worker.add_argument("--concurrency", type=_number, metavar="N", help="how many jobs at once")
-    worker.add_argument(
-        "--grace",
-        type=_seconds,
-        default=GRACE,
-        metavar="SECONDS",
-        help=f"how long what runs may go on when the worker is to stop ({GRACE:g})",
-    )
-
-
-_TARGET: Final = "a URL, the command of a server over stdio (in quotes), or module:attribute"
-
-
-def _add_remote(commands: "Commands[argparse.ArgumentParser]") -> None:
-    def add(name: str, do: Callable[[argparse.Namespace], int], help: str) -> Any:
-        parser = _command(commands, name, do, help=help, description=f"{help.capitalize()}.")
-        parser.add_argument("target", help=_TARGET)
-        return parser
-
-    def of(what: Callable[..., int], *names: str) -> Callable[[argparse.Namespace], int]:
-        return lambda options: what(
-            *(getattr(options, name) for name in ("target", *names)), as_json=options.json
-        )
-
-    given = {"nargs": "*", "metavar": "key=value"}
-    parsers = [
-        add("tools", of(remote.tools), "show the tools of a server"),
-        calls := add("call", of(remote.call, "name", "given"), "call a tool of a server"),
-        reads := add("read", of(remote.read, "uri"), "show a resource of a server"),
-        prompts := add("prompt", of(remote.prompt, "name", "given"), "show a prompt of a server"),
-        add("discover", of(remote.discover), "show what a server is"),
-    ]
-    calls.add_argument("name", help="the tool")
-    calls.add_argument(
-        "given", help="arguments, read as the tool's schema says; key:=value is JSON", **given
-    )
-    reads.add_argument("uri", help="the resource")
-    prompts.add_argument("name", help="the prompt")
-    prompts.add_argument("given", help="arguments", **given)
-    for parser in parsers:
-        parser.add_argument("--json", action="store_true", help="show the whole result, as JSON")
-    suite = add(
-        "conformance",
-        lambda options: conformance(
-            options.target, revision=options.spec_version, scenario=options.scenario
-        ),
-        "run the official conformance suite against a server",
-    )
-    suite.add_argument("--spec-version", metavar="REVISION", help="the revision to test")
-    suite.add_argument("--scenario", metavar="NAME", help="the one scenario to run")
-
-
-def _serve(options: argparse.Namespace) -> None:
+def _serve(options: argparse.Namespace) -> int:
+    values = {name: getattr(options, name) for name in Http.__struct_fields__}
+    given = {name: value for name, value in values.items() if value is not None}
     if options.stdio:
+        if len(given) > 1:
+            raise ConfigurationError("--stdio is served to one client: give no options of HTTP")
         over_streams(options.target)
-        return
-    over_http(
-        Http(
-            target=options.target,
-            host=options.host,
-            port=options.port,
-            path=options.path,
-            workers=options.workers,
-        )
-    )
+        return 0
+    if given.get("reload") and given.get("workers", 1) > 1:
+        raise ConfigurationError("--reload is for one process, without --workers")
+    return over_http(Http(**given))
 
 
 def _work(options: argparse.Namespace) -> None:
@@ -205,19 +130,3 @@ def _leave(others: Collection[threading.Thread], status: int) -> None:
             if thread.is_alive():
                 logging.shutdown()
                 os._exit(status)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not 0 <= seconds < threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return seconds

@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Final
+import secrets
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final
 
 import msgspec
 import uvicorn
@@ -14,11 +16,12 @@ from starlette.applications import Starlette
 from genmcp.cli.target import load, mux_of
 from genmcp.cli.worker import first, told_by_signals
 from genmcp.errors import ConfigurationError
-from genmcp.mux.mux import Mux
+from genmcp.mux.mux import SECRET_VARIABLE, Mux
 from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.stdio import Streams, private_streams, serve_streams
+from genmcp.wire.http import Security
 
-__all__ = ["Http", "application", "over_http", "over_streams", "serve_until_told"]
+__all__ = ["Http", "application", "endpoint_of", "over_http", "over_streams", "serve_until_told"]
 
 logger = logging.getLogger("genmcp")
 
@@ -27,35 +30,79 @@ _TARGET: Final = "GENMCP_SERVE"
 
 
 class Http(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a *target*, `module:attribute`, is served."""
+    """Where a *target*, `module:attribute`, is served; allowed_hosts: None: as it says itself."""
 
     target: str
     host: str = "127.0.0.1"
     port: int = 8000
     path: str = "/mcp"
     workers: int = 1
+    reload: bool = False
+    allowed_hosts: list[str] | None = None
 
 
-def over_http(http: Http) -> None:
-    """Serve until SIGTERM or SIGINT.
+def over_http(http: Http) -> int:
+    """Serve until SIGTERM or SIGINT, and return the exit status.
 
     Raises:
         ConfigurationError: the target, or where it is to be served, is wrong.
     """
-    endpoint = endpoint_of(http)  # what is wrong with it is told here, once
-    logger.info("serving %s at http://%s:%d%s", http.target, http.host, http.port, http.path)
-    if http.workers == 1:
-        uvicorn.run(served(endpoint, http.path), host=http.host, port=http.port)
-        return
-    if not endpoint.mux.store.shared:
+    many = http.workers > 1
+    with _no_word_of_secrets():
+        endpoint = endpoint_of(http)  # what is wrong with it is told here, once
+    if many and not endpoint.mux.store.shared:
         logger.warning(
             "each of the %d workers keeps tasks, log levels and subscriptions to itself: give them "
             "a store that they share (store=, or GENMCP_STORE), such as sqlite:///jobs.db",
             http.workers,
         )
+    if not many and not http.reload:
+        app = served(endpoint, http.path)
+        server = _Server(uvicorn.Config(app, host=http.host, port=http.port), http)
+        with suppress(KeyboardInterrupt, SystemExit):  # the latter where it cannot listen
+            server.run()
+        return 0 if server.started else 1
+    # What one of them has sealed, another opens; a shared store was refused without a secret.
+    os.environ[SECRET_VARIABLE] = os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32)
+    logger.info("%s is to be served with the path %s", http.target, http.path)
     os.environ[_TARGET] = msgspec.json.encode(http).decode()
     application = f"{__name__}:application"
-    uvicorn.run(application, factory=True, host=http.host, port=http.port, workers=http.workers)
+    how: dict[str, Any] = {"workers": http.workers} if many else {"reload": True}
+    try:
+        uvicorn.run(application, factory=True, host=http.host, port=http.port, **how)
+    except SystemExit as ended:  # it cannot listen
+        return 1 if ended.code else 0
+    return 0
+
+
+@contextmanager
+def _no_word_of_secrets() -> Iterator[None]:
+    """Keep back the warning that several workers have no secret: they are going to get one."""
+
+    def has_another(record: logging.LogRecord) -> bool:
+        return SECRET_VARIABLE not in (record.args or ())
+
+    logger.addFilter(has_another)
+    try:
+        yield
+    finally:
+        logger.removeFilter(has_another)
+
+
+class _Server(uvicorn.Server):
+    """A server that says where it serves, once it does."""
+
+    def __init__(self, config: uvicorn.Config, http: Http) -> None:
+        super().__init__(config)
+        self._http = http
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            host = f"[{host}]" if ":" in host else host
+            target, path = self._http.target, self._http.path
+            logger.info("serving %s at http://%s:%d%s", target, host, port, path)
 
 
 def application() -> Starlette:
@@ -87,7 +134,13 @@ def endpoint_of(http: Http) -> Endpoint:
     if not http.path.startswith("/"):
         raise ConfigurationError(f"--path: a path begins with a slash, unlike {http.path!r}")
     found = load(http.target)
-    return found if isinstance(found, Endpoint) else Endpoint(mux_of(http.target))
+    if not isinstance(found, Endpoint):
+        return Endpoint(mux_of(http.target), security=Security(allowed_hosts=http.allowed_hosts))
+    if http.allowed_hosts is not None:
+        raise ConfigurationError(
+            f"--allowed-host: {http.target} is an Endpoint, whose security= says that"
+        )
+    return found
 
 
 def over_streams(target: str) -> None:
@@ -96,8 +149,16 @@ def over_streams(target: str) -> None:
     Nothing that the target's modules print when they are imported reaches the client.
 
     Raises:
-        ConfigurationError: the target is wrong.
+        ConfigurationError: the target is wrong, or there is no standard input or output.
     """
+    for name, stream in (("input", sys.stdin), ("output", sys.stdout)):
+        if stream is None:
+            raise ConfigurationError(f"--stdio: standard {name} is closed")
+    if sys.stdin.isatty():
+        sys.stderr.write(
+            "genmcp: waiting for JSON-RPC messages, a line each; Ctrl-D ends this\n"
+            "(--stdio is for a client that starts this process; without it, HTTP is served)\n"
+        )
     with private_streams() as streams:
         asyncio.run(serve_until_told(mux_of(target), streams))
 

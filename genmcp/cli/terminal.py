@@ -2,19 +2,21 @@
 
 import asyncio
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
-from genmcp.cli.values import value_of
+from genmcp.cli.bare import line, plain
+from genmcp.cli.form import Field
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from genmcp.question.answers import Accepted, Declined, Dismissed
 
-__all__ = ["Bar", "Logged", "Terminal", "plain", "typed"]
+__all__ = ["Bar", "Logged", "Terminal", "typed"]
 
 _WIDTH: Final = 30
 _LINE: Final = 64 * 1024  # bytes that a line may have; a terminal gives one at a time
@@ -27,19 +29,24 @@ class Bar:
         self._screen = screen
         self._shown = False
         self._shows = screen.isatty()
+        self._held: list[str] | None = None  # while a question is open
 
     def show(self, progress: float, total: float | None, message: str | None) -> None:
         """Show *progress*, in place of what was shown before."""
-        if not self._shows:
-            return
         if total:
             share = min(max(progress / total, 0.0), 1.0)
             done = int(share * _WIDTH)
             text = f"[{'#' * done}{' ' * (_WIDTH - done)}] {share:4.0%}"
         else:
             text = f"{progress:g}"
-        self._write(f"\r{text} {plain(message or '')}\x1b[K")
-        self._shown = True
+        self.say(f"{text} {line(message or '')}")
+
+    def say(self, text: str) -> None:
+        """Show *text*, as much of it as fits in a line."""
+        if self._shows and self._held is None:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(f"\r{plain(text)[:width]}\x1b[K")
+            self._shown = True
 
     def clear(self) -> None:
         """Show nothing any more."""
@@ -47,23 +54,38 @@ class Bar:
             self._write("\r\x1b[K")
             self._shown = False
 
+    def tell(self, text: str) -> None:
+        """Write *text*, of a server, to stay on the screen, in place of the bar."""
+        if self._held is not None:
+            self._held.append(text)
+            return
+        self.clear()
+        self._write(plain(text))
+
+    def ask(self, prompt: str) -> None:
+        """Write *prompt*; until it is `answered`, the line is the user's, and all else waits."""
+        self.tell(prompt)
+        self._held = []
+
+    def answered(self, said: str) -> None:
+        """Write what has waited: the user has *said* a line, or nothing, and left it open."""
+        held, self._held = self._held or [], None
+        self.tell("".join(held) if said else "".join(["\n", *held]))
+
     def _write(self, text: str) -> None:
         self._screen.write(text)
         self._screen.flush()
 
 
 class Logged(ClientHandler[None]):
-    """Shows log messages on *screen*; there is nobody to be asked."""
+    """Shows log messages above *bar*; there is nobody to be asked."""
 
-    def __init__(self, screen: TextIO, bar: Bar) -> None:
-        self._screen = screen
+    def __init__(self, bar: Bar) -> None:
         self._bar = bar
 
     async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> None:
         """Show it."""
-        self._bar.clear()
-        self._screen.write(f"{message.level}: {plain(str(message.data))}\n")
-        self._screen.flush()
+        self._bar.tell(f"{message.level}: {message.data}\n")
 
 
 def typed() -> str:
@@ -77,8 +99,8 @@ def typed() -> str:
 class Terminal(Logged):
     """Asks the user at the terminal. *read* gives a line of it, empty at the end of the input."""
 
-    def __init__(self, screen: TextIO, bar: Bar, read: Callable[[], str] = typed) -> None:
-        super().__init__(screen, bar)
+    def __init__(self, bar: Bar, read: Callable[[], str] = typed) -> None:
+        super().__init__(bar)
         self._read = read
         self._reading: asyncio.Future[str] | None = None
         self._asking = asyncio.Lock()
@@ -86,18 +108,19 @@ class Terminal(Logged):
     async def handle_elicitation_create(
         self, message: str, schema: Mapping[str, Any], state: None
     ) -> Any:
-        """Ask for one field after the other. An empty line leaves one out, `!` ends it all."""
+        """Ask for one field after the other, and for each until it is what its schema wants."""
         async with self._asking:
-            self._say(f"{plain(message)}\n")
+            self._bar.tell(f"{message}\n")
             content: dict[str, Any] = {}
             fields = schema.get("properties", {})
             if not fields:
                 return await self._agreed()
             required = schema.get("required", ())
+            self._bar.tell("(! declines, Ctrl-D cancels)\n")
             for key, field in fields.items():
-                answer = await self._field(key, field, required=key in required)
-                if answer is _ENDED:
-                    return Dismissed()
+                answer = await self._field(Field(key, field, required=key in required))
+                if isinstance(answer, Declined | Dismissed):
+                    return answer
                 if answer is not None:
                     content[key] = answer
             return Accepted(content)
@@ -105,51 +128,52 @@ class Terminal(Logged):
     async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
         """Show the URL, and ask whether the user has gone there."""
         async with self._asking:
-            self._say(f"{plain(message)}\nOpen this in a browser: {plain(url)}\n")
+            self._bar.tell(f"{message}\nOpen this in a browser: {url}\n")
             return await self._agreed()
 
     async def _agreed(self) -> Any:
-        line = await self._line("Go on? [y/n] ")
-        if line is None:
-            return Dismissed()
-        return Accepted({}) if line.strip().lower() in ("y", "yes") else Declined()
-
-    async def _field(self, key: str, field: Mapping[str, Any], *, required: bool) -> Any:
-        """Return what the user says to one field, None for nothing, _ENDED for no more."""
         while True:
-            line = await self._line(_prompt(key, field, required=required))
-            if line is None or line == "!":
-                return _ENDED
-            if not line and ("default" in field or not required):
-                return field.get("default")
-            if not line:
-                continue
-            try:
-                return value_of(
-                    key,
-                    field,
-                    _BOOLEANS.get(line.lower(), line) if field.get("type") == "boolean" else line,
-                )
-            except ConfigurationError as error:
-                self._say(f"{plain(str(error))}\n")
+            match await self._line("Go on? [y/n] "):
+                case None:
+                    return Dismissed()
+                case "y" | "yes":
+                    return Accepted({})
+                case "n" | "no" | "!":
+                    return Declined()
+            self._bar.tell("y goes on, n declines, Ctrl-D cancels\n")
 
-    async def _line(self, prompt: str) -> str | None:
+    async def _field(self, field: Field) -> Any:
+        """Return what the user says to one field, None for nothing, or how the form ends."""
+        while True:
+            said = await self._line(field.question, lower=False)
+            if said is None:
+                return Dismissed()
+            if said.strip() == "!":
+                return Declined()
+            if not said and not field.required:
+                return field.default
+            try:
+                if not said:
+                    raise ConfigurationError("an answer is needed")
+                return field.read(said)
+            except ConfigurationError as error:
+                self._bar.tell(f"  -> {line(str(error))}\n")
+
+    async def _line(self, prompt: str, *, lower: bool = True) -> str | None:
         """Return a line of the user, None at the end of the input."""
-        self._say(prompt)
+        self._bar.ask(prompt)
+        said = ""
         if self._reading is None or self._reading.done():
             self._reading = _in_a_thread(self._read)
         # Who gives up a question leaves the thread reading: the next line is for the next one.
-        line = await asyncio.shield(self._reading)
-        return line.rstrip("\r\n") if line else None
-
-    def _say(self, text: str) -> None:
-        self._bar.clear()
-        self._screen.write(text)
-        self._screen.flush()
-
-
-_ENDED: Final = object()
-_BOOLEANS: Final = {"y": "true", "yes": "true", "n": "false", "no": "false"}
+        try:
+            said = await asyncio.shield(self._reading)
+        finally:
+            self._bar.answered(said)
+        if not said:
+            return None
+        said = said.rstrip("\r\n")
+        return said.strip().lower() if lower else said
 
 
 def _in_a_thread(read: Callable[[], str]) -> "asyncio.Future[str]":
@@ -162,27 +186,11 @@ def _in_a_thread(read: Callable[[], str]) -> "asyncio.Future[str]":
 
     def run() -> None:
         try:
-            line = read()
+            said = read()
         except (OSError, ValueError):  # the terminal is gone
-            line = ""
+            said = ""
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(reading.set_result, line)
+            loop.call_soon_threadsafe(reading.set_result, said)
 
     threading.Thread(target=run, name="genmcp-typed", daemon=True).start()
     return reading
-
-
-def _prompt(key: str, field: Mapping[str, Any], *, required: bool) -> str:
-    name = str(field.get("title", key))
-    if isinstance(choices := field.get("enum"), list):
-        name += f" ({', '.join(map(str, choices))})"
-    if "default" in field:
-        name += f" [{field['default']}]"
-    elif not required:
-        name += " (optional)"
-    return f"  {plain(name)}: "
-
-
-def plain(text: str) -> str:
-    """Return *text* of a server without what a terminal would obey."""
-    return "".join(each for each in text if each.isprintable() or each in "\n\t")

@@ -1,76 +1,169 @@
 """Arguments of tools and prompts, as they are written on a command line."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
+from genmcp.cli.bare import plain
 from genmcp.errors import ConfigurationError
+from genmcp.schema.schema import Schema
 
-__all__ = ["arguments_of", "split", "value_of"]
+__all__ = [
+    "alternatives",
+    "arguments_of",
+    "check",
+    "kinds_of",
+    "pairs",
+    "parts_of",
+    "strangers",
+    "value_of",
+]
+
+TRUE: Final = ("true", "yes", "y", "1")
+FALSE: Final = ("false", "no", "n", "0")
+
+_KINDS: Final = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+_ARTICLES: Final = {"integer": "a whole number", "number": "a number", "boolean": "yes or no"}
+_DEEPEST: Final = 8
+
+
+def pairs(given: Sequence[str]) -> dict[str, str]:
+    """Return the keys and values of what is *given*, each `key=value`.
+
+    Raises:
+        ConfigurationError: one of them is none, or a key is there twice.
+    """
+    found: dict[str, str] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            raise ConfigurationError(f"{each!r} is not key=value")
+        if key.removesuffix(":") in (known.removesuffix(":") for known in found):
+            raise ConfigurationError(f"{key.removesuffix(':')} is given twice")
+        found[key] = value
+    return found
 
 
 def arguments_of(schema: Mapping[str, Any], given: Sequence[str]) -> dict[str, Any]:
     """Return the arguments that *given* says, each `key=value`, by a tool's input *schema*.
 
-    A value is read as what its schema wants: text as it stands, anything else as JSON.
-    `key:=value` is JSON whatever the schema says.
+    A value is read as what its schema wants: text as it stands, lists at their commas, anything
+    else as JSON. `key:=value` is JSON whatever the schema says.
 
     Raises:
         ConfigurationError: one of them is neither, or its value is not what it should be.
     """
     properties = schema.get("properties", {})
     arguments: dict[str, Any] = {}
-    for each in given:
-        key, value = split(each)
+    for key, value in pairs(given).items():
         if key.endswith(":"):
             arguments[key[:-1]] = _json(key[:-1], value)
         else:
-            arguments[key] = value_of(key, properties.get(key, {}), value)
+            arguments[key] = value_of(key, properties.get(key, {}), value, schema)
     return arguments
 
 
-def split(given: str) -> tuple[str, str]:
-    """Return the key and the value of `key=value`.
+def check(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """See whether *arguments* are what the input *schema* of a tool wants.
+
+    A schema that cannot be used here is left to the server.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: they are not.
     """
-    key, equals, value = given.partition("=")
-    if not equals or not key:
-        raise ConfigurationError(f"{given!r} is not key=value")
-    return key, value
+    try:
+        checker = Schema(schema, formats=False)
+    except ConfigurationError:
+        return
+    if faults := checker.check(checker.fill(dict(arguments))):
+        words = (plain(each).removeprefix("(root): ").removeprefix("/") for each in faults)
+        raise ConfigurationError("; ".join(words))
 
 
-def value_of(key: str, schema: Any, text: str) -> Any:
-    """Return the value of *key* that *text* says, by its *schema*.
+def strangers(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+    """Return the keys that *schema* takes, but does not know."""
+    known = schema.get("properties", {})
+    if not known or schema.get("patternProperties") or schema.get("additionalProperties"):
+        return []
+    return [key for key in arguments if key not in known]
+
+
+def value_of(key: str, schema: Any, text: str, whole: Mapping[str, Any] | None = None) -> Any:
+    """Return the value of *key* that *text* says, by its *schema*, a part of the *whole* one.
 
     Raises:
         ConfigurationError: it is not what the schema wants.
     """
-    types = _types(schema)
-    if "string" in types:
+    kinds = kinds_of(schema, whole or {})
+    if "string" in kinds:
         return text
-    if types:
-        return _json(key, text, " or ".join(sorted(types)))
+    if "boolean" in kinds and text.lower() in TRUE + FALSE and "integer" not in kinds:
+        return text.lower() in TRUE
+    if "array" in kinds and not text.lstrip().startswith("["):
+        items = kinds["array"].get("items", {})
+        inner = {*kinds_of(items, whole or {})} - {"null"}
+        if text and inner and inner <= {"object", "array"}:
+            example = "[{...}]" if "object" in inner else "[[...]]"
+            raise ConfigurationError(f"{key}: JSON is wanted, {key}={example}")
+        return [value_of(key, items, each, whole) for each in parts_of(text)]
+    if kinds:
+        wanted = " or ".join(_ARTICLES.get(each, each) for each in sorted(kinds))
+        return _json(key, text, wanted)
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
 
 
-def _types(schema: Any) -> set[str]:
-    """Return the types that *schema* names; none: it allows any."""
-    if not isinstance(schema, Mapping):
-        return set()
-    named = schema.get("type", ())
-    types = {named} if isinstance(named, str) else set(named)
+def parts_of(text: str) -> list[str]:
+    """Return the parts of a list that is written with commas."""
+    return [each.strip() for each in text.split(",")] if text.strip() else []
+
+
+def kinds_of(schema: Any, whole: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the types that *schema* allows, each with the part that says so; none: any."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for each in alternatives(schema, whole):
+        named = each.get("type", ())
+        names = [named] if isinstance(named, str) else list(named)
+        values = each.get("enum", [each["const"]] if "const" in each else ())
+        if not names and isinstance(values, list):
+            names = [_KINDS.get(type(value), "") for value in values]
+        found.update({name: each for name in names if name not in found})
+    return found
+
+
+def alternatives(
+    schema: Any, whole: Mapping[str, Any], depth: int = 0
+) -> Iterator[Mapping[str, Any]]:
+    """Give *schema* and what it is made of, with what `$ref` leads to."""
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return
+    yield schema
+    if isinstance(reference := schema.get("$ref"), str):
+        yield from alternatives(_referred(reference, whole), whole, depth + 1)
     for word in ("anyOf", "oneOf", "allOf"):
-        for each in schema.get(word, ()):
-            types |= _types(each)
-    if not types and "enum" in schema and all(isinstance(each, str) for each in schema["enum"]):
-        types = {"string"}
-    return types
+        inner = schema.get(word)
+        for each in inner if isinstance(inner, list) else ():
+            yield from alternatives(each, whole, depth + 1)
+
+
+def _referred(reference: str, whole: Any) -> Any:
+    if not reference.startswith("#"):
+        return None
+    for step in reference[1:].split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        whole = whole.get(step) if isinstance(whole, Mapping) else None
+    return whole
 
 
 def _json(key: str, text: str, wanted: str = "JSON") -> Any:

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from genmcp.cli.command import main
+
 
 def test_command_line_is_a_module_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -18,3 +20,15 @@ def test_command_line_is_a_module_too(
     assert not ended.value.code
     said = capsys.readouterr().out
     assert all(command in said for command in ("serve", "worker", "call"))
+
+
+@pytest.mark.parametrize(("typed", "said"), [((), "commands:"), (("--version",), "genmcp 0.")])
+def test_command_line_says_what_it_is(
+    typed: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alone it says what there is to be done; and which version does it."""
+    with pytest.raises(SystemExit) as ended:
+        main(typed)
+
+    assert not ended.value.code
+    assert said in capsys.readouterr().out

@@ -1,50 +1,20 @@
-"""`genmcp tools`, `call`, `read`, `prompt`, `discover`: against real servers, and their parts."""
+"""`genmcp tools`, `call`, `read`, `prompt`, `discover` and so on, against real servers."""
 
-import asyncio
-import io
 import json
-import os
 import shlex
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from genmcp import Accepted, Declined, Dismissed
-from genmcp.cli.command import main
-from genmcp.cli.conformance import command_of, conformance
-from genmcp.cli.remote import target_of
-from genmcp.cli.terminal import Bar, Logged, Terminal, typed
-from genmcp.cli.values import arguments_of
-from genmcp.client.stdio_options import Command
-from genmcp.errors import ConfigurationError
-from genmcp.mux.mux import Mux
-from genmcp.protocol.notifications import LoggingMessageNotificationParams
-
 SHOP = "tests.cli.shop:suite"
+STUBBORN = shlex.join([sys.executable, str(Path(__file__).with_name("stubborn.py"))])
 STDIO = shlex.join([sys.executable, "-m", "genmcp", "serve", SHOP, "--stdio"])
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """Run a command, and give its exit status, output, and what is on standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            main(arguments)
-            status = 0
-        except SystemExit as ended:
-            status = int(ended.code or 0)
-        said, noise = capfdbinary.readouterr()
-        return status, said.decode(), noise.decode()
-
-    return run
 
 
 @pytest.mark.parametrize("target", [SHOP, STDIO])
@@ -53,26 +23,116 @@ def test_remote_commands_use_a_server(target: str, run: Run) -> None:
     status, tools, _ = run("tools", target)
     added = run("call", target, "add", "a=1", "b=2", "c:=3")
 
-    assert (0, "add a b [c]\n    Adds up.\nfail\n") == (status, tools.partition("draw")[0])
+    assert (0, "add a=integer b=integer [c=integer]\n    Adds up.\nfail\n") == (
+        status,
+        tools.partition("draw")[0],
+    )
     assert (0, "6\n") == added[:2]
     assert "warning: adding" in added[2]
     assert (0, "Hello Oslo\n") == run("read", target, "greeting://Oslo")[:2]
     assert (0, "\x00\x01") == run("read", target, "greeting://bytes")[:2]
     assert (0, "user: Greet Rome\n") == run("prompt", target, "greet", "city=Rome")[:2]
     status, said, _ = run("discover", target)
-    assert (0, ["shop 2", "Buy something."]) == (status, said.splitlines()[::3])
-    assert "speaks 2026-07-28" in said
+    assert 0 == status
+    lines = said.splitlines()
+    assert ["shop 2", "instructions:", "    Buy something."] == [lines[0], *lines[-2:]]
+    assert "revision: 2026-07-28 (also 2025-11-25, " in said
+    assert "\nextensions: io.modelcontextprotocol/tasks\n" in said
 
 
-def test_remote_commands_show_json(run: Run) -> None:
-    """The whole value, as the protocol has it."""
-    drawn = json.loads(run("call", SHOP, "draw", "--json")[1])
+def test_remote_commands_list_what_there_is(run: Run) -> None:
+    """Tools as they are called, with what their arguments are and mean; and the other lists."""
+    tools = run("tools", SHOP)[1]
+
+    assert "\nplan [city=string] [by=boat|train] [stops=string,...]\n" in tools
+    assert "\n    Plans a trip by land or by sea, which takes as long as it takes, and" in tools
+    assert "\n    city: Where to go.\n" in tools
+    assert "In days" not in tools
+    assert (0, "greeting://Oslo  Oslo\n", "") == run("resources", SHOP)
+    assert "greeting://{city}  greeting\n    Greetings, by city.\n" == run("templates", SHOP)[1]
+    assert "greet city\ntravel city [by]\n    Completes cities: " in run("prompts", SHOP)[1]
+
+
+def test_remote_commands_say_that_there_is_nothing(run: Run, tmp_path: Path) -> None:
+    """On standard error: the list is empty."""
+    path = tmp_path / "bare.py"
+    path.write_text("from genmcp import *\nsuite = Suite(name='bare', version='1')")
+    command = f"env PYTHONPATH={tmp_path} {sys.executable} -m genmcp serve bare:suite --stdio"
+
+    status, said, noise = run("tools", command)
+    assert (0, "") == (status, said)
+    assert "has no tools" in noise
+    assert (0, "[]\n") == run("tools", command, "--json")[:2]
+    listed = tmp_path / "listed"
+    assert (0, "") == run("tools", command, "-o", str(listed))[:2]
+    assert "" == listed.read_text()
+
+
+def test_remote_commands_use_a_server_that_refuses_much(run: Run) -> None:
+    """To be told what to log, and what it does not say it has: then it has none."""
+    status, said, noise = run("resources", STUBBORN)
+
+    assert (0, "") == (status, said)
+    assert f"genmcp: {STUBBORN} has no resources\n" in noise
+    assert (0, "[]\n") == run("prompts", STUBBORN, "--json")[:2]
+    assert (0, "ask\n") == run("tools", STUBBORN)[:2]
+
+
+def test_remote_commands_show_json_and_nothing_else(run: Run) -> None:
+    """The whole value, as the protocol has it; what a tool prints goes to standard error."""
+    status, said, noise = run("call", SHOP, "plan", "--json")
     tools = json.loads(run("tools", SHOP, "--json")[1])
 
-    assert "image/png" == drawn["content"][0]["mimeType"]
-    assert ["add", "fail", "draw", "data"] == [each["name"] for each in tools]
-    assert "image/png" in run("call", SHOP, "draw")[1]
+    assert (0, {"days": 2}) == (status, json.loads(said)["structuredContent"])
+    assert "planned\n" in noise
+    assert "by a child\n" in noise
+    assert ["add", "fail", "draw", "data", "plan", "book"] == [each["name"] for each in tools]
     assert {"a": 1} == json.loads(run("call", SHOP, "data")[1])
+
+
+def test_remote_commands_write_bytes_to_pipes_and_files(
+    run: Run, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """A picture is worth nothing as JSON."""
+    picture, greeting = tmp_path / "picture.png", tmp_path / "greeting"
+
+    assert "\ufffdPNG\r\n\x1a\n" == run("call", SHOP, "draw")[1]
+    assert (0, "", "") == run("call", SHOP, "draw", "--output", str(picture))
+    assert b"\x89PNG\r\n\x1a\n" == picture.read_bytes()
+    assert (0, "", "") == run("read", SHOP, "greeting://Rome", "-o", str(greeting))
+    assert "Hello Rome\n" == greeting.read_text()
+    status, _, noise = run("read", SHOP, "greeting://Rome", "-o", str(tmp_path))
+    assert (1, f"genmcp: cannot write the output to {tmp_path}: Is a directory\n") == (
+        status,
+        noise,
+    )
+
+
+def test_call_takes_a_whole_object(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is, from a file, or from standard input; key=value adds to it."""
+    path = tmp_path / "arguments.json"
+    path.write_text('{"a": 1, "b": 2}')
+
+    assert "3\n" == run("call", SHOP, "add", "--arguments", path.read_text())[1]
+    assert "8\n" == run("call", SHOP, "add", "--arguments", f"@{path}", "c=5")[1]
+    with path.open() as given:
+        monkeypatch.setattr("sys.stdin", given)
+        assert "3\n" == run("call", SHOP, "add", "--arguments", "-")[1]
+    assert (2, "") == run("call", SHOP, "add", "--arguments", "[1]")[:2]
+    assert (2, "") == run("call", SHOP, "add", "--arguments", "@/no/such/file")[:2]
+
+
+def test_call_warns_of_arguments_that_nobody_knows(run: Run, tmp_path: Path) -> None:
+    """Where the server would take them, and do nothing with them."""
+    path = tmp_path / "old.py"
+    path.write_text(OLD)
+    target = shlex.join([sys.executable, str(path)])
+    status, said, noise = run("call", target, "t\x1b[2J", "b=1")
+
+    assert (0, "called\n") == (status, said)
+    assert "has no argument 'b', only a" in noise
 
 
 @pytest.mark.parametrize(
@@ -81,12 +141,16 @@ def test_remote_commands_show_json(run: Run) -> None:
         (["call", SHOP, "fail"], 1, "out of paper"),
         (["call", SHOP, "nothing"], 1, "Unknown tool"),
         (["tools", "http://127.0.0.1:1/mcp"], 1, "cannot reach http://127.0.0.1:1/mcp"),
-        (["tools", "no-such-command"], 1, "cannot reach no-such-command"),
-        (["tools", ""], 2, "there is no URL"),
-        (["tools", "'"], 2, "is no command"),
-        (["call", SHOP, "add", "a"], 2, "'a' is not key=value"),
-        (["call", SHOP, "add", "a=x"], 2, "a: 'x' is not integer"),
-        (["conformance", "shop"], 2, "is not a URL"),
+        (["call", SHOP, "add", "a"], 2, "genmcp call: 'a' is not key=value\n"),
+        (["call", SHOP, "add", "a=x"], 2, "a: 'x' is not a whole number"),
+        (["call", SHOP, "add", "a=1"], 2, 'missing required property "b"'),
+        (["call", SHOP, "plan", "by=car"], 2, 'by: expected "boat" or "train"'),
+        (["call", SHOP, "add", "a=1", "a=2"], 2, "a is given twice"),
+        (["call", "python", "shop.py", "add", "a=1"], 2, "'add' is not key=value (a command of"),
+        (["tools", "python", "shop.py"], 2, "unrecognized arguments: shop.py (a command of"),
+        (["tools", SHOP, "--no"], 2, "unrecognized arguments: --no\n"),
+        (["--no"], 2, "unrecognized arguments: --no\n"),
+        (["prompt", SHOP, "greet", "city"], 2, "'city' is not key=value\n"),
     ],
 )
 def test_remote_commands_say_what_is_wrong(
@@ -97,6 +161,15 @@ def test_remote_commands_say_what_is_wrong(
 
     assert status == found
     assert said in shown + noise
+
+
+def test_complete_shows_how_an_argument_may_go_on(run: Run) -> None:
+    """Of a prompt, and of a resource template."""
+    assert (0, "Rome\nRouen\n", "") == run("complete", SHOP, "travel", "city", "Ro")
+    assert (0, "Rouen\n", "") == run("complete", SHOP, "travel", "city", "R", "by=boat")
+    assert (0, "Oslo\n", "") == run("complete", SHOP, "greeting://{city}", "city")
+    assert '"ref/prompt", "name": "git:commit"' in run("complete", STUBBORN, "git:commit", "a")[1]
+    assert '"uri": "git://commit"' in run("complete", STUBBORN, "git://commit", "a")[1]
 
 
 def test_remote_command_can_be_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,212 +184,6 @@ def test_remote_command_can_be_interrupted(run: Run, monkeypatch: pytest.MonkeyP
     assert (130, "", "") == run("tools", SHOP)
 
 
-def test_remote_targets_are_urls_commands_and_names() -> None:
-    """What the client takes."""
-    assert "HTTPS://example.com/mcp" == target_of("HTTPS://example.com/mcp")
-    assert isinstance(target_of(SHOP), Mux)
-    assert Command("npx", ["-y", "a server"]) == target_of("npx -y 'a server'")
-
-
-# Its parts.
-
-
-SCHEMA = {
-    "properties": {
-        "text": {"type": "string"},
-        "count": {"type": "integer"},
-        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-        "number": {"type": ["number", "null"]},
-        "color": {"enum": ["red"]},
-        "any": True,
-    }
-}
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("text=1", "1"),
-        ("text=a=b", "a=b"),
-        ("count=1", 1),
-        ("maybe=null", "null"),
-        ("number=null", None),
-        ("color=red", "red"),
-        ("any=[1]", [1]),
-        ("any=word", "word"),
-        ("unknown=true", True),
-        ("text:=5", 5),
-    ],
-)
-def test_arguments_are_read_as_their_schema_wants(given: str, expected: Any) -> None:
-    """Text as it stands, anything else as JSON."""
-    ((_, value),) = arguments_of(SCHEMA, [given]).items()
-
-    assert expected == value
-
-
-def test_arguments_that_are_no_json_are_refused() -> None:
-    """Naming the key."""
-    with pytest.raises(ConfigurationError, match="text: 'x' is not JSON"):
-        arguments_of(SCHEMA, ["text:=x"])
-
-
-class Screen(io.StringIO):
-    """A terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_bar_shows_how_far_a_call_is() -> None:
-    """On a terminal only, and in one line; nothing of a server moves the cursor."""
-    screen, pipe = Screen(), io.StringIO()
-    bar = Bar(screen)
-    bar.clear()
-    bar.show(1, 2, "half\x1b[2J")
-    bar.show(3, None, None)
-    bar.clear()
-    Bar(pipe).show(1, 2, None)
-
-    assert "" == pipe.getvalue()
-    assert f"\r[{'#' * 15}{' ' * 15}]  50% half[2J\x1b[K\r3 \x1b[K\r\x1b[K" == screen.getvalue()
-
-
-FORM = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "title": "Your name"},
-        "age": {"type": "integer"},
-        "color": {"type": "string", "enum": ["red", "blue"], "default": "red"},
-        "news": {"type": "boolean"},
-        "note": {"type": "string"},
-    },
-    "required": ["name", "age", "news"],
-}
-
-
-def asked(*lines: str) -> tuple[Terminal, Screen]:
-    screen, answers = Screen(), iter(lines)
-    return Terminal(screen, Bar(screen), lambda: next(answers, "")), screen
-
-
-@pytest.mark.parametrize(
-    ("lines", "answer"),
-    [
-        (
-            ["\n", "Ann\n", "x\n", "7\n", "\n", "yes\n", "\n"],
-            Accepted({"name": "Ann", "age": 7, "color": "red", "news": True}),
-        ),
-        (["Ann\n", "!\n"], Dismissed()),
-        (["Ann\n"], Dismissed()),
-    ],
-)
-async def test_terminal_asks_for_each_field(lines: list[str], answer: Any) -> None:
-    """Again where it is wrong or missing; `!` and the end of the input dismiss it all."""
-    terminal, screen = asked(*lines)
-
-    assert answer == await terminal.handle_elicitation_create("Who?", FORM, None)
-    assert screen.getvalue().startswith("Who?\n  Your name: ")
-
-
-@pytest.mark.parametrize(
-    ("lines", "answer"), [(["y\n"], Accepted({})), (["no\n"], Declined()), ([], Dismissed())]
-)
-async def test_terminal_asks_whether_to_go_on(lines: list[str], answer: Any) -> None:
-    """Where there are no fields, and where the user is sent to a URL."""
-    terminal, _ = asked(*lines)
-    other, screen = asked(*lines)
-
-    assert answer == await terminal.handle_elicitation_create("Go on?", {}, None)
-    assert answer == await other.handle_url_elicitation("Log in", "https://a.example", None)
-    assert "https://a.example" in screen.getvalue()
-
-
-async def test_terminal_does_not_obey_a_server() -> None:
-    """Whatever of a form holds what would move the cursor."""
-    field = {"type": "string", "title": "\x1b[1m", "enum": ["\x1b[2J"], "default": "\x1b]0;x\x07"}
-    terminal, screen = asked("\n", "x\n", "!\n")
-    form = {"properties": {"a": field, "\x1b[3m": {"type": "integer"}}}
-    await terminal.handle_elicitation_create("\x1b[4m", form, None)
-
-    assert "[1m ([2J) []0;x]: " in screen.getvalue()
-    assert "[3m: 'x' is not integer" in screen.getvalue()
-    assert screen.getvalue().isascii()
-    assert not set("\x1b\x07") & set(screen.getvalue())
-
-
-def test_terminal_question_can_be_left() -> None:
-    """The user need not type anything before the program ends."""
-    over, read = threading.Event(), threading.Event()
-
-    def typed() -> str:
-        over.wait(5)
-        read.set()
-        return "y\n"
-
-    async def leave() -> None:
-        screen = Screen()
-        terminal = Terminal(screen, Bar(screen), typed)
-        async with asyncio.timeout(0.05):
-            await terminal.handle_elicitation_create("Go on?", {}, None)
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(leave())
-    left = not read.is_set()
-    over.set()
-
-    assert left
-    assert read.wait(5)
-
-
-async def test_terminal_line_is_for_the_question_that_is_shown() -> None:
-    """Not for the one before, which was given up."""
-    typed, waiting = threading.Event(), threading.Event()
-
-    def read() -> str:
-        waiting.set()
-        typed.wait(5)
-        return "y\n"
-
-    screen = Screen()
-    terminal = Terminal(screen, Bar(screen), read)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await terminal.handle_elicitation_create("First?", {}, None)
-    assert waiting.is_set()
-    waiting.clear()
-    second = asyncio.ensure_future(terminal.handle_elicitation_create("Second?", {}, None))
-    await asyncio.sleep(0)
-    typed.set()
-
-    assert Accepted({}) == await asyncio.wait_for(second, 10)
-    assert not waiting.is_set()
-
-
-async def test_terminal_that_is_gone_dismisses() -> None:
-    """A terminal that cannot be read is the end of the input."""
-
-    def read() -> str:
-        raise OSError
-
-    screen = Screen()
-    terminal = Terminal(screen, Bar(screen), read)
-
-    assert Dismissed() == await terminal.handle_elicitation_create("Go on?", {}, None)
-
-
-def test_typed_is_one_line_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty where it ends."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as given:
-        monkeypatch.setattr("sys.stdin", given)
-        os.write(writing, "Zoë\n".encode())
-        first = typed()
-        os.close(writing)
-
-        assert ("Zoë\n", "") == (first, typed())
-
-
 OLD = """
 import json, sys
 for line in sys.stdin:
@@ -327,7 +194,9 @@ for line in sys.stdin:
                 "serverInfo": {"name": "old\\x1b[1m", "version": "1"}, "instructions": "\\x9b2J"}
         case "tools/list":
             about = {"tools": [{"name": "t\\x1b[2J", "description": " \\n ",
-                "inputSchema": {"type": "object"}}]}
+                "inputSchema": {"type": "object", "properties": {"a": {}}}}]}
+        case "tools/call":
+            about = {"content": [{"type": "text", "text": "called"}]}
         case method:
             about = None
     if "id" in said:
@@ -345,54 +214,54 @@ def test_remote_commands_show_an_older_server_as_it_is(
     path.write_text(OLD)
     target = shlex.join([sys.executable, str(path)])
     piped = run("tools", target)[:2]
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr("genmcp.cli.output.os.isatty", lambda _: True)
     shown = run("tools", target)[:2]
     about = run("discover", target)[:2]
 
-    assert (0, "t\x1b[2J\n") == piped
-    assert (0, "t[2J\n") == shown
-    assert (0, ["old[1m 1", "2J"]) == (about[0], about[1].splitlines()[::3])
+    assert (0, "t\x1b[2J [a=any]\n") == piped
+    assert (0, "t[2J [a=any]\n") == shown
+    assert (0, ["old[1m 1", "    2J"]) == (about[0], about[1].splitlines()[::4])
 
 
-def test_command_that_nobody_reads_ends_quietly() -> None:
-    """As any command whose output is cut off, by `head` for one."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-m", "genmcp", "tools", SHOP],
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            check=False,
-            timeout=30,
-        )
-    finally:
-        os.close(writing)
+def test_remote_commands_say_once_that_a_process_has_ended(run: Run) -> None:
+    """What it wrote to standard error is passed on, and not said again."""
+    target = shlex.join([sys.executable, "-c", "raise SystemExit('no key')"])
+    status, _, noise = run("tools", target)
 
-    assert (141, b"") == (ended.returncode, ended.stderr)
+    assert 1 == status
+    *said, last = noise.splitlines()
+    assert {"no key"} == {*said}  # it is started again, for an older revision
+    assert f"genmcp: {' '.join(shlex.split(target))} has ended, with exit status 1" in last
+    assert "the last it said" not in last
 
 
-async def test_logged_shows_log_messages() -> None:
-    """Behind the bar, which is cleared."""
-    screen = Screen()
-    logged = Logged(screen, Bar(screen))
-    await logged.handle_log(LoggingMessageNotificationParams(level="info", data={"a": 1}), None)
+@pytest.mark.parametrize(
+    ("shell", "status", "said"),
+    [
+        ("tools {shop} | true", 141, ""),
+        ("tools {shop} > /dev/full", 1, "genmcp: cannot write the output: No space left on device"),
+        ("tools {shop} >&-", 1, "genmcp: cannot write the output: standard output is closed"),
+        ("call {shop} fail --json >/dev/null 2>&-", 1, ""),
+        ("tools {shop} >/dev/null 2>&-", 0, ""),
+        ("tools {shop} >/dev/null 2>&- <&-", 0, ""),
+        (
+            "call {shop} add --arguments - <&-",
+            2,
+            "genmcp call: --arguments: standard input is closed",
+        ),
+        ("serve {shop} --stdio <&-", 2, "genmcp serve: --stdio: standard input is closed"),
+    ],
+)
+def test_command_that_cannot_write_says_so_in_a_line(shell: str, status: int, said: str) -> None:
+    """And where nobody reads on it says nothing, as any command before `head`."""
+    command = f"{shlex.quote(sys.executable)} -m genmcp {shell.format(shop=SHOP)}"
+    if "|" in command:
+        command = command.replace("| true", "| (exec <&-; true)")
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=30,
+    )
 
-    assert "info: {'a': 1}\n" == screen.getvalue()
-
-
-def test_conformance_runs_the_suite(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
-    """By npx, whose exit status is that of the command."""
-    npx = tmp_path / "npx"
-    npx.write_text("#!/bin/sh\necho $@\nexit 3\n")
-    npx.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    status, said, _ = run("conformance", "http://localhost/mcp", "--scenario", "ping")
-
-    assert 3 == status
-    assert said.rstrip().endswith("conformance server --url http://localhost/mcp --scenario ping")
-    command = command_of("npx", "http://x", revision="2026-07-28", scenario=None)
-    assert ["--spec-version", "2026-07-28"] == command[-2:]
-    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    with pytest.raises(ConfigurationError, match="install"):
-        conformance("http://localhost/mcp")
+    assert (status, said) == (ended.returncode, ended.stderr.decode().strip())

@@ -3,23 +3,25 @@
 import asyncio
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 
-from genmcp import Mux, Suite
+from genmcp import Endpoint, Mux, Suite
 from genmcp.cli.command import main
-from genmcp.cli.serve import application, serve_until_told
+from genmcp.cli.serve import Http, application, over_http, serve_until_told
 from genmcp.transports.stdio import Streams
-from tests.asgi import PATIENCE
+from tests.asgi import PATIENCE, until
 from tests.transports.pipes import line, modern
 
 SHOP = """
@@ -51,6 +53,8 @@ suite = Suite(name="shop", version="1", tools=[add, hold, stuck])
 mux = Mux(suite)
 endpoint = Endpoint(mux)
 """
+
+ENDPOINT = Endpoint(Suite(name="test", version="1"))
 
 
 @pytest.fixture
@@ -108,6 +112,7 @@ async def test_serve_serves_over_http(shop: Path, free_port: int, options: tuple
         _, said = process.communicate(timeout=PATIENCE * 2)
 
     assert (b"GENMCP_STORE" in said) is ("--workers" in options)
+    assert b"no secret" not in said
 
 
 def test_serve_over_streams_lets_no_import_speak(shop: Path) -> None:
@@ -159,7 +164,12 @@ def test_serve_over_streams_ends_although_a_thread_goes_on(shop: Path) -> None:
         (["nowhere:mux", "--stdio"], "there is no module"),
         (["tests.cli.test_serve:SHOP"], "name a Mux"),
         (["shop:suite", "--path", "mcp"], "begins with a slash"),
-        (["shop:suite", "--port", "x"], "is not 1 or more"),
+        (["shop:suite", "--port", "x"], "'x' is not a port: 0 to 65535"),
+        (["shop:suite", "--port", "99999"], "is not a port"),
+        (["shop:suite", "--workers", "0"], "'0' is not 1 or more"),
+        (["shop:suite", "--workers", "2", "--reload"], "--reload is for one process"),
+        (["shop:suite", "--stdio", "--port", "80"], "give no options of HTTP"),
+        (["tests.cli.test_serve:ENDPOINT", "--allowed-host", "a"], "is an Endpoint, whose"),
     ],
 )
 def test_serve_says_what_is_wrong(
@@ -187,18 +197,130 @@ async def test_serve_closes_what_it_serves(shop: Path, monkeypatch: pytest.Monke
 def test_serve_hands_what_it_was_told_to_uvicorn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One process serves the application, several make one each."""
+    """Several processes make an application each, with the secret that was made for all."""
     run: list[Any] = []
     monkeypatch.setattr("uvicorn.run", lambda app, **options: run.append((app, options)))
-    monkeypatch.setenv("GENMCP_SERVE", "")
-    main(["serve", "tests.cli.shop:suite", "--host", "0.0.0.0", "--port", "1234"])
-    main(["serve", "tests.cli.shop:suite", "--workers", "3"])
+    for name in ("GENMCP_SERVE", "GENMCP_SECRET"):
+        monkeypatch.setenv(name, "")  # which is as good as none
+    main(["serve", "tests.cli.shop:suite", "--workers", "3", "--port", "1234"])
+    secret = os.environ["GENMCP_SECRET"]
+    main(["serve", "tests.cli.shop:suite", "--reload", "--host", "0.0.0.0"])
 
-    (one, alone), (many, together) = run
-    assert isinstance(one, Starlette)
-    assert {"host": "0.0.0.0", "port": 1234} == alone
-    assert ("genmcp.cli.serve:application", 3) == (many, together["workers"])
+    (many, together), (again, alone) = run
+    assert {"genmcp.cli.serve:application"} == {many, again}
+    assert (3, "127.0.0.1", 1234) == (together["workers"], together["host"], together["port"])
+    assert (True, "0.0.0.0", 8000) == (alone["reload"], alone["host"], alone["port"])
     assert "each of the 3 workers" in caplog.text
+    assert len(secret) > 32
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 0), (SystemExit(3), 1)])
+def test_serve_ends_with_a_status_of_its_own(
+    error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt is how one ends it; whatever keeps uvicorn from serving is 1."""
+
+    def run(self: Any) -> None:
+        self.started = not status
+        raise error
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
+
+    assert status == over_http(Http(target="tests.cli.shop:suite"))
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2"), ("--reload",)])
+def test_serve_that_cannot_listen_fails(options: tuple[str, ...]) -> None:
+    """With the same status, however many processes there were to be."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = ["serve", "tests.cli.shop:suite", "--port", port, *options]
+        ended = subprocess.run(
+            [sys.executable, "-m", "genmcp", *command],
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=PATIENCE,
+        )
+
+    assert 1 == ended.returncode
+    assert b"already in use" in ended.stderr
+
+
+def test_serve_over_streams_needs_streams(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A closed one is told as such."""
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(SystemExit):
+        main(["serve", "tests.cli.shop:suite", "--stdio"])
+
+    assert "genmcp serve: --stdio: standard output is closed\n" == capfd.readouterr().err
+
+
+async def test_serve_says_where_once_it_does(shop: Path) -> None:
+    """With the port that it was given; whoever reads that is answered. SIGINT is no failure."""
+    with started("shop:suite", "--port", "0", cwd=shop) as process:
+        assert process.stderr is not None
+        while not (found := re.search(rb"serving shop:suite at (\S+)", process.stderr.readline())):
+            pass
+        async with httpx.AsyncClient() as http:
+            assert 415 == (await http.post(found[1].decode(), content=b"{")).status_code
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE * 2)
+
+    assert 0 == process.returncode
+
+
+def test_serve_fails_where_it_cannot_listen(shop: Path) -> None:
+    """With 1, and without saying that it serves."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with started("shop:suite", "--port", port, cwd=shop) as process:
+            _, said = process.communicate(timeout=PATIENCE * 2)
+
+    assert 1 == process.returncode
+    assert b"address already in use" in said
+    assert b"serving" not in said
+
+
+async def test_serve_starts_anew_when_a_file_changes(shop: Path) -> None:
+    """With --reload."""
+    starts: list[bytes] = []
+
+    def read(lines: IO[bytes]) -> None:
+        for each in lines:
+            if b"startup complete" in each:
+                starts.append(each)  # noqa: PERF401 - one at a time, as they come
+
+    def changed() -> bool:
+        if len(starts) == 1:  # nobody tells from when on changes are seen
+            (shop / "shop.py").write_text(SHOP.replace("imported", "changed"))
+        return len(starts) > 1
+
+    with started("shop:suite", "--port", "0", "--reload", cwd=shop) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        reading = threading.Thread(target=read, args=(process.stderr,))
+        reading.start()
+        await until(changed, pause=0.5)
+        process.send_signal(signal.SIGTERM)
+        reading.join(PATIENCE * 2)
+
+        assert b"changed" in process.stdout.read()
+
+
+async def test_serve_answers_to_the_hosts_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And to no other."""
+    monkeypatch.setenv(
+        "GENMCP_SERVE", '{"target":"tests.cli.shop:suite","allowed_hosts":["a.example"]}'
+    )
+    app = application()
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http,
+    ):
+        assert 415 == (await http.post("http://a.example/mcp", content=b"{")).status_code
+        assert 421 == (await http.post("http://b.example/mcp", content=b"{")).status_code
 
 
 @pytest.mark.parametrize("told", [False, True])

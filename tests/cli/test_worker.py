@@ -369,9 +369,38 @@ def test_worker_that_was_told_to_stop_returns(
     assert [0] == left
 
 
-def test_worker_shows_where_a_module_fails(folder: Path) -> None:
-    """What its own imports lack is told as it is, and not as if the module were not there."""
-    (folder / "lacking.py").write_text("import no_such_module_anywhere")
-
-    with pytest.raises(ModuleNotFoundError, match="no_such_module_anywhere"):
+@pytest.mark.parametrize(
+    ("code", "first", "last"),
+    [
+        ("import no_such_module", "line 1, in <module>", "ModuleNotFoundError: No module named"),
+        ("import json\njson.loads('{')", "line 2, in <module>", "JSONDecodeError: Expecting"),
+        ("def (", "line 1", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_worker_shows_where_a_module_fails(
+    code: str, first: str, last: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From its own first line on; what its imports lack is not told as if it were not there."""
+    (folder / "lacking.py").write_text(code)
+    with pytest.raises(SystemExit) as ended:
         main(["worker", "lacking:mux"])
+
+    assert 1 == ended.value.code
+    said = capsys.readouterr().err.replace("Traceback (most recent call last):\n", "").splitlines()
+    assert f'  File "{folder / "lacking.py"}", {first}' == said[0]
+    assert last in said[-2]
+    assert "genmcp: lacking cannot be imported" == said[-1]
+
+
+def test_worker_says_that_it_was_given_a_class(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or a file: neither can be served."""
+    (folder / "classes.py").write_text("from genmcp import Suite\nclass Shop(Suite): pass")
+    for target in ("classes:Shop", "classes.py:Shop"):
+        with pytest.raises(SystemExit):
+            main(["worker", target])
+
+    said = capsys.readouterr().err
+    assert "classes:Shop is the class Shop: name one that is made of it" in said
+    assert "is classes:Shop meant?" in said

@@ -1,0 +1,204 @@
+"""What a command is about: targets, and how they are reached."""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from genmcp.cli.reach import add_options, target_of, way_of
+from genmcp.client.stdio_options import Command
+from genmcp.errors import ConfigurationError
+from genmcp.mux.mux import Mux
+
+SHOP = "tests.cli.shop:suite"
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_targets_are_urls_commands_and_names() -> None:
+    """What the client takes."""
+    assert "HTTPS://example.com/mcp" == target_of("HTTPS://example.com/mcp")[0]
+    assert isinstance(target_of(SHOP)[0], Mux)
+    assert Command("env", ["-u", "a server"]) == target_of("env -u 'a server'")[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("", "there is no URL, module:attribute or command"),
+        ("'", "is no command"),
+        ("no-such-command", "there is no command 'no-such-command'; a server of a module is"),
+        ("localhost:8311", "is http://localhost:8311 meant"),
+        ("127.0.0.1:8311/mcp", "is http://127.0.0.1:8311/mcp meant"),
+        ("http://", "'http://' names no host: a URL is like"),
+        ("http://[a/mcp", "'http://[a/mcp' names no host"),
+        ("ftp://a.example/mcp", "ftp is not spoken: a URL begins with http"),
+        ("dir/shop.py", "'dir/shop.py' is a file: a server in it is 'dir.shop:NAME'"),
+        ("shop.py:suite", "'shop.py:suite' names a file, not a module; is shop:suite meant"),
+        ("servers.json", "there is no file 'servers.json'"),
+        ("tests.cli.shop:Greetings", "is the class Greetings: name one that is made of it"),
+    ],
+)
+def test_targets_that_are_none_are_told_with_what_may_be_meant(given: str, why: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigurationError) as refused:
+        target_of(given)
+    assert why in str(refused.value)
+
+
+def test_target_of_the_current_folder_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a module of the same name in another folder, wherever Python looks for both."""
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        text = f"from genmcp import *\nsuite = Suite(name='{folder}', version='1')"
+        (tmp_path / folder / "twofold_shop.py").write_text(text)
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    monkeypatch.setattr(sys, "path", [there, here, *sys.path])
+    monkeypatch.chdir(here)
+    found = target_of("twofold_shop:suite")[0]
+
+    assert isinstance(found, Mux)
+    assert "here" == found.server.info.name
+
+
+def test_target_is_a_server_of_a_desktop_client(tmp_path: Path) -> None:
+    """By its name in the file, or the only one there is."""
+    path = tmp_path / "servers.json"
+    shop = {"command": "shop", "args": ["--stdio"], "env": {"A": "1"}}
+    path.write_text(json.dumps({"mcpServers": {"shop": shop}}))
+    assert Command("shop", ("--stdio",), {"A": "1"}) == target_of(str(path))[0]
+
+    there = {"url": "http://a.example/mcp", "headers": {"x-a": "b"}}
+    path.write_text(json.dumps({"mcpServers": {"shop": shop, "there": there}}))
+    assert ("http://a.example/mcp", {"x-a": "b"}) == target_of(str(path), "there")
+    with pytest.raises(ConfigurationError, match=r"it has shop, there \(--server NAME\)"):
+        target_of(str(path))
+    with pytest.raises(ConfigurationError, match="server 'here' is not there; it has shop, there"):
+        target_of(str(path), "here")
+    with pytest.raises(ConfigurationError, match="--server is for a file"):
+        target_of(SHOP, "shop")
+
+
+ODD = {
+    "io.github.a/b": {"command": "shop"},
+    "none": {"type": "odd"},
+    "both": {"command": "shop", "url": "http://a.example/mcp"},
+    "text": "shop",
+    "number": {"command": 1},
+    "off": {"command": "shop", "disabled": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("servers", "name", "why"),
+    [
+        (ODD, "none", "server 'none': it has to have a command or a url, one of them"),
+        (ODD, "both", "server 'both': it has to have a command or a url, one of them"),
+        (ODD, "text", "server 'text': Expected `object`, got `str`"),
+        (ODD, "number", "server 'number': Expected `str | null`, got `int`"),
+        (ODD, "off", "server 'off' is disabled; it has io.github.a/b, none, both, text, number"),
+        ({"off": ODD["off"]}, None, "it has none that is enabled"),
+        ({}, None, "it has none that is enabled"),
+        (1, None, "Expected `object`, got `int`"),
+    ],
+)
+def test_target_in_a_file_is_looked_at_alone(
+    servers: object, name: str | None, why: str, tmp_path: Path
+) -> None:
+    """What is wrong with the others, and how they are called, is no matter."""
+    path = tmp_path / "servers.json"
+    path.write_text(json.dumps({"mcpServers": servers}), "utf-8-sig")
+
+    with pytest.raises(ConfigurationError) as refused:
+        target_of(str(path), name)
+    assert why in str(refused.value)
+    if servers is ODD:
+        assert Command("shop") == target_of(str(path), "io.github.a/b")[0]
+
+
+def way(*arguments: str) -> object:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return way_of(parser.parse_args(arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([SHOP, "-e", "A=1"], "--env is for the command of a server over stdio"),
+        (["env", "-e", "A"], "'A' is not key=value"),
+        ([SHOP, "--header", "a: b"], "--header is for a server over HTTP"),
+        (["http://a.example", "--header", "a"], "--header: 'a' is not 'Name: value'"),
+        (["http://a.example", "--header", "a b: c"], "headers: 'a b' cannot be sent"),
+        (["http://a.example", "--revision", "1999-01-01"], "'1999-01-01' is none of"),
+        (["http://a.example", "--timeout", "0"], "--timeout: 0 is no number of seconds above 0"),
+        (["http://a.example", "--timeout", "nan"], "--timeout: nan is no number"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(arguments: list[str], why: str) -> None:
+    """Naming the option."""
+    with pytest.raises(ConfigurationError, match=why):
+        way(*arguments)
+
+
+SERVER = """
+import os
+from genmcp import *
+@tool
+async def key() -> str:
+    return os.environ.get("KEY", "none")
+suite = Suite(name="keys", version="1", tools=[key])
+"""
+
+
+def test_process_gets_what_is_said(run: Run, tmp_path: Path) -> None:
+    """A small environment, with what `-e` adds; and the revision that is asked for is spoken."""
+    (tmp_path / "keys.py").write_text(SERVER)
+    command = shlex.join([sys.executable, "-m", "genmcp", "serve", "keys:suite", "--stdio"])
+    path = f"PYTHONPATH={tmp_path}"
+
+    assert "none\n" == run("call", command, "key", "-e", path)[1]
+    assert "7=8\n" == run("call", command, "key", "-e", path, "-e", "KEY=7=8")[1]
+    spoken = run("discover", command, "-e", path, "--revision", "2025-06-18")[1]
+    assert "revision: 2025-06-18" in spoken
+
+
+def test_timeout_is_how_long_a_server_is_waited_for(run: Run) -> None:
+    """Also one that never says a word."""
+    status, _, noise = run("tools", "sleep 60", "--timeout", "0.05")
+
+    assert 1 == status
+    assert "took longer than 0.05 s at sleep 60" in noise
+
+
+def test_headers_are_sent(run: Run, free_port: int) -> None:
+    """And somebody whom the server wants to know is told how to say who asks."""
+    seen: list[str | None] = []
+
+    class Locked(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append(self.headers["authorization"])
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", free_port), Locked) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{free_port}/mcp"
+        status, _, noise = run("tools", url, "--header", "Authorization: Bearer x")
+        server.shutdown()
+
+    assert 1 == status
+    assert "Bearer x" == seen[0]
+    assert "give credentials: --header 'Authorization: Bearer TOKEN'" in noise

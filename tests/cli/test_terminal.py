@@ -1,0 +1,305 @@
+"""The user at a terminal: asked what a server asks, and told how far it is."""
+
+import asyncio
+import io
+import os
+import select
+import shlex
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import Accepted, Declined, Dismissed
+from genmcp.cli.terminal import Bar, Logged, Terminal, typed
+from genmcp.protocol.notifications import LoggingMessageNotificationParams
+from tests.cli.users import PATIENCE, at_terminal
+
+STUBBORN = Path(__file__).with_name("stubborn.py")
+SHOP = "tests.cli.shop:suite"
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bar_shows_how_far_a_call_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal only, and in one line of it; nothing of a server moves the cursor."""
+    monkeypatch.setenv("COLUMNS", "50")
+    screen, pipe = Screen(), io.StringIO()
+    bar = Bar(screen)
+    bar.clear()
+    bar.show(1, 2, "half\nway\x1b[2J")
+    bar.show(3, None, "on" * 50)
+    bar.clear()
+    Bar(pipe).show(1, 2, None)
+
+    assert "" == pipe.getvalue()
+    first, second, cleared, _ = screen.getvalue().split("\x1b[K")
+    assert f"\r[{'#' * 15}{' ' * 15}]  50% half way[2J" == first
+    assert "\r3 onon" == second[:7]
+    assert 50 == len(second)
+    assert "\r" == cleared
+
+
+FORM = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "title": "Your name"},
+        "age": {"type": "integer", "maximum": 99},
+        "color": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+        "news": {"type": "boolean"},
+        "note": {"type": "string"},
+    },
+    "required": ["name", "age", "news"],
+}
+
+
+def asked(*lines: str) -> tuple[Terminal, Screen]:
+    screen, answers = Screen(), iter(lines)
+    return Terminal(Bar(screen), lambda: next(answers, "")), screen
+
+
+@pytest.mark.parametrize(
+    ("lines", "answer"),
+    [
+        (
+            ["\n", "Ann\n", "x\n", "100\n", "7\n", "\n", "yes\n", "\n"],
+            Accepted({"name": "Ann", "age": 7, "color": "red", "news": True}),
+        ),
+        (["Ann\n", "!\n"], Declined()),
+        (["Ann\n"], Dismissed()),
+    ],
+)
+async def test_terminal_asks_for_each_field(lines: list[str], answer: Any) -> None:
+    """Again where it is wrong or missing; `!` declines, and the end of the input dismisses."""
+    terminal, screen = asked(*lines)
+
+    assert answer == await terminal.handle_elicitation_create("Who?", FORM, None)
+    said = screen.getvalue()
+    assert said.startswith("Who?\n(! declines, Ctrl-D cancels)\n  Your name: ")
+    assert ("an answer is needed" in said) is (lines[0] == "\n")
+    assert said.endswith("\n") is (answer == Dismissed())
+
+
+@pytest.mark.parametrize(
+    ("lines", "answer"),
+    [
+        (["y\n"], Accepted({})),
+        (["maybe\n", "NO\n"], Declined()),
+        (["!\n"], Declined()),
+        ([], Dismissed()),
+    ],
+)
+async def test_terminal_asks_whether_to_go_on(lines: list[str], answer: Any) -> None:
+    """Where there are no fields, and where the user is sent to a URL; yes or no is asked for."""
+    terminal, _ = asked(*lines)
+    other, screen = asked(*lines)
+
+    assert answer == await terminal.handle_elicitation_create("Go on?", {}, None)
+    assert answer == await other.handle_url_elicitation("Log in", "https://a.example", None)
+    assert "https://a.example" in screen.getvalue()
+    assert len(lines) + (not lines) == screen.getvalue().count("[y/n]")
+
+
+async def test_terminal_does_not_obey_a_server() -> None:
+    """Whatever of a form holds what would move the cursor."""
+    field = {"type": "string", "title": "\x1b[1m", "enum": ["\x1b[2J"], "default": "\x1b]0;x\x07"}
+    terminal, screen = asked("x\n", "\n", "x\n", "!\n")
+    form = {"properties": {"a": field, "\x1b[3m": {"type": "integer"}}}
+    await terminal.handle_elicitation_create("\x1b[4m", form, None)
+
+    assert "[1m ([2J) []0;x]: " in screen.getvalue()
+    assert "'x' is none of [2J" in screen.getvalue()
+    assert "[3m: 'x' is not a whole number" in screen.getvalue()
+    assert screen.getvalue().isascii()
+    assert not set("\x1b\x07") & set(screen.getvalue())
+
+
+def test_terminal_question_can_be_left() -> None:
+    """The user need not type anything before the program ends."""
+    over, read = threading.Event(), threading.Event()
+
+    def typed() -> str:
+        over.wait(5)
+        read.set()
+        return "y\n"
+
+    async def leave() -> None:
+        screen = Screen()
+        terminal = Terminal(Bar(screen), typed)
+        async with asyncio.timeout(0.05):
+            await terminal.handle_elicitation_create("Go on?", {}, None)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(leave())
+    left = not read.is_set()
+    over.set()
+
+    assert left
+    assert read.wait(5)
+
+
+async def test_terminal_line_is_for_the_question_that_is_shown() -> None:
+    """Not for the one before, which was given up."""
+    typed, waiting = threading.Event(), threading.Event()
+
+    def read() -> str:
+        waiting.set()
+        typed.wait(5)
+        return "y\n"
+
+    screen = Screen()
+    terminal = Terminal(Bar(screen), read)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await terminal.handle_elicitation_create("First?", {}, None)
+    assert waiting.is_set()
+    waiting.clear()
+    second = asyncio.ensure_future(terminal.handle_elicitation_create("Second?", {}, None))
+    await asyncio.sleep(0)
+    typed.set()
+
+    assert Accepted({}) == await asyncio.wait_for(second, 10)
+    assert not waiting.is_set()
+
+
+async def test_terminal_that_is_gone_dismisses() -> None:
+    """A terminal that cannot be read is the end of the input."""
+
+    def read() -> str:
+        raise OSError
+
+    screen = Screen()
+    terminal = Terminal(Bar(screen), read)
+
+    assert Dismissed() == await terminal.handle_elicitation_create("Go on?", {}, None)
+
+
+def test_typed_is_one_line_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty where it ends."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as given:
+        monkeypatch.setattr("sys.stdin", given)
+        os.write(writing, "Zoë\n".encode())
+        first = typed()
+        os.close(writing)
+
+        assert ("Zoë\n", "") == (first, typed())
+
+
+async def test_logged_shows_log_messages() -> None:
+    """In place of the bar."""
+    screen = Screen()
+    logged = Logged(Bar(screen))
+    await logged.handle_log(LoggingMessageNotificationParams(level="info", data={"a": 1}), None)
+
+    assert "info: {'a': 1}\n" == screen.getvalue()
+
+
+def test_user_is_asked_what_a_tool_asks() -> None:
+    """A wrong answer is asked for again, and the tool gets what fits."""
+    with at_terminal("call", SHOP, "book") as user:
+        user.sees("Who travels?")
+        user.sees("Your name (at least 2 characters): ")
+        user.types("A\n")
+        assert "2" in user.sees("Your name (at least 2 characters): ")
+        user.types("Ann\n")
+        user.sees("meals (breakfast, dinner; several with commas; optional): ")
+        user.types("lunch\n")
+        assert "'lunch' is none of breakfast, dinner" in user.sees("optional): ")
+        user.types("breakfast,dinner\n")
+
+        assert (0, "Ann: breakfast, dinner") == (user.ends()[0], user.seen.strip().splitlines()[-1])
+
+
+def test_user_is_left_alone_with_a_question(tmp_path: Path) -> None:
+    """What the server goes on to tell is shown after the answer, and no bar in its line."""
+    fifo = tmp_path / "heard"
+    os.mkfifo(fifo)
+    heard = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    with at_terminal("call", shlex.join([sys.executable, str(STUBBORN), str(fifo)]), "ask") as user:
+        user.sees("  name: ")
+        assert select.select([heard], [], [], PATIENCE)[0]
+        os.close(heard)
+        user.types("Ann\n")
+        told = user.sees("a log\n")
+        user.sees("waiting for the server to end: ")
+        user.sees("Hello Ann\n")
+
+    assert "Ann\ninfo: a log\n" == told
+
+
+def test_user_who_interrupts_is_told_what_is_waited_for() -> None:
+    """A server that does not end by itself."""
+    silent = "import signal; print('', end='', flush=True); signal.pause()"
+    with at_terminal("tools", shlex.join([sys.executable, "-c", silent])) as user:
+        user.sees("waiting for an answer (Ctrl-C ends this): ")
+        user.types("\x03")
+        user.sees("waiting for the server to end: ")
+        user.types("\x03")
+        status, rest = user.ends()
+
+    assert 130 == status
+    assert "Traceback" not in rest
+
+
+async def test_bar_leaves_a_question_that_is_given_up() -> None:
+    """What comes then begins a line of its own."""
+    screen = Screen()
+    bar = Bar(screen)
+    bar.ask("  name: ")
+    bar.show(1, 2, None)
+    bar.tell("info: a log\n")
+    assert "  name: " == screen.getvalue()
+    bar.answered("")
+
+    assert "  name: \ninfo: a log\n" == screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("keys", "status", "said"), [("\x04", 0, "nobody"), ("!\n", 0, "nobody"), ("\x03", 130, "")]
+)
+def test_user_can_leave_a_question(keys: str, status: int, said: str) -> None:
+    """By Ctrl-D, `!` and Ctrl-C; what comes then begins a line of its own."""
+    with at_terminal("call", SHOP, "book") as user:
+        user.sees("Your name (at least 2 characters): ")
+        user.types(keys)
+        ended, rest = user.ends()
+
+    assert status == ended
+    assert "Traceback" not in rest
+    assert f"\n{said}" in rest
+
+
+def test_user_is_told_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a server says nothing for some seconds."""
+    with at_terminal("tools", "sleep 60") as user:
+        user.sees("waiting for an answer (Ctrl-C ends this): sleep 60")
+        user.types("\x03")
+
+        assert 130 == user.ends()[0]
+
+
+def test_user_sees_results_for_people() -> None:
+    """What is structured is indented, bytes are described, and long lines are wrapped."""
+    with at_terminal("call", SHOP, "add", "a=1", "b=2") as user:
+        assert "warning: adding\n" in user.sees("3\n")
+    with at_terminal("call", SHOP, "plan") as user:
+        user.sees('{\n  "days": 2\n}\n')
+    with at_terminal("call", SHOP, "draw") as user:
+        user.sees("[image/png, 8 bytes; --output FILE or a pipe gets them]\n")
+    with at_terminal("read", SHOP, "greeting://bytes") as user:
+        user.sees("[application/octet-stream, 2 bytes; --output FILE or a pipe gets them]\n")
+    with at_terminal("tools", SHOP) as user:
+        listed = user.sees("data\n")
+        assert all(len(each) <= 60 for each in listed.splitlines())
+    with at_terminal("serve", SHOP, "--stdio") as user:
+        user.sees("waiting for JSON-RPC messages, a line each; Ctrl-D ends this\n")
+        user.types("\x04")
+        assert 0 == user.ends()[0]
