@@ -8,6 +8,7 @@ which goes the way of everything a call has: its arguments, its assigns, its job
 import asyncio
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,14 @@ async def work(run: Run, n: int, step: str, seconds: float) -> dict[str, Any]:
 
 
 def note(n: int, what: str) -> None:
-    """Note what is done here of a call, in one write, which outlives this process."""
+    """Note what is done here of a call, in one write, which outlives this process.
+
+    Where there is no room for that, there is no note: no job fails by it.
+    """
     file = os.open(FOLDER / "noted", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        os.write(file, f"{n}:{what}:{os.getpid()}\n".encode())
+        with suppress(OSError):
+            os.write(file, f"{n}:{what}:{os.getpid()}\n".encode())
     finally:
         os.close(file)
 
