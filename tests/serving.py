@@ -46,6 +46,8 @@ async def serve(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
     """
     settings: dict[str, Any] = {"log_level": "warning", "timeout_graceful_shutdown": 1, **options}
     with socket.socket() as listener:
+        # As asyncio does with sockets it makes itself: or else an answer waits 40 ms for an ACK.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(("127.0.0.1", 0))
         server = Server(uvicorn.Config(app, **settings), listener)
         server.thread.start()
