@@ -27,7 +27,7 @@ from genmcp.client.waiting import Report
 from genmcp.core.client_pending import Timeouts
 from genmcp.errors import GenmcpError
 from genmcp.protocol.input_required import InputRequest
-from genmcp.protocol.tasks import PROGRESS, DetailedTask, TaskStatusNotificationParams
+from genmcp.protocol.tasks import PROGRESS, DetailedTask
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value, decoder_for
 from genmcp.wire.jsonrpc import ErrorBody
@@ -231,8 +231,8 @@ class TaskHandle:
                 async with asyncio.timeout(_BACKSTOP):
                     told = await news.next()
                     # What was told on the way may be older than what was asked for meanwhile.
-                    if getattr(told, "status", "working") not in _UNDER_WAY:
-                        return _detailed(told)
+                    if isinstance(told, DetailedTask) and told.status not in _UNDER_WAY:
+                        return told
         return await self._look(news, patience)
 
     async def _completed(self, task: DetailedTask) -> CallToolResult:
@@ -264,10 +264,6 @@ def _progress_of(task: DetailedTask) -> _Progress | None:
         return msgspec.convert((task.meta or {}).get(PROGRESS), _Progress)
     except msgspec.ValidationError:
         return None
-
-
-def _detailed(told: TaskStatusNotificationParams) -> DetailedTask:
-    return DetailedTask(**{name: getattr(told, name) for name in DetailedTask.__struct_fields__})
 
 
 async def _end(task: "asyncio.Task[Any]") -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "Catalog",
     "Era",
     "check_batch",
+    "check_get",
     "check_legacy",
     "check_mirrors",
     "claimed_version",
@@ -149,6 +150,18 @@ def check_legacy(headers: Headers) -> None:
         raise NotAllowed("This revision has only POST", "POST")
     if named is not None and named not in _LEGACY:
         raise UnsupportedVersion(named, list(REVISIONS))
+
+
+def check_get(headers: Headers) -> None:
+    """Check that a GET is for the stream of a session, as far as its head tells.
+
+    Raises:
+        NotAllowed: a browser wants a page; or what `check_legacy` raises.
+    """
+    if SESSION_HEADER not in headers and b"text/html" in headers.get(b"accept", b""):
+        text = "This is an MCP endpoint, not a page: give its URL to an MCP client"
+        raise NotAllowed(text, "POST")
+    check_legacy(headers)
 
 
 def check_batch(headers: Headers) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from genmcp.core.json_value import check_json
 from genmcp.core.server_dispatch import (
-    SESSION_HEADER,
     Era,
+    check_get,
     check_legacy,
     era_of,
     request_at_once,
@@ -269,10 +269,7 @@ def _answered(
 
 
 async def _get(visit: Visit) -> None:
-    if SESSION_HEADER not in visit.table and b"text/html" in visit.table.get(b"accept", b""):
-        text = "This is an MCP endpoint, not a page: give its URL to an MCP client"
-        raise NotAllowed(text, "POST")
-    check_legacy(visit.table)
+    check_get(visit.table)
     await legacy.get(visit)
 
 
