@@ -4,12 +4,14 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import nan
+from pathlib import Path
 
-from benchmarks.cases import CASES, Subject, run
+from benchmarks.cases import CASES, Case, Subject, run
 from benchmarks.clients import clients, hub, left_behind
 from benchmarks.environments import PEERS, Python, chosen, environment, versions
 from benchmarks.figures import Figure, calls, cold_process, importing, sessions
 from benchmarks.listeners import listeners
+from benchmarks.pairs import HEAD, compare
 from benchmarks.processes import FAILURES, ROOT
 from benchmarks.report import Part, figure_line, page
 from benchmarks.slow_reader import slow_reader
@@ -37,6 +39,13 @@ def main() -> None:
     parser.add_argument("--case", default="", help="only what has this in its name; see --list")
     parser.add_argument("--list", action="store_true", help="print the names, measure nothing")
     parser.add_argument("--peers", action="store_true", help="measure mcp and FastMCP too")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="CHECKOUT",
+        help="compare the loads with those of another checkout, in turn, and write nothing",
+    )
+    parser.add_argument("--pairs", type=int, default=5, help="rounds of --against")
     options = parser.parse_args()
     figures: Mapping[str, Weigh] = {
         "a cold process": cold_process,
@@ -55,6 +64,10 @@ def main() -> None:
     if options.list:
         print("\n".join([*(case.name for case in cases), *others]))
         return
+    if options.against:
+        for python in chosen(options.python):
+            _compare(python, cases, options)
+        return
     parts = [_part(python, peers=options.peers) for python in chosen(options.python)]
     for part in parts:
         print(f"\nPython {part.python.version}", *part.head(), sep="\n", flush=True)
@@ -69,6 +82,20 @@ def main() -> None:
         text = page(parts, rounds=options.rounds, seconds=options.seconds)
         RESULTS.write_text(text, encoding="utf-8")
         print(f"written to {RESULTS.relative_to(ROOT)}")
+
+
+def _compare(python: Python, cases: Sequence[Case], options: argparse.Namespace) -> None:
+    """Print how each load fares here and in the other checkout."""
+    inside, other = environment(python, "genmcp"), options.against.resolve()
+    floor = Subject("floor", "benchmarks.floor:app", inside)
+    before = Subject(
+        "before", "benchmarks.subject:app", environment(python, "genmcp", other), other
+    )
+    after = Subject("after", "benchmarks.subject:app", inside)
+    print(f"\nPython {python.version}", *HEAD, sep="\n", flush=True)
+    for case in cases:
+        pairs, seconds = options.pairs, options.seconds
+        print(compare(case, floor, before, after, pairs=pairs, seconds=seconds), flush=True)
 
 
 def _part(python: Python, *, peers: bool) -> Part:

@@ -2,15 +2,16 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from benchmarks.client import begin, check, connected
 from benchmarks.environments import Python
 from benchmarks.load import Load, legacy, modern
-from benchmarks.processes import FAILURES, Served, served
+from benchmarks.processes import FAILURES, ROOT, Served, served
 from benchmarks.wrk import Measured, measure
 
-__all__ = ["CASES", "Bar", "Case", "Row", "Subject", "run"]
+__all__ = ["CASES", "Bar", "Case", "Row", "Subject", "measured_once", "run"]
 
 MESSAGE = {"message": "hello"}
 NUMBERS = {"numbers": list(range(100_000))}
@@ -19,11 +20,12 @@ NOTES = 200
 
 @dataclass(frozen=True)
 class Subject:
-    """Something that is measured: its name, where its application is, and its Python."""
+    """An application to measure: its name, import path, Python and the checkout it is in."""
 
     name: str
     app: str
     python: str
+    root: Path = ROOT
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,29 @@ def _echo(connections: int) -> Callable[[Served], Load]:
     return lambda _: modern("tools/call", connections, name="echo", arguments=MESSAGE)
 
 
-def _legacy_echo(server: Served) -> Load:
+def _session(server: Served) -> str:
     with connected(server) as connection:
-        session = begin(connection) or "x" * 200  # the floor has none, nor have the peers
-    return legacy(session, "tools/call", name="echo", arguments=MESSAGE)
+        return begin(connection) or "x" * 200  # neither the floor nor the peers have sessions
+
+
+def _legacy_echo(server: Served) -> Load:
+    return legacy(_session(server), "tools/call", name="echo", arguments=MESSAGE)
+
+
+def _sleep(seconds: float, connections: int) -> Callable[[Served], Load]:
+    arguments = {"seconds": seconds}
+    return lambda _: modern("tools/call", connections, name="sleep", arguments=arguments)
+
+
+def _legacy_sleep(seconds: float, connections: int) -> Callable[[Served], Load]:
+    arguments = {"seconds": seconds}
+
+    def load(server: Served) -> Load:
+        session = _session(server)
+        request = legacy(session, "tools/call", connections, name="sleep", arguments=arguments)
+        return replace(request, ids=True)
+
+    return load
 
 
 def _list(_: Served) -> Load:
@@ -136,10 +157,12 @@ CASES: Sequence[Case] = (
         lambda _: modern("tools/call", 4, name="count", arguments=NUMBERS),
         lambda _: Bar(1 / 1.4, 1 / 1.4),
     ),
-    Case(
-        "a tool that sleeps 100 ms, 500 at once",
-        lambda _: modern("tools/call", 500, name="sleep", arguments={}),
-    ),
+    Case("a tool that yields once, 16 at once", _sleep(0, 16)),
+    Case("a tool that sleeps 5 ms, 64 at once", _sleep(0.005, 64)),
+    Case("a tool that sleeps 100 ms, 500 at once", _sleep(0.1, 500)),
+    Case("a tool that yields once, in a legacy session, 16 at once", _legacy_sleep(0, 16)),
+    Case("a tool that sleeps 5 ms, in a legacy session, 64 at once", _legacy_sleep(0.005, 64)),
+    Case("a tool that sleeps 100 ms, in a legacy session, 500 at once", _legacy_sleep(0.1, 500)),
     Case(
         f"progress notifications, {NOTES} a call, 4 calls at once",
         _progress,
@@ -159,7 +182,7 @@ def run(
             sizes = {}
             for subject in subjects:
                 try:
-                    found, sizes[subject.name] = _once(case, subject, seconds)
+                    found, sizes[subject.name] = measured_once(case, subject, seconds)
                 except FAILURES as error:
                     _say(case, f"{subject.name}: {error}".partition("\n")[0])
                     continue
@@ -169,10 +192,11 @@ def run(
         yield row
 
 
-def _once(case: Case, subject: Subject, seconds: float) -> tuple[Measured, int]:
-    """Return what came of a load, and the size of an answer to it."""
+def measured_once(case: Case, subject: Subject, seconds: float) -> tuple[Measured, int]:
+    """Put the load of *case* on *subject*; return the figures and the size of one response."""
     env = {} if case.tools is None else {"TOOLS": str(case.tools)}
-    with served(subject.app, python=subject.python, server=case.server, env=env) as server:
+    python, root = subject.python, subject.root
+    with served(subject.app, python=python, server=case.server, env=env, root=root) as server:
         load = case.load(server)
         size = len(check(server, load, case.notifications))
         found = measure(server, load, seconds=seconds, size=size)

@@ -77,15 +77,17 @@ def _asked(path: str) -> Python | None:
     return python if python.minor >= (3, 11) else None
 
 
-def environment(python: Python, subject: str) -> str:
+def environment(python: Python, subject: str, root: Path = ROOT) -> str:
     """Return the Python of a virtual environment with all that *subject* needs.
 
-    It is made if it is not there, or was made for something else.
+    It is made if it is not there, or was made for something else. *root* is the checkout whose
+    pyproject.toml lists the dependencies of genmcp.
     """
-    folder = HERE / ".venvs" / f"{subject}-{python.version}"
+    label = subject if root == ROOT else f"{subject}-{root.name}"
+    folder = HERE / ".venvs" / f"{label}-{python.version}"
     inside = folder / "bin" / "python"
     stamp = folder / "made-for"
-    wanted = [*requirements(subject), *_lines(HERE / "servers.txt")]
+    wanted = [*requirements(subject, root), *_lines(HERE / "servers.txt")]
     made_for = "\n".join([python.path, *wanted])
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != made_for:
         print(f"installing {folder.name}", file=sys.stderr, flush=True)
@@ -103,11 +105,11 @@ def beside(inside: str, subject: str) -> str:
     return environment(Python(path, folder.name.rpartition("-")[2]), subject)
 
 
-def requirements(subject: str) -> list[str]:
-    """Return what a subject needs: genmcp what the project depends on, a peer itself, pinned."""
+def requirements(subject: str, root: Path = ROOT) -> list[str]:
+    """Return the requirements of a subject: genmcp's dependencies, or a peer, pinned."""
     if subject in PEERS:
         return _lines(HERE / "peers" / f"{subject}.txt")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     dependencies: list[str] = project["dependencies"]
     return dependencies
 

@@ -116,7 +116,7 @@ async def call(params: Params, *, legacy: bool) -> bytes:
     """Return the result of a tool."""
     arguments = params.arguments
     if params.name == "sleep":
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(arguments["seconds"])
         text = "slept"
     elif params.name == "wait":
         await released.wait()

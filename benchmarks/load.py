@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["INITIALIZE", "Load", "initialized", "legacy", "modern"]
+__all__ = ["ID", "INITIALIZE", "Load", "initialized", "legacy", "modern"]
 
 MODERN, LEGACY = "2026-07-28", "2025-11-25"
 HEADERS = {
@@ -13,15 +13,21 @@ HEADERS = {
     "accept": "application/json, text/event-stream",
 }
 CLIENT = {"name": "load", "version": "1"}
+ID = 1_000_000
 
 
 @dataclass(frozen=True)
 class Load:
-    """One request, to be sent over and over by *connections* at once."""
+    """One request, to be sent over and over by *connections* at once.
+
+    ids: give each request an id of its own, in place of ID. Requests of one session that are in
+    flight at the same time must differ in their ids.
+    """
 
     headers: Mapping[str, str]
     body: str
     connections: int = 16
+    ids: bool = False
 
 
 def modern(method: str, connections: int = 16, token: str | None = None, **params: Any) -> Load:
@@ -41,7 +47,7 @@ def modern(method: str, connections: int = 16, token: str | None = None, **param
 
 def legacy(session: str, method: str, connections: int = 16, **params: Any) -> Load:
     """Return a request of 2025-11-25, within *session*."""
-    return Load(_of(session), _message(method, params, id=1), connections)
+    return Load(_of(session), _message(method, params, id=ID), connections)
 
 
 def initialized(session: str) -> Load:

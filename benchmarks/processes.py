@@ -70,28 +70,36 @@ def pinned(core: int, *command: str) -> list[str]:
     return ["taskset", "-c", str(core), *command]
 
 
-def surroundings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a process that imports genmcp from this checkout.
+def surroundings(env: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
+    """Return the environment variables of a process that imports genmcp from the checkout *root*.
 
     It keeps bytecode, as every installed package has it.
     """
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    return {**inherited, "PYTHONPATH": str(ROOT), **env}
+    return {**inherited, "PYTHONPATH": str(root), **env}
 
 
 @contextmanager
 def served(
-    app: str, *, python: str = sys.executable, server: str = "uvicorn", env: Mapping[str, str] = {}
+    app: str,
+    *,
+    python: str = sys.executable,
+    server: str = "uvicorn",
+    env: Mapping[str, str] = {},
+    root: Path = ROOT,
 ) -> Iterator[Served]:
-    """Serve *app* on one pinned process of *server*, with *env* added to the environment."""
+    """Serve *app* of the checkout *root* on one pinned process of *server*.
+
+    *env* is added to the environment.
+    """
     port = free_port()
     began = time.perf_counter()
     process = subprocess.Popen(
         pinned(SERVER_CORE, python, "-m", *_COMMANDS[server](app, port)),
-        env=surroundings(env),
+        env=surroundings(env, root),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.STDOUT,
-        cwd=ROOT,
+        cwd=root,
         start_new_session=True,
     )
     try:

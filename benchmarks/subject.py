@@ -40,12 +40,13 @@ class Count(Tool):
 
 
 class Sleep(Tool):
-    """Sleeps for 100 ms."""
+    """Sleeps for as many seconds as requested; with 0 it yields to the event loop once."""
 
     name = "sleep"
 
     async def call(self, request: Call, channel: Channel) -> str:
-        await asyncio.sleep(0.1)
+        seconds: float = request.arguments["seconds"]
+        await asyncio.sleep(seconds)
         return "slept"
 
 

@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.load import Load
+from benchmarks.load import ID, Load
 from benchmarks.processes import LOAD_CORE, Served, pinned
 
 __all__ = ["Measured", "measure", "repeat"]
@@ -22,6 +22,15 @@ response = function(status)
   if status ~= 200 then os.exit(1) end
   answers = answers + 1
   if answers == %d then os.exit(0) end
+end
+"""
+
+# An id of its own for each request; all have the same number of digits.
+_IDS = """
+local id = {first}
+request = function()
+  id = id + 1
+  return wrk.format(nil, nil, nil, [==[{0}]==] .. id .. [==[{1}]==])
 end
 """
 
@@ -91,7 +100,8 @@ def _script(load: Load) -> str:
         f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}"
         for name, value in load.headers.items()
     )
-    return f'wrk.method = "POST"\n{headers}\nwrk.body = [==[{load.body}]==]\n'
+    script = f'wrk.method = "POST"\n{headers}\nwrk.body = [==[{load.body}]==]\n'
+    return script + _IDS.format(*load.body.split(str(ID), 1), first=ID) if load.ids else script
 
 
 def _found(pattern: str, report: str) -> re.Match[str]:

@@ -23,9 +23,9 @@ def count(numbers: list[float]) -> str:
     return str(len(numbers))
 
 
-async def sleep() -> str:
-    """Sleeps for 100 ms."""
-    await asyncio.sleep(0.1)
+async def sleep(seconds: float) -> str:
+    """Sleeps for as many seconds as requested."""
+    await asyncio.sleep(seconds)
     return "slept"
 
 
