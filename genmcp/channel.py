@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from genmcp.carrier import Carrier
+from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Client, Request
 from genmcp.errors import AssignGone
 from genmcp.protocol.notifications import (
@@ -32,6 +33,10 @@ class Sink(Protocol):
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client whose share the requests use."""
 
     @property
     def announcer(self) -> Announcer:
@@ -102,6 +107,11 @@ class Channel(msgspec.Struct, eq=False):
     def client(self) -> Client:
         """Who asks, by its own account: name, capabilities, revision."""
         return self.request.client
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client whose share of the server the request uses: for bounds, not for tools."""
+        return self._sink.client_key
 
     @property
     def closed(self) -> bool:

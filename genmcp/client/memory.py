@@ -14,6 +14,7 @@ from genmcp.mux.mux import Mux
 from genmcp.server import Server
 from genmcp.transports.asgi import Message, Receive, Scope, Send
 from genmcp.transports.endpoint import Endpoint
+from genmcp.transports.peer_address import IN_PROCESS
 from genmcp.wire.lines import MAX_MESSAGE
 
 __all__ = ["AsgiRequester", "MemoryTransport", "name_of"]
@@ -191,4 +192,5 @@ def _scope(method: str, path: str, headers: Headers) -> Scope:
         "client": ("127.0.0.1", 0),
         "server": ("localhost", 80),
         "state": {},
+        "extensions": {IN_PROCESS: {}},
     }

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from genmcp.channel import Channel, Sink
+from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Client, Request
 from genmcp.errors import ContractError
 from genmcp.protocol.capabilities import ClientCapabilities
@@ -22,7 +23,8 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
     """What is needed of a request to go on with it.
 
     params: as they came, JSON. kept: of the assigns that were copied from the host's request, those
-    that the endpoint's keep_assigns names. gone: the keys of the others.
+    that the endpoint's keep_assigns names. gone: the keys of the others. address: what an anonymous
+    request counts for.
     """
 
     id: RequestId
@@ -35,6 +37,12 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
     principal: str | None
     kept: Mapping[str, Any]
     gone: Collection[str]
+    address: str | None = None
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client that sent the request."""
+        return ClientKey(self.principal, self.session, self.address)
 
     @classmethod
     def of(cls, channel: Channel, keep: Collection[str]) -> "KeptCall":
@@ -52,6 +60,7 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
             principal=channel.principal,
             kept={key: value for key, value in channel.copied.items() if key in keep},
             gone=[key for key in channel.copied if key not in keep],
+            address=channel.client_key.address,
         )
 
     def pack(self) -> bytes:

@@ -17,12 +17,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_time: how long a body may take to arrive.
     threads: how many `def` hooks run at once. waiting: how many wait for a thread.
     calls: how many calls wait for something at once. calls_of_principal: of one principal.
-    calls_of_tool: of one tool.
+        calls_of_session, calls_of_address: of one legacy session and of one peer address without a
+        principal. calls_of_tool: of one tool.
+    anonymous: the part of each total (`calls`, `streams`, and so on), from 0 to 1, that all clients
+        without a principal may have together.
     result: the largest result, as JSON.
     progress_rate: how many notifications of progress a response sends in a second; of those in
         between, the newest counts. log_rate: how many log messages; a hook that says more waits.
     streams: how many streams of sessions and subscriptions are open at once.
-    streams_of_principal: of one.
+    streams_of_principal: of one principal. streams_of_session, streams_of_address: of one legacy
+        session and of one peer address without a principal.
     subscriptions: how many resources one stream, or one session, is subscribed to.
     cursor: how long a cursor of a list is good for.
     question: how long a client has to answer a question.
@@ -46,12 +50,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 1_000
     calls: int = 10_000
     calls_of_principal: int = 1_000
+    calls_of_session: int = 100
+    calls_of_address: int = 1_000
     calls_of_tool: int = 10_000
+    anonymous: float = 0.8
     result: int = 16 * 1024 * 1024
     progress_rate: float = inf
     log_rate: float = inf
     streams: int = 10_000
     streams_of_principal: int = 100
+    streams_of_session: int = 100
+    streams_of_address: int = 1_000
     subscriptions: int = 1_000
     cursor: float = 3600.0
     question: float = 1200.0
@@ -70,6 +79,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"Limits.{name} must be positive, not {getattr(self, name)!r}"
                 )
+        if self.anonymous > 1:
+            raise ConfigurationError(f"Limits.anonymous is at most 1, not {self.anonymous!r}")
 
     def too_large(self) -> ToolError:
         """Return how a call fails whose result is larger than `result`."""

@@ -140,10 +140,8 @@ class Mux:
         self.listeners = Listeners(self.store, self.subscriptions, server, self.encoder, bounds)
         self.announcer = server.announcer or Announcer()
         self.announcer.follow(self.subscriptions)
-        self.held = Occupancy(
-            "calls", bounds.calls, principal=bounds.calls_of_principal, tool=bounds.calls_of_tool
-        )
-        self.streams = Occupancy("streams", bounds.streams, principal=bounds.streams_of_principal)
+        self.held = Occupancy("calls", bounds)
+        self.streams = Occupancy("streams", bounds)
         self.calls = Calls()
         self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)
         self.threads = Threads(bounds.threads, bounds.waiting)

@@ -1,77 +1,96 @@
-"""How many calls or streams are open at once, held against their bounds."""
+"""How much is open at once, compared with the total and with the shares of clients."""
 
-from collections import Counter
 from collections.abc import Iterator
 from threading import Lock
+from typing import Final
 
+from genmcp.core.client_key import ClientKey, Share
 from genmcp.errors import Overloaded
+from genmcp.mux.limits import Limits
 
 __all__ = ["Occupancy"]
 
+_KINDS: Final = ("principal", "session", "address", "tool")
+
 
 class Occupancy:
-    """Counts what is open: at most *most* in all, and so many of one principal, of one tool.
+    """Counts what is open, in all and for each client and tool. Owned by the mux.
 
-    *what* is what errors call them, and the setting of `Limits` that bounds them; the keywords
-    say the bounds for one of a kind, whose settings are called `<what>_of_<kind>`. Who has no
-    such key (is not authenticated, say) counts in all only. Any number of threads may use it.
+    *what* is the setting of *limits* that bounds the total; the settings `<what>_of_<kind>` bound
+    the shares of one principal, session, address or tool. All anonymous clients together have
+    `limits.anonymous` of the total. Any number of threads may use it.
 
-    full: whether there may be no place for somebody.
+    full: whether there may be no room for some client.
     """
 
-    def __init__(self, what: str, most: int, **most_of_one: int) -> None:
+    def __init__(self, what: str, limits: Limits) -> None:
         self.full = False
         self._what = what
-        self._most = most
-        self._most_of_one = most_of_one
+        self._most: int = getattr(limits, what)
+        bounds = {kind: getattr(limits, f"{what}_of_{kind}", None) for kind in _KINDS}
+        if limits.anonymous < 1:
+            bounds["anonymous"] = max(1, int(self._most * limits.anonymous))
+        self._most_of: dict[str, int] = {k: most for k, most in bounds.items() if most is not None}
         self._lock = Lock()
         self._total = 0
-        self._of: Counter[tuple[str, str]] = Counter()
+        self._of: dict[Share, int] = {}
         self._full_ones = 0
 
     def __len__(self) -> int:
         return self._total
 
-    def check(self, **keys: str | None) -> None:
-        """Check that there is a place for one more of these *keys*.
+    def check(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
+        """Check that *client* may open *size* more.
 
         Raises:
-            Overloaded: 503, all places are taken; 429, one of them has taken all of its own.
+            Overloaded: 429, the client or the tool has all of its own share; 503, everything is
+                taken, or everything that anonymous clients may have.
         """
         what = self._what
-        if self._total >= self._most:
-            raise Overloaded(f"Too many {what} are open: {self._most} (limit: {what})")
-        for kind, key in _given(keys):
-            if self._of[kind, key] >= self._most_of_one[kind]:
+        for share in self._shares(client, tool):
+            kind, most = share[0], self._most_of[share[0]]
+            if self._of.get(share, 0) + size > most:
+                if kind == "anonymous":
+                    raise Overloaded(
+                        f"Too many {what} of clients without authentication are open: {most} "
+                        f"(limit: anonymous, of {what})"
+                    )
                 raise Overloaded(
-                    f"Too many {what} of one {kind} are open: {self._most_of_one[kind]} "
-                    f"(limit: {what}_of_{kind})",
+                    f"Too many {what} of one {kind} are open: {most} (limit: {what}_of_{kind})",
                     status=429,
                 )
+        if self._total + size > self._most:
+            raise Overloaded(f"Too many {what} are open: {self._most} (limit: {what})")
 
-    def take(self, **keys: str | None) -> None:
-        """Take a place; whoever may not should have been told."""
+    def take(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
+        """Count *size* more without a check; call `check` first."""
         with self._lock:
-            self._total += 1
-            for place in _given(keys):
-                self._of[place] += 1
-                self._full_ones += self._of[place] == self._most_of_one[place[0]]
+            self._total += size
+            for share in self._shares(client, tool):
+                most, before = self._most_of[share[0]], self._of.get(share, 0)
+                self._of[share] = before + size
+                self._full_ones += before < most <= before + size
             self._judge()
 
-    def leave(self, **keys: str | None) -> None:
-        """Give a place back that was taken."""
+    def leave(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
+        """Count *size* less, which was taken."""
         with self._lock:
-            self._total -= 1
-            for place in _given(keys):
-                self._full_ones -= self._of[place] == self._most_of_one[place[0]]
-                self._of[place] -= 1
-                if not self._of[place]:
-                    del self._of[place]
+            self._total -= size
+            for share in self._shares(client, tool):
+                most, before = self._most_of[share[0]], self._of[share]
+                self._full_ones -= before - size < most <= before
+                if before == size:
+                    del self._of[share]
+                else:
+                    self._of[share] = before - size
             self._judge()
 
     def _judge(self) -> None:
         self.full = self._total >= self._most or self._full_ones > 0
 
-
-def _given(keys: dict[str, str | None]) -> Iterator[tuple[str, str]]:
-    return ((kind, key) for kind, key in keys.items() if key is not None)
+    def _shares(self, client: ClientKey, tool: str | None) -> Iterator[Share]:
+        for share in client.shares:
+            if share[0] in self._most_of:
+                yield share
+        if tool is not None:
+            yield ("tool", tool)

@@ -109,8 +109,9 @@ class Resumption:
 
     def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
         carrier = Carrier(task=task.id, turn=task.turn)
-        sink = TaskSink(self._writer, carrier)
-        channel = KeptCall.unpack(call).channel(self._server, sink, self._host.assigns, own)
+        kept = KeptCall.unpack(call)
+        sink = TaskSink(self._writer, carrier, kept.client_key)
+        channel = kept.channel(self._server, sink, self._host.assigns, own)
         channel.carried_by(carrier)
         return channel
 

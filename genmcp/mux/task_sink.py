@@ -8,6 +8,7 @@ import msgspec
 
 from genmcp.carrier import Carrier
 from genmcp.channel import Channel
+from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.errors import OutOfTurn, StoreError, Unable
 from genmcp.jobs.jobs import Jobs
@@ -53,11 +54,15 @@ class Writer(Protocol):
 
 
 class TaskSink:
-    """The sink of the channel of a task, whose *carrier* knows it; nobody may be listening."""
+    """The sink of the channel of a task, which *carrier* knows; there may be no listener.
+
+    client_key: the client that made the call.
+    """
 
     keep: Final = ()
 
-    def __init__(self, writer: Writer, carrier: Carrier) -> None:
+    def __init__(self, writer: Writer, carrier: Carrier, client_key: ClientKey) -> None:
+        self.client_key = client_key
         self._writer = writer
         self._carrier = carrier
         self._reporter = Reporter(self._write)

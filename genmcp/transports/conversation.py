@@ -12,6 +12,7 @@ from collections.abc import Collection, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final, Protocol
 
+from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.piped_dispatch import piped_request
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import params_of
@@ -72,6 +73,7 @@ class Conversation:
     ) -> None:
         self.mux = mux
         self.principal = principal
+        self.client_key = LOCAL if principal is None else ClientKey(principal)
         self._outlet = outlet
         self._newest = Newest(mux.limits.progress_rate, outlet.put)
         self._session = session
@@ -318,7 +320,7 @@ class _News:
     async def _stream(self, request: Request) -> None:
         conversation = self._conversation
         try:
-            async with heard(conversation.mux, request, conversation.principal) as messages:
+            async with heard(conversation.mux, request, conversation.client_key) as messages:
                 async for each in messages:
                     for message in each:
                         await conversation.say(message)
@@ -347,6 +349,7 @@ class _Batch:
     def __init__(self, conversation: Conversation) -> None:
         self.mux = conversation.mux
         self.principal = conversation.principal
+        self.client_key = conversation.client_key
         self.copied = conversation.copied
         self.keep = conversation.keep
         self.say = conversation.say

@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from genmcp.core.json_value import check_json
 from genmcp.core.server_dispatch import (
@@ -27,6 +27,7 @@ from genmcp.server import Server
 from genmcp.transports import legacy, modern
 from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded
 from genmcp.transports.body import read_body
+from genmcp.transports.peer_address import Settings, check_settings
 from genmcp.transports.principal import Principal, authenticated, principal_of
 from genmcp.transports.responder import Responder
 from genmcp.transports.shutdown import Shutdown
@@ -59,8 +60,10 @@ class Endpoint:
     authenticated as; the default reads `scope["user"]`. copy_assigns: keys of the request's
     state (`request.state` in Starlette) that tools find in `channel.assigns`. keep_assigns: those
     of them that are JSON and go along where a store keeps a call. heartbeat: after
-    how many seconds of silence a held response says that it is alive. grace: how many seconds
-    calls have to finish when the server goes away.
+    how many seconds of silence (15) a held response says that it is alive. grace: how many seconds
+    (5) calls have to finish when the server goes away. client_key: returns what an anonymous
+    request counts for, from its ASGI scope, where that is not the peer address `scope["client"]`;
+    None falls back to the peer address.
 
     It needs no lifespan, starts nothing until it is asked, and several live in one process. Over a
     store that outlives the process, the lifespan or the first request starts the work on the jobs
@@ -78,14 +81,12 @@ class Endpoint:
         principal: Principal = authenticated,
         copy_assigns: Iterable[str] = (),
         keep_assigns: Iterable[str] = (),
-        heartbeat: float = 15.0,
-        grace: float = 5.0,
+        **settings: Unpack[Settings],
     ) -> None:
         for option, keys in (("copy_assigns", copy_assigns), ("keep_assigns", keep_assigns)):
             if isinstance(keys, str):
                 raise ConfigurationError(f"{option} takes a list of keys, not the string {keys!r}")
-        if heartbeat <= 0 or grace < 0:
-            raise ConfigurationError("heartbeat must be positive, grace not negative")
+        check_settings(settings)
         if not callable(principal) or inspect.iscoroutinefunction(principal):
             raise ConfigurationError(f"principal takes a plain function, not {principal!r}")
         self.mux = mux_of(target)
@@ -96,8 +97,9 @@ class Endpoint:
         self._kept = tuple(keep_assigns)
         if unknown := [key for key in self._kept if key not in self._copied]:
             raise ConfigurationError(f"keep_assigns: {unknown[0]!r} is not among copy_assigns")
-        self._heartbeat = heartbeat
-        self._shutdown = Shutdown(grace)
+        self._heartbeat = settings.get("heartbeat", 15.0)
+        self._shutdown = Shutdown(settings.get("grace", 5.0))
+        self._client_key = settings.get("client_key")
         # Nothing tells who may call, unless the host application authenticates.
         self._open = (security is None or security.allowed_hosts is None) and (
             principal is authenticated
@@ -111,7 +113,9 @@ class Endpoint:
         if scope["type"] != "http":
             await self._serve_other(scope, receive, send)
             return
-        visit = Visit(self.mux, self._shutdown, self._heartbeat, receive, send)
+        visit = Visit(
+            self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._client_key
+        )
         try:
             self._admit(visit, scope)
             await _METHODS.get(scope["method"], _not_allowed)(visit)
@@ -148,7 +152,9 @@ class Endpoint:
         self, scope: Scope, receive: Receive, send: Send, serve: Callable[[Visit], Awaitable[None]]
     ) -> None:
         """Let *serve* answer an HTTP request, if it may come in."""
-        visit = Visit(self.mux, self._shutdown, self._heartbeat, receive, send)
+        visit = Visit(
+            self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._client_key
+        )
         try:
             self._admit(visit, scope)
             await serve(visit)

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import aclosing, contextmanager, suppress
 
 from genmcp.core.actions import Action, Begin, Chunk, End
+from genmcp.core.client_key import ClientKey
 from genmcp.mux.mux import Mux
 from genmcp.transports.asgi import ClientLeft, Receive, left, perform
 from genmcp.transports.shutdown import LAST_WORDS
@@ -111,16 +112,16 @@ async def _next(source: AsyncIterator[bytes]) -> bytes | None:
 
 
 @contextmanager
-def place(mux: Mux, principal: str | None) -> Iterator[None]:
-    """Take a place among the streams that are open at once.
+def place(mux: Mux, client: ClientKey) -> Iterator[None]:
+    """Count a stream of *client* as open.
 
     Raises:
-        Overloaded: there is none for this principal.
+        Overloaded: there is no room for one more.
     """
     streams = mux.streams
-    streams.check(principal=principal)
-    streams.take(principal=principal)
+    streams.check(client)
+    streams.take(client)
     try:
         yield
     finally:
-        streams.leave(principal=principal)
+        streams.leave(client)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from genmcp.channel import Channel
+from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.errors import Overloaded
 from genmcp.mux.calls import Hook, Reason
@@ -28,6 +29,10 @@ class Caller(Protocol):
     @property
     def principal(self) -> str | None:
         """Who it was authenticated as."""
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client whose share its requests use."""
 
 
 def tool_of(request: Request) -> str | None:
@@ -56,13 +61,13 @@ class Hooks:
 
     def hold(self, channel: Channel) -> None:
         """Take in that the hook of *channel* waits for something, in the running asyncio.Task."""
-        request, mux = channel.request, self._caller.mux
+        request, mux, client = channel.request, self._caller.mux, self._caller.client_key
         self._hooks[request] = hook = Hook(request)
         if request.route is not None and request.route.pending:
             channel.carrier.found = partial(self._be_patient, hook, channel)
         else:
             self._be_patient(hook, channel)
-        mux.held.take(principal=self._caller.principal, tool=tool_of(request))
+        mux.held.take(client, tool_of(request))
         if request.session is not None:
             mux.calls.add(request.session, hook)
 
@@ -115,7 +120,7 @@ class Hooks:
         hook = self._hooks.pop(request, None)
         if hook is None:
             return None
-        self._caller.mux.held.leave(principal=self._caller.principal, tool=tool_of(request))
+        self._caller.mux.held.leave(self._caller.client_key, tool_of(request))
         self._forget(request, hook)
         if hook.patience is not None:
             self._promotions = [*self._promotions, *hook.patience.end()]

@@ -97,7 +97,7 @@ async def get(visit: Visit) -> None:
     """
     session = _session(visit)
     judge_get(visit.table)
-    with place(visit.mux, visit.principal):
+    with place(visit.mux, visit.client_key):
         stream = EventStream(visit)
         last = visit.table.get(b"last-event-id")
         if last is None:
@@ -120,7 +120,9 @@ def _session(visit: Visit) -> Session:
             "This method needs a session (Mcp-Session-Id), which initialize begins", "POST"
         )
     visit.mux.peers.open()
-    return visit.mux.sessions.open(id.strip().decode("latin-1"), visit.principal)
+    session = visit.mux.sessions.open(id.strip().decode("latin-1"), visit.principal)
+    visit.session = session.key
+    return session
 
 
 def _served(

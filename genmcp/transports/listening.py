@@ -6,6 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from msgspec.structs import replace
 
+from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
 from genmcp.mux.mux import Mux
@@ -29,7 +30,7 @@ async def listen(visit: Visit, request: Request) -> None:
         MissingCapability: it wants to hear of tasks, and did not declare that it knows them.
     """
     end = sse.event(farewell(visit.mux, request))
-    async with heard(visit.mux, request, visit.principal) as messages:
+    async with heard(visit.mux, request, visit.client_key) as messages:
         await EventStream(visit, farewell=end).serve(_events(messages))
 
 
@@ -40,7 +41,7 @@ def farewell(mux: Mux, request: Request) -> bytes:
 
 @asynccontextmanager
 async def heard(
-    mux: Mux, request: Request, principal: str | None
+    mux: Mux, request: Request, client: ClientKey
 ) -> AsyncGenerator[AsyncGenerator[list[bytes], None], None]:
     """Give the messages of the stream that *request* opens, as they come.
 
@@ -49,10 +50,11 @@ async def heard(
         MissingCapability: it wants to hear of tasks, and did not declare that it knows them.
     """
     assert isinstance(request.params, SubscriptionsListenRequestParams)
+    principal = client.principal
     wanted = mux.heard(request.params.notifications, principal)
     ids = await mux.task_methods.heard(request, principal)
     uris = wanted.resource_subscriptions
-    with place(mux, principal):
+    with place(mux, client):
         async with mux.server.hearing(uris or ()) as told:
             honored = None if uris is None else [*told]
             wanted = replace(wanted, resource_subscriptions=honored, task_ids=ids or None)

@@ -121,7 +121,7 @@ class Patience:
                 await tasks.jobs.discard(id)
         if not carrier.promoted:
             return
-        channel.hand_over(TaskSink(self._mux.long, carrier))
+        channel.hand_over(TaskSink(self._mux.long, carrier, channel.client_key))
         tasks.stops(task.id, self._stopped)
         await self._hand_out(task)
         if carrier.continuation is not None and carrier.continuation is not written:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from genmcp.channel import Channel
+from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.mux.calls import Reason
@@ -70,7 +71,7 @@ class PipedCall:
             await pipe.answer(request, None)
             return
         if mux.held.full and request.method not in AT_ONCE:
-            mux.held.check(principal=pipe.principal, tool=tool_of(request))
+            mux.held.check(pipe.client_key, tool_of(request))
         channel = Channel(request, self, pipe.principal, mux.assigns, pipe.copied)
         hooks.hold(channel)
         work = mux.answer(request, channel)
@@ -115,6 +116,11 @@ class PipedCall:
         await self._pipe.answer(request, answer.message)
 
     # What its channel says.
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client whose share the request uses."""
+        return self._pipe.client_key
 
     @property
     def announcer(self) -> Announcer:

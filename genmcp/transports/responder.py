@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.core.client_key import ClientKey
 from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
 from genmcp.errors import Overloaded
@@ -126,7 +127,7 @@ class Responder(msgspec.Struct, eq=False):
         mux = visit.mux
         if mux.held.full and request.method not in AT_ONCE:
             try:
-                mux.held.check(principal=visit.principal, tool=tool_of(request))
+                mux.held.check(visit.client_key, tool_of(request))
             except Overloaded as error:  # its status counts on every revision: nothing has begun
                 method, session = request.method, request.session
                 visit.reject(error, id=request.id, method=method, session=session)
@@ -157,6 +158,11 @@ class Responder(msgspec.Struct, eq=False):
     def closed(self) -> bool:
         """Whether the response is over."""
         return self._over or (self._held is not None and self._held.closed)
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client whose share the requests use."""
+        return self.visit.client_key
 
     @property
     def announcer(self) -> Announcer:

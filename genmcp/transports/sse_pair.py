@@ -87,7 +87,7 @@ class SsePair:
         """Begin a session, which ends with its stream."""
         judge_get(visit.table)
         mux = visit.mux
-        with place(visit.mux, visit.principal):
+        with place(visit.mux, visit.client_key):
             session, id = mux.sessions.begin(_NOBODY, visit.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
             try:
@@ -109,6 +109,7 @@ class SsePair:
         judge_post(visit.table.get(b"content-type", b""), b"*/*", visit.mux.limits.header)
         given = parse_qs(query.decode("latin-1")).get(_PARAMETER, [""])
         session = visit.mux.sessions.open(given[0], visit.principal)
+        visit.session = session.key
         limits = visit.mux.limits
         body = await read_body(visit.receive, visit.table.get(b"content-length"), limits)
         message = jsonrpc.decode(body, max_depth=limits.depth)
@@ -155,6 +156,7 @@ class _Stream:
     def __init__(self, visit: Visit, session: str) -> None:
         self.mux = visit.mux
         self.principal = visit.principal
+        self.client_key = visit.client_key
         self.copied = visit.copied
         self.keep = visit.keep
         self._session = session

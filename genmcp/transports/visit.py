@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
+from genmcp.core.client_key import ClientKey
 from genmcp.errors import McpError
 from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.meta import RequestId
-from genmcp.transports.asgi import Headers, Receive, Send, reply
+from genmcp.transports.asgi import Headers, Receive, Scope, Send, reply
+from genmcp.transports.peer_address import FindClientKey, find_address
 from genmcp.transports.shutdown import Shutdown
 
 __all__ = ["Visit"]
@@ -23,8 +25,8 @@ class Visit(msgspec.Struct, eq=False):
     table: its headers. headers: what every answer to it carries besides. streams: whether the
     client takes event streams. principal: who it was authenticated as. copied: the assigns
     copied from the host's request; keep: the keys of those that a store may keep. id, method:
-    those of the JSON-RPC request it carries, once they are known. answered: whether the response
-    has begun. loop, thread: where it is served.
+    those of the JSON-RPC request it carries, once they are known. session: the key of its legacy
+    session. answered: whether the response has begun. loop, thread: where it is served.
     """
 
     mux: Mux
@@ -32,6 +34,8 @@ class Visit(msgspec.Struct, eq=False):
     heartbeat: float
     receive: Receive
     send: Send
+    scope: Scope
+    _find_client_key: FindClientKey | None
     table: dict[bytes, bytes] = msgspec.field(default_factory=dict)
     headers: Headers = ()
     streams: bool = True
@@ -40,9 +44,22 @@ class Visit(msgspec.Struct, eq=False):
     keep: Collection[str] = ()
     id: RequestId | None = None
     method: str | None = None
+    session: str | None = None
     answered: bool = False
     loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
     thread: int = msgspec.field(default_factory=threading.get_ident)
+    _client_key: ClientKey | None = None
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client whose share the request uses; determined when it is first asked for."""
+        if self._client_key is None:
+            if self.principal is None:
+                address = find_address(self.scope, self._find_client_key)
+                self._client_key = ClientKey(None, self.session, address)
+            else:
+                self._client_key = ClientKey(self.principal)
+        return self._client_key
 
     def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> Awaitable[None]:
         """Send a complete answer; a *body* is JSON."""

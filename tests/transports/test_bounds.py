@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, ConfigurationError, Endpoint, Limits, Mux, Suite, tool
+from genmcp import Client as McpClient
 from tests.asgi import MODERN, PATIENCE, Client, until
 
 
@@ -36,7 +37,7 @@ async def answer() -> str:
 
 async def test_bounds_calls_that_wait_are_counted() -> None:
     """One too many is refused with 503 and told when to come again; then there is a place."""
-    client = Client(served(hold, answer, calls=2))
+    client = Client(served(hold, answer, calls=2, anonymous=1))
     async with client.open(client.call("hold")), client.open(client.call("hold")):
         await until(lambda: len(client.app.mux.held) == 2)
 
@@ -172,7 +173,7 @@ async def test_bounds_client_that_reads_nothing_is_given_up(version: str) -> Non
 
 async def test_bounds_hold_for_calls_that_come_at_once() -> None:
     """Of a burst, as many as there are places wait; the others are refused at once."""
-    client = Client(served(hold, calls=5))
+    client = Client(served(hold, calls=5, anonymous=1))
     connections = [client.open(client.call("hold")) for _ in range(20)]
     async with AsyncExitStack() as stack:
         for connection in connections:
@@ -379,3 +380,159 @@ async def test_bounds_log_messages_are_spaced_out_and_all_arrive() -> None:
 
     assert asyncio.get_running_loop().time() - began >= 0.019
     assert [*range(20)] == [each["params"]["data"] for each in answered.messages[:-1]]
+
+
+ONE, OTHER = ("192.0.2.1", 7), ("192.0.2.2", 7)
+
+
+async def test_bounds_address_leaves_places_for_others() -> None:
+    """An anonymous client past its own share is refused with 429; other addresses are served."""
+    app = served(hold, answer, calls_of_address=1)
+    one, other = Client(app, client=ONE), Client(app, client=OTHER)
+    async with one.open(one.call("hold")):
+        await until(lambda: len(app.mux.held) == 1)
+
+        refused = await one.send(one.call("answer"))
+        answered = await other.send(other.call("answer"))
+        named = await one.send(one.call("answer"), headers={"x-user": "ada"})
+
+    assert [429, 200, 200] == [refused.status, answered.status, named.status]
+    assert "(limit: calls_of_address)" in refused.json["error"]["message"]
+
+
+async def test_bounds_ipv6_network_is_one_client() -> None:
+    """A client has a whole /64 to choose its addresses from."""
+    app = served(hold, answer, calls_of_address=1)
+    one = Client(app, client=("2001:db8::1", 7))
+    neighbour = Client(app, client=("2001:db8::2", 7))
+    async with one.open(one.call("hold")):
+        await until(lambda: len(app.mux.held) == 1)
+
+        assert 429 == (await neighbour.send(neighbour.call("answer"))).status
+
+
+async def test_bounds_session_leaves_places_for_others() -> None:
+    """One anonymous session does not take the share of its address."""
+    app = served(hold, answer, calls_of_session=1)
+    one = await Client.begin(app, "2025-11-25", client=ONE)
+    other = await Client.begin(app, "2025-11-25", client=ONE)
+    async with one.open(one.call("hold")):
+        await until(lambda: len(app.mux.held) == 1)
+
+        refused = await one.send(one.call("answer"))
+        answered = await other.send(other.call("answer"))
+        await one.send(method="DELETE")  # cancels the call, which a disconnect does not
+
+    assert [429, 200] == [refused.status, answered.status]
+    assert "(limit: calls_of_session)" in refused.json["error"]["message"]
+
+
+async def test_bounds_sessions_share_their_address() -> None:
+    """An anonymous client gains nothing by opening another session."""
+    app = served(hold, answer, calls_of_address=1)
+    one = await Client.begin(app, "2025-11-25", client=ONE)
+    async with one.open(one.call("hold")):
+        await until(lambda: len(app.mux.held) == 1)
+        again = await Client.begin(app, "2025-11-25", client=ONE)
+
+        refused = await again.send(again.call("answer"))
+        await one.send(method="DELETE")
+
+    assert 429 == refused.status
+
+
+async def test_bounds_anonymous_clients_leave_places_for_principals() -> None:
+    """Together they have a part of the total: 503 for one more, whatever its address."""
+    app = served(hold, answer, calls=2, anonymous=0.5)
+    one, other = Client(app, client=ONE), Client(app, client=OTHER)
+    async with one.open(one.call("hold")):
+        await until(lambda: len(app.mux.held) == 1)
+
+        refused = await other.send(other.call("answer"))
+        named = await other.send(other.call("answer"), headers={"x-user": "ada"})
+
+    assert [503, 200] == [refused.status, named.status]
+    assert "(limit: anonymous, of calls)" in refused.json["error"]["message"]
+
+
+async def test_bounds_streams_of_an_address_leave_places_for_others() -> None:
+    """Listening streams have shares as calls have."""
+    app = served(answer, streams_of_address=1)
+    one = await Client.begin(app, "2025-11-25", client=ONE)
+    other = await Client.begin(app, "2025-11-25", client=OTHER)
+    async with one.listen() as stream, other.listen() as listener:
+        await stream.begun()
+        await listener.begun()
+        again = await Client.begin(app, "2025-11-25", client=ONE)
+        refused = await again.send(method="GET")
+
+    assert 429 == refused.status
+    assert "(limit: streams_of_address)" in refused.json["error"]["message"]
+
+
+async def test_bounds_client_key_replaces_the_peer_address() -> None:
+    """Behind a proxy, a trusted header tells clients apart; without one the peer counts."""
+
+    def of_proxy(scope: Any) -> str | None:
+        found = dict(scope["headers"]).get(b"x-real-ip")
+        return None if found is None else str(found.decode())
+
+    mux = Mux(
+        Suite(name="test", version="1", tools=[hold, answer]), limits=Limits(calls_of_address=1)
+    )
+    client = Client(Endpoint(mux, client_key=of_proxy), client=ONE)
+    headers = {"x-real-ip": "198.51.100.1"}
+    async with client.open(client.call("hold"), headers=headers):
+        await until(lambda: len(mux.held) == 1)
+
+        same = await client.send(client.call("answer"), headers=headers)
+        other = await client.send(client.call("answer"), headers={"x-real-ip": "198.51.100.2"})
+        direct = await client.send(client.call("answer"))
+
+    assert [429, 200, 200] == [same.status, other.status, direct.status]
+
+
+async def test_bounds_client_key_of_a_wrong_type_fails_the_request() -> None:
+    """The client gets a reference, the log names the setting; nothing stays counted."""
+    mux = Mux(Suite(name="test", version="1", tools=[hold]))
+    wrong: Any = lambda scope: 7  # noqa: E731  # a mistake of the host
+    client = Client(Endpoint(mux, client_key=wrong))
+
+    answered = await client.send(client.call("hold"))
+
+    assert 500 == answered.status
+    assert 0 == len(mux.held)
+
+
+@pytest.mark.parametrize("settings", [{"heartbeat": 0}, {"grace": -1}, {"client_key": "x"}])
+def test_endpoint_settings_are_checked(settings: Any) -> None:
+    """A wrong value is noticed at once."""
+    with pytest.raises(ConfigurationError, match=next(iter(settings))):
+        Endpoint(Suite(name="test", version="1"), **settings)
+
+
+def test_endpoint_rejects_unknown_settings() -> None:
+    """A misspelt setting is not ignored."""
+    wrong: Any = {"heart_beat": 1}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'heart_beat'"):
+        Endpoint(Suite(name="test", version="1"), **wrong)
+
+
+def test_bounds_anonymous_part_is_at_most_everything() -> None:
+    """It is a part of each total."""
+    with pytest.raises(ConfigurationError, match=r"Limits\.anonymous is at most 1"):
+        Limits(anonymous=1.5)
+
+
+async def test_bounds_in_memory_client_keeps_to_the_total_only() -> None:
+    """A client in the same process is the only one of its kind."""
+    mux = Mux(
+        Suite(name="test", version="1", tools=[hold, answer]), limits=Limits(calls_of_address=1)
+    )
+    async with McpClient(mux) as client:
+        held = asyncio.create_task(client.call("hold"))
+        await until(lambda: len(mux.held) == 1)
+
+        assert "here" == (await client.call("answer")).text
+        held.cancel()
+        await asyncio.wait([held])

@@ -1,0 +1,50 @@
+"""What a request counts for."""
+
+import pytest
+
+from genmcp.core.client_key import LOCAL, ClientKey, address_of
+
+ANONYMOUS = ("anonymous", "")
+
+
+def test_principal_counts_for_itself_only() -> None:
+    """An authenticated client shares nothing with the other clients of its address."""
+    key = ClientKey("ada", "session", "10.0.0.1")
+
+    assert (("principal", "ada"),) == key.shares
+    assert ("principal", "ada") == key.owner
+
+
+def test_anonymous_session_counts_for_its_address_too() -> None:
+    """A client opens sessions at will: a session alone bounds nothing."""
+    key = ClientKey(None, "s1", "10.0.0.1")
+
+    assert (("session", "s1"), ("address", "10.0.0.1"), ANONYMOUS) == key.shares
+    assert ("address", "10.0.0.1") == key.owner
+
+
+def test_anonymous_request_without_session_counts_for_its_address() -> None:
+    """The address may be unknown, behind a Unix socket for example."""
+    assert (("address", ""), ANONYMOUS) == ClientKey(None, None, "").shares
+
+
+def test_local_client_has_no_share() -> None:
+    """It is the only client of its process or pipe."""
+    assert () == LOCAL.shares
+    assert LOCAL.owner is None
+
+
+@pytest.mark.parametrize(
+    ("peer", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("tenant-7", "tenant-7"),
+        ("", ""),
+    ],
+)
+def test_ipv6_addresses_count_by_their_network(peer: str, counted: str) -> None:
+    """One machine has a whole /64; other text is what `client_key=` returned."""
+    assert counted == address_of(peer)
