@@ -127,7 +127,7 @@ class NotFound(HttpStatus):
 class SessionEnded(NotFound):
     """The server does not know the session any more; a new one has to be begun.
 
-    2025-11-25, transports, "Session Management": HTTP 404.
+    2025-11-25, transports, "Session Management": HTTP 404. The TypeScript SDK answers 400.
     """
 
     sent = False

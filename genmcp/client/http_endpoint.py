@@ -25,6 +25,8 @@ from genmcp.client.http_headers import (
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.requester import Reply, Requester
 from genmcp.core.client_events import Send
+from genmcp.errors import InvalidRequest, ParseError
+from genmcp.wire import jsonrpc
 
 __all__ = ["HttpEndpoint"]
 
@@ -109,7 +111,7 @@ class HttpEndpoint:
             async with asyncio.timeout(within):
                 content = await reply.read(self._max_message)
         kind = _KINDS.get(reply.status, HttpStatus)
-        if reply.status == 404 and session is not None:
+        if session is not None and _is_session_lost(reply.status, content):
             if session != self.session:  # another one has been begun meanwhile
                 return Unreachable(self.where, "the session ended before the request got there")
             kind = SessionEnded
@@ -144,3 +146,23 @@ class HttpEndpoint:
         if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
             raise Unreachable(self.where, f"it has moved to {target.geturl()}: use that")
         return path_of(target)
+
+
+def _is_session_lost(status: int, content: bytes) -> bool:
+    """Return whether an HTTP error means that the server does not have the session of the request.
+
+    2025-11-25, transports, "Session Management": 404. Servers of the TypeScript SDK answer 400
+    with "No valid session ID provided" after a restart, as its examples do, or with "Server not
+    initialized". Other errors 400, an unsupported protocol version for one, keep the session.
+    """
+    if status == 404:
+        return True
+    if status != 400 or not content.lstrip().startswith(b"{"):
+        return False
+    try:
+        message = jsonrpc.decode(content)
+    except (ParseError, InvalidRequest):
+        return False
+    error = None if isinstance(message, list) else message.error
+    said = "" if error is None else error.message.lower()
+    return "session" in said or "not initialized" in said

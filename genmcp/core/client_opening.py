@@ -22,7 +22,6 @@ __all__ = ["MODERN_CODES", "Decision", "GiveUp", "Handshake", "Opening", "Probe"
 
 _NO_CAPABILITIES: Final = ServerCapabilities()
 _NULL: Final = msgspec.Raw(b"null")
-_METHOD_NOT_FOUND: Final = -32601
 _UNSUPPORTED_VERSION: Final = -32022
 #: 2026-07-28, HeaderMismatch, MissingRequiredClientCapability and UnsupportedProtocolVersion: no
 #: server before it knew them.
@@ -136,8 +135,6 @@ class Opening:
             if revision is None or self._probes >= _MOST_PROBES:
                 return GiveUp(error)
             return self._probe(revision) if revision.modern else self._handshake(revision)
-        if self._told is not None and error.code == _METHOD_NOT_FOUND:
-            return Speak(self._proposed)  # it says nothing of itself, and need not be asked
         return self._older(error)
 
     def probe_failed(self, error: Exception, status: int | None) -> Decision:
@@ -211,8 +208,23 @@ class Opening:
         return Handshake(revision)
 
     def _older(self, error: Exception) -> Decision:
-        """The server is of the era before: it is to be initialized, if that is allowed."""
-        return self._handshake(LEGACY[0]) if self._told is None else GiveUp(error)
+        """Initialize the server, which is of the era before, unless *told* forbids it.
+
+        2026-07-28, server/discover: a server MUST implement it. One that refuses it does not speak
+        the revision that was asked for, and would run what is sent to it without the handshake
+        that it needs.
+        """
+        if self._told is None:
+            return self._handshake(LEGACY[0])
+        if not isinstance(error, McpError | TimeoutError):
+            return GiveUp(error)  # an HTTP error says more by itself, a wrong path for one
+        code = f" ({error.code})" if isinstance(error, McpError) else ""
+        return GiveUp(
+            PeerFault(
+                f"the server does not speak {self._told}, the only revision allowed (option: "
+                f"revision): server/discover failed: {error}{code}"
+            )
+        )
 
     def _newest_of(self, versions: Sequence[Any]) -> Revision | None:
         """Return the newest revision that both sides speak."""

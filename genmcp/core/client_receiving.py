@@ -28,6 +28,7 @@ from genmcp.wire.lines import TooLong
 __all__ = ["Receiving"]
 
 _EMPTY = b"{}"
+_FAILED = 400  # HTTP statuses from here on are errors
 
 
 class Receiving:
@@ -129,6 +130,10 @@ class Receiving:
     ) -> list[Outcome]:
         id = message.request_id
         request = self._unnamed(about) if id is None else self._pending.get(id)
+        if request is None and message.error is not None and status >= _FAILED:
+            # An HTTP error is about the request it answers. Servers of mcp 1.x, which have not read
+            # that request, put "server-error" in the place of its id.
+            request = self._pending.get(about)
         if request is None:
             said = f": {message.error.message}" if message.error else ""
             return [Dropped(LateAnswer(f"no request {id!r} waits for an answer{said}"), id)]

@@ -240,6 +240,21 @@ def test_client_error_without_an_id_is_about_the_response_it_came_on() -> None:
     assert isinstance(refused, Refused)
 
 
+def test_http_error_under_a_foreign_id_answers_its_request() -> None:
+    """mcp 1.x sends `"id": "server-error"` with HTTP 400; on another response the id counts."""
+    client = modern(per_message=True)
+    id = called(client)
+    body = message(id="server-error", error={"code": -32600, "message": "Missing session ID"})
+
+    assert isinstance(client.received(body, 0, about=id)[0], Dropped)
+    (refused,) = client.received(body, 0, about=id, status=400)
+    (late,) = client.received(body, 0, about=id, status=400)
+
+    assert isinstance(refused, Refused)
+    assert (id, "Missing session ID") == (refused.id, refused.error.message)
+    assert isinstance(late, Dropped)
+
+
 @either_era
 def test_client_answer_comes_once(made: Callable[..., ClientDispatch]) -> None:
     """A second one, one after cancellation, and one that nobody waits for are dropped and told."""

@@ -3,11 +3,8 @@
 import pytest
 
 from genmcp.core.client_dispatch import Failure, State
-from genmcp.core.client_events import Connected, ConnectionFailed, Reset
+from genmcp.core.client_events import ConnectionFailed, Reset
 from genmcp.errors import ConfigurationError, LocalOutOfTurn
-from genmcp.protocol.capabilities import (
-    ServerCapabilities,
-)
 from tests.core.client_lines import (
     DISCOVERED,
     INFO,
@@ -87,14 +84,43 @@ def test_client_known_server_told_version_must_be_among_those_discovered() -> No
     assert "2025-11-25; 2026-07-28" in str(failed.error)
 
 
-def test_client_known_server_told_newer_version_does_without_discover() -> None:
-    """To call it is optional: a server that lacks it is connected to, with nothing known of it."""
+@pytest.mark.parametrize("code", [-32601, -32602])
+def test_forced_revision_fails_on_older_server(code: int) -> None:
+    """2026-07-28, server/discover: "servers MUST implement this RPC". One that refuses is older.
+
+    Without `initialize` it would be used in a state in which it need not work.
+    """
     client = machine(revision="2026-07-28")
     client.begin(0)
 
-    (connected,) = client.received(error(1, -32601), 0)
+    (failed,) = client.received(error(1, code), 0)
 
-    assert Connected("2026-07-28", None, ServerCapabilities(), None) == connected
+    assert isinstance(failed, ConnectionFailed)
+    assert "does not speak 2026-07-28" in str(failed.error)
+    assert str(code) in str(failed.error)
+
+
+def test_forced_revision_fails_on_silent_server() -> None:
+    """On one channel an older server need not answer what it does not know."""
+    client = machine(revision="2026-07-28", probe_timeout=5)
+    client.begin(0)
+
+    (failed,) = client.check_timeouts(5)
+
+    assert isinstance(failed, ConnectionFailed)
+    assert "does not speak 2026-07-28" in str(failed.error)
+
+
+def test_forced_revision_keeps_an_http_error() -> None:
+    """A path that does not exist says nothing of revisions."""
+    client = machine(revision="2026-07-28", per_message=True)
+    client.begin(0)
+    wrong = ValueError("404")
+
+    (failed,) = client.failed(1, Failure(wrong, status=404), 0)
+
+    assert isinstance(failed, ConnectionFailed)
+    assert failed.error is wrong
 
 
 def test_client_known_server_unknown_version_is_a_wrong_option() -> None:

@@ -13,30 +13,38 @@ VERSIONS = {
     "server-filesystem": "2026.8.31",
     "server-memory": "2026.8.31",
 }
+SDK = ("@modelcontextprotocol/sdk", "1.32.2")
+GATEWAY = ("supergateway", "4.0.0")
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "conformance"
 
 
 def npm_servers() -> Callable[[str], list[str]]:
-    """Return what gives the command of a server, without its own arguments.
+    """Return a function from the name of a server to its command, without its own arguments.
 
     Raises:
         Exception: npm or a package cannot be had.
     """
-    # It installs the conformance suite in the same way, and has found a Node new enough for both.
-    script: dict[str, Any] = runpy.run_path(str(_SCRIPT))
 
     def command(name: str) -> list[str]:
-        version = VERSIONS[name]
         package = f"@modelcontextprotocol/{name}"
-        try:
-            node = script["node_command"]()
-            modules = script["installed"](
-                f"{name}-{version}", f"{package}@{version}", "--ignore-scripts"
-            )
-        except script["NoNpm"]:
-            raise RuntimeError(
-                f"{package} is needed, and npm to install it was not found"
-            ) from None
+        node, modules = npm_package(package, VERSIONS[name])
         return [node, str(modules / package / "dist" / "index.js")]
 
     return command
+
+
+def npm_package(package: str, version: str) -> tuple[str, Path]:
+    """Install a package once; return a Node that runs it, and its node_modules.
+
+    Raises:
+        Exception: npm or the package cannot be had.
+    """
+    # It installs the conformance suite in the same way, and has found a Node new enough for both.
+    script: dict[str, Any] = runpy.run_path(str(_SCRIPT))
+    try:
+        node = script["node_command"]()
+        folder = f"{package.rpartition('/')[2]}-{version}"
+        modules = script["installed"](folder, f"{package}@{version}", "--ignore-scripts")
+    except script["NoNpm"]:
+        raise RuntimeError(f"{package} is needed, and npm to install it was not found") from None
+    return node, modules

@@ -1,0 +1,39 @@
+"""Processes of others, for the tests beside this file."""
+
+import asyncio
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+__all__ = ["kill", "serving"]
+
+
+@asynccontextmanager
+async def serving(
+    command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Process]:
+    """Run *command*, which serves on *port*, from when it listens until it is killed or left.
+
+    Raises:
+        RuntimeError: it ended before.
+    """
+    process = await asyncio.create_subprocess_exec(*command, env=environment)
+    try:
+        while True:
+            with suppress(ConnectionRefusedError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                break
+            if process.returncode is not None:
+                raise RuntimeError(f"{command} ended with status {process.returncode}")
+            await asyncio.sleep(0.02)
+        yield process
+    finally:
+        await kill(process)
+
+
+async def kill(process: Process) -> None:
+    """Kill *process*, unless it has ended, and wait for its end."""
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
