@@ -42,7 +42,9 @@
     └── StoreError
         ├── Conflict             an `expect` did not hold; nothing was written
         ├── Gap                  a log no longer has everything that was asked for
-        └── Unavailable          the engine could not be reached, or is full
+        └── Unavailable          the engine could not be reached
+            ├── StoreFull        ... or has no room; nothing was written
+            └── OverShare        ... or the client's share of it is used up; nothing was written
 
 An error knows its code and HTTP status; nothing else builds an error by hand.
 The codes are those of schema/2026-07-28, "JSON-RPC error codes" and "MCP error codes".
@@ -77,6 +79,7 @@ __all__ = [
     "MissingCapability",
     "NotAllowed",
     "OutOfTurn",
+    "OverShare",
     "Overloaded",
     "ParseError",
     "PromptNotFound",
@@ -86,6 +89,7 @@ __all__ = [
     "SealError",
     "SessionGone",
     "StoreError",
+    "StoreFull",
     "TaskNotFound",
     "TimedOut",
     "TooLarge",
@@ -140,10 +144,7 @@ class ParseError(McpError):
 
 
 class InvalidRequest(McpError):
-    """The body is JSON, but not a message that can be taken here.
-
-    `id` is that of a faulty member of a batch, if it has one.
-    """
+    """The body is JSON, but no message for this endpoint. *id*: of a faulty member of a batch."""
 
     code = -32600
     status = 400
@@ -304,11 +305,8 @@ class MissingCapability(McpError):
     status = 400
 
     def __init__(self, required: Mapping[str, Any], message: str | None = None) -> None:
-        names = _named(required)
-        super().__init__(
-            message or f"The client did not declare a capability this request needs: {names}",
-            {"requiredCapabilities": dict(required)},
-        )
+        default = f"The client did not declare a capability this request needs: {_named(required)}"
+        super().__init__(message or default, {"requiredCapabilities": dict(required)})
 
 
 class UnsupportedVersion(McpError):
@@ -391,8 +389,7 @@ class Cancelled(Failure):
 class Unable(Failure):
     """The client cannot be asked: it lacks *capabilities*, in the shape of ClientCapabilities.
 
-    Where it escapes from `continue_` the client is told (2026-07-28: -32021; before, an `isError`
-    result).
+    Raised out of `continue_`, it is -32021 on 2026-07-28, and an `isError` result before.
     """
 
     __match_args__ = ("capabilities",)
@@ -462,10 +459,7 @@ class Forged(SealError):
 
 
 class ForeignSeal(Forged):
-    """Sealed by a genmcp process that has another secret, or pretending to be.
-
-    Processes that serve the same clients need one secret; that is the remedy to log.
-    """
+    """Sealed with another secret: all processes that serve the same clients need one."""
 
 
 class Expired(SealError):
@@ -483,8 +477,7 @@ class Conflict(StoreError):
 class Gap(StoreError):
     """Events after the one asked for may have been dropped: what follows is not all there was.
 
-    Raised as well for an id that is not of this log. A reader that can do with the rest asks again
-    from the beginning; a resuming client is told.
+    Raised for an id that is not of this log, too. A reader may begin again with the oldest event.
     """
 
     def __init__(self, log: str, after: str) -> None:
@@ -494,7 +487,12 @@ class Gap(StoreError):
 
 
 class Unavailable(StoreError):
-    """The engine could not be reached: what was asked may or may not have happened.
+    """The engine could not be reached: what was asked may or may not have happened."""
 
-    Or the store is full, and then nothing was written.
-    """
+
+class StoreFull(Unavailable):
+    """The store has no room for a write, which changed nothing."""
+
+
+class OverShare(Unavailable):
+    """A client has used its share of the store; the message names the setting and may be shown."""

@@ -12,6 +12,7 @@ from genmcp.errors import (
     McpError,
     MissingCapability,
     Overloaded,
+    OverShare,
     StoreError,
     ToolError,
     Unable,
@@ -57,6 +58,8 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
         return MissingCapability(error.capabilities)
     if isinstance(error, ToolError | Unable):
         return _failed(str(error)) if call else InternalError(str(error))
+    if isinstance(error, OverShare):
+        return Overloaded(str(error), retry_after=60, status=429)
     if isinstance(error, StoreError):
         # It is no fault of the tool: the store is full, say, and will not be for ever.
         return Overloaded(f"The server cannot keep what this needs now (reference {reference})")

@@ -9,10 +9,11 @@ from operator import attrgetter
 from threading import Lock
 from typing import Final
 
-from genmcp.errors import ConfigurationError, Conflict, Gap, Unavailable
+from genmcp.errors import Conflict, Gap, OverShare, StoreFull, Unavailable
+from genmcp.stores.accounts import Account, Bounds, Ledger, Usage, names_of
 from genmcp.stores.deadlines import Deadlines
 from genmcp.stores.deliveries import MemoryDeliveries
-from genmcp.stores.store import Append, Entry, Event, Op, Put, Store
+from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put, Store
 from genmcp.stores.waiter import Waiter
 
 __all__ = ["MemoryStore"]
@@ -27,7 +28,11 @@ class MemoryStore(Store):
 
     Past a bound whole logs are dropped, first the one that was longest without an append; of the
     log that is being appended to the oldest events. Records are never dropped: what would need room
-    that only records take raises Unavailable. Bytes are those of keys, values and events' data.
+    that only records take raises StoreFull. Bytes are those of keys, values and events' data.
+
+    The same holds for each account: past its share its own logs are dropped, and what only its
+    records leave no room for raises OverShare. New work is refused while the *reserve*, a fraction
+    of the store and of each share, is all that is left: steps of what is kept already need it.
 
     What has run out is dropped when it is met, and a few of the rest at each `apply`: there is no
     task, no timer and no loop here. *clock* gives seconds and never goes back.
@@ -41,13 +46,10 @@ class MemoryStore(Store):
         *,
         max_entries: int = 100_000,
         max_bytes: int = 64 * 1024 * 1024,
+        reserve: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        for name, value in (("max_entries", max_entries), ("max_bytes", max_bytes)):
-            if value < 1:
-                raise ConfigurationError(f"{name}: {value} is less than 1")
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
+        self._bounds = Bounds(max_bytes, max_entries, reserve)
         self._clock = clock
         self._lock = Lock()
         self._closed = False
@@ -79,14 +81,29 @@ class MemoryStore(Store):
             self._sweep(now)
             staged = self._records.stage(ops, now)
             appends = [op for op in ops if isinstance(op, Append)]
-            self._make_room(staged, appends, now)
+            new = any(op.new for op in ops if not isinstance(op, Delete))
+            self._make_room(staged, appends, now, new=new)
+            accounts = {a.name: a for op in ops if not isinstance(op, Delete) for a in op.owner}
+            if accounts:
+                self._check_shares(accounts.values(), staged, appends, now, new=new)
             self._records.commit(staged)
             for op in appends:
                 self._logs.append(op, now)
             written = {op.log for op in appends}
+            for account in accounts.values():
+                while self._is_over_share(account):
+                    if not self._logs.drop_oldest_of(account.name, written):
+                        break
             while self._over(self._logs.events, self._logs.size):
                 self._logs.drop_oldest(written)
             self._logs.wake(written)
+
+    async def usage(self, account: str) -> Usage:
+        with self._lock:
+            now = self._now()
+            while self._sweep(now):
+                pass
+            return self._usage(account)
 
     async def touch(self, key: str, ttl: float) -> bool:
         with self._lock:
@@ -131,34 +148,83 @@ class MemoryStore(Store):
         return self._records.sweep(now) + self._logs.sweep(now)
 
     def _make_room(
-        self, staged: Mapping[str, "_Record | None"], appends: Sequence[Append], now: float
+        self,
+        staged: Mapping[str, "_Record | None"],
+        appends: Sequence[Append],
+        now: float,
+        *,
+        new: bool,
     ) -> None:
         """Refuse what would not fit even if all that is in the logs were dropped."""
         entries, size = self._records.growth(staged)
         entries += len(appends)
         size += sum(len(op.data) for op in appends)
-        while setting := self._over(max(entries, 0), max(size, 0)):
+        while setting := self._over(max(entries, 0), max(size, 0), new=new):
             if not self._sweep(now):
-                raise Unavailable(
+                raise StoreFull(
                     f"the memory store is full ({setting}): {self!r} cannot take {entries} entries "
                     f"and {size} bytes more; raise the setting, or let records run out sooner"
                 )
 
-    def _over(self, entries: int, size: int) -> str | None:
+    def _over(self, entries: int, size: int, *, new: bool = False) -> str | None:
         """Name the setting that so much beside the records would go past."""
-        if entries and len(self._records.held) + entries > self._max_entries:
-            return f"max_entries={self._max_entries}"
-        if size and self._records.size + size > self._max_bytes:
-            return f"max_bytes={self._max_bytes}"
+        bounds, records = self._bounds, self._records
+        most = bounds.entries_for(new=new)
+        if entries and most is not None and len(records.held) + entries > most:
+            return f"max_entries={bounds.entries}" + self._reserved(new)
+        if size and records.size + size > bounds.size_for(new=new):
+            return f"max_bytes={bounds.size}" + self._reserved(new)
         return None
+
+    def _reserved(self, new: bool) -> str:
+        return f", of which reserve={self._bounds.reserve} is not for new work" if new else ""
+
+    def _check_shares(
+        self,
+        accounts: Iterable[Account],
+        staged: Mapping[str, "_Record | None"],
+        appends: Sequence[Append],
+        now: float,
+        *,
+        new: bool,
+    ) -> None:
+        """Refuse what an account has no room for even if all of its logs were dropped."""
+        for account in accounts:
+            name = account.name
+            while True:
+                growth = self._records.growth_of(name, staged)
+                mine = [len(op.data) for op in appends if any(a.name == name for a in op.owner)]
+                growth = Usage(growth.entries + len(mine), growth.size + sum(mine))
+                used = self._records.ledger.used(name)
+                try:
+                    self._bounds.check(account, used, growth, new=new)
+                except OverShare:
+                    if self._sweep(now):
+                        continue
+                    raise
+                break
+
+    def _is_over_share(self, account: Account) -> bool:
+        used, bounds = self._usage(account.name), self._bounds
+        most = bounds.entries_for(new=False)
+        return used.size > account.share * bounds.size or (
+            most is not None and used.entries > account.share * most
+        )
+
+    def _usage(self, account: str) -> Usage:
+        records, logs = self._records.ledger.used(account), self._logs.ledger.used(account)
+        return Usage(records.entries + logs.entries, records.size + logs.size)
 
 
 class _Record:
-    __slots__ = ("deadline", "entry", "size")
+    __slots__ = ("accounts", "deadline", "entry", "size")
 
-    def __init__(self, key: str, value: bytes, version: int, deadline: float) -> None:
+    def __init__(
+        self, key: str, value: bytes, version: int, deadline: float, accounts: Sequence[str]
+    ) -> None:
         self.entry = Entry(value, version)
         self.deadline = deadline
+        self.accounts = accounts
         self.size = len(key) + len(value)
 
 
@@ -168,6 +234,7 @@ class _Records:
     def __init__(self) -> None:
         self.held: dict[str, _Record] = {}
         self.size = 0
+        self.ledger = Ledger()
         self._deadlines = Deadlines(self.held)
         self._version = 0  # the largest given yet
 
@@ -196,7 +263,7 @@ class _Records:
             version = held.entry.version if held else 0
             if op.expect is not None and op.expect != version:
                 raise Conflict(f"{op.key!r}: version {op.expect} was expected, {version} is there")
-            staged[op.key] = self._made(op, version, now) if isinstance(op, Put) else None
+            staged[op.key] = self._made(op, held, now) if isinstance(op, Put) else None
         return staged
 
     def growth(self, staged: Mapping[str, _Record | None]) -> tuple[int, int]:
@@ -205,6 +272,17 @@ class _Records:
         kept = [record for record in staged.values() if record]
         return len(kept) - len(held), sum(r.size for r in kept) - sum(r.size for r in held)
 
+    def growth_of(self, account: str, staged: Mapping[str, _Record | None]) -> Usage:
+        """Return by how much *staged* is more than what is held for *account*."""
+        entries = size = 0
+        for key, record in staged.items():
+            held = self.held.get(key)
+            if held is not None and account in held.accounts:
+                entries, size = entries - 1, size - held.size
+            if record is not None and account in record.accounts:
+                entries, size = entries + 1, size + record.size
+        return Usage(entries, size)
+
     def commit(self, staged: Mapping[str, _Record | None]) -> None:
         for key, record in staged.items():
             if key in self.held:
@@ -212,6 +290,8 @@ class _Records:
             if record:
                 self.held[key] = record
                 self.size += record.size
+                if record.accounts:
+                    self.ledger.add(record.accounts, 1, record.size)
                 self._deadlines.add(key, record.deadline)
 
     def sweep(self, now: float) -> int:
@@ -221,19 +301,29 @@ class _Records:
             self.find(key, now)
         return len(names)
 
-    def _made(self, op: Put, replaced: int, now: float) -> _Record:
-        version = (replaced or self._version) + 1
+    def _made(self, op: Put, replaced: _Record | None, now: float) -> _Record:
+        version = (replaced.entry.version if replaced else self._version) + 1
         self._version = max(self._version, version)
-        return _Record(op.key, op.value, version, inf if op.ttl is None else now + op.ttl)
+        accounts: Sequence[str] = ()
+        if op.owner:
+            accounts = names_of(op.owner)
+        elif replaced:
+            accounts = replaced.accounts
+        deadline = inf if op.ttl is None else now + op.ttl
+        return _Record(op.key, op.value, version, deadline, accounts)
 
     def _drop(self, key: str) -> None:
-        self.size -= self.held.pop(key).size
+        record = self.held.pop(key)
+        self.size -= record.size
+        if record.accounts:
+            self.ledger.add(record.accounts, -1, -record.size)
 
 
 class _Log:
-    __slots__ = ("deadline", "events", "floor", "waiters")
+    __slots__ = ("accounts", "deadline", "events", "floor", "waiters")
 
     def __init__(self, floor: str) -> None:
+        self.accounts: Sequence[str] = ()
         self.events: list[Event] = []
         self.floor = floor  # the id after which nothing was dropped
         self.deadline = inf
@@ -251,6 +341,9 @@ class _Logs:
         self.held: OrderedDict[str, _Log] = OrderedDict()  # the longest without an append first
         self.events = 0
         self.size = 0
+        self.ledger = Ledger()
+        # The logs of each account that have events, the longest without an append first.
+        self._of_account: dict[str, OrderedDict[str, None]] = {}
         self._deadlines = Deadlines(self.held)
         self._last = last
 
@@ -261,6 +354,12 @@ class _Logs:
         self.events += 1
         self.size += len(op.data)
         self.held.move_to_end(op.log)
+        if op.owner and not log.accounts:
+            self._assign(op.log, log, names_of(op.owner))
+        elif log.accounts:
+            self.ledger.add(log.accounts, 1, len(op.data))
+            for account in log.accounts:
+                self._of_account[account].move_to_end(op.log)
         log.deadline = now + op.ttl
         self._deadlines.add(op.log, log.deadline)
         if (excess := len(log.events) - op.keep) > 0:
@@ -309,6 +408,25 @@ class _Logs:
         else:
             self.held.move_to_end(name)  # it is kept for its followers
 
+    def drop_oldest_of(self, account: str, written: Collection[str]) -> bool:
+        """Drop the log of *account* that was longest without an append.
+
+        Of those in *written* the oldest event goes instead, but never the newest. Return whether
+        anything was dropped.
+        """
+        names = self._of_account.get(account)
+        if not names:
+            return False
+        name = next(iter(names))
+        if name not in written:
+            self._drop(name, self.held[name], len(self.held[name].events))
+            return True
+        long = [name for name in names if len(self.held[name].events) > 1]
+        if long:
+            name = min(long, key=lambda name: self.held[name].events[0].id)
+            self._drop(name, self.held[name], 1)
+        return bool(long)
+
     def sweep(self, now: float) -> int:
         """Drop some of what has run out, and return how much was looked at."""
         names = self._deadlines.due(now)
@@ -335,12 +453,30 @@ class _Logs:
     def _drop(self, name: str, log: _Log, count: int) -> None:
         """Drop the oldest *count* events, and the log if nothing holds it any more."""
         log.floor = log.events[count - 1].id
+        size = sum(len(event.data) for event in log.events[:count])
         self.events -= count
-        self.size -= sum(len(event.data) for event in log.events[:count])
+        self.size -= size
+        if log.accounts:
+            self.ledger.add(log.accounts, -count, -size)
         del log.events[:count]
         if not log.events:
             log.deadline = inf
+            self._unassign(name, log)
         self._forget_if_idle(name, log)
+
+    def _assign(self, name: str, log: _Log, accounts: Sequence[str]) -> None:
+        log.accounts = accounts
+        self.ledger.add(accounts, len(log.events), sum(len(event.data) for event in log.events))
+        for account in accounts:
+            self._of_account.setdefault(account, OrderedDict())[name] = None
+
+    def _unassign(self, name: str, log: _Log) -> None:
+        for account in log.accounts:
+            names = self._of_account[account]
+            del names[name]
+            if not names:
+                del self._of_account[account]
+        log.accounts = ()
 
     def _forget_if_idle(self, name: str, log: _Log) -> None:
         if not log.events and not log.waiters:

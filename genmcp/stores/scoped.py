@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from msgspec.structs import replace
 
+from genmcp.stores.accounts import Usage
 from genmcp.stores.store import Append, Entry, Event, Op, Store
 
 __all__ = ["ScopedStore"]
@@ -26,6 +27,9 @@ class ScopedStore(Store):
 
     async def apply(self, *ops: Op) -> None:
         await self._store.apply(*map(self._scoped, ops))
+
+    async def usage(self, account: str) -> Usage:
+        return await self._store.usage(account)
 
     async def touch(self, key: str, ttl: float) -> bool:
         return await self._store.touch(self._prefix + key, ttl)

@@ -14,6 +14,7 @@ from typing import ClassVar, TypeAlias
 from msgspec import Struct
 
 from genmcp.errors import ContractError
+from genmcp.stores.accounts import Owner, Usage
 from genmcp.stores.deliveries import Deliveries
 
 __all__ = ["Append", "Delete", "Entry", "Event", "Op", "Put", "Store"]
@@ -46,12 +47,18 @@ class Put(Struct, frozen=True):
 
     The record is gone *ttl* seconds later; None keeps it until it is deleted. *expect* is the
     version that is replaced, 0 if there must be none, None if it does not matter.
+
+    *owner* names the accounts that the record counts for. Without one it counts for those of the
+    record it replaces, and their bounds are not checked. *new* marks work that the store has not
+    accepted yet: it is refused where only the store's reserve is left.
     """
 
     key: str
     value: bytes
     ttl: float | None = None
     expect: int | None = None
+    owner: Owner = ()
+    new: bool = False
 
 
 class Append(Struct, frozen=True):
@@ -59,12 +66,18 @@ class Append(Struct, frozen=True):
 
     The whole log is gone *ttl* seconds after the last event was added. Of more than *keep* events
     the oldest are dropped.
+
+    *owner* names the accounts that the log counts for; those of the first event that has an owner
+    count for the log until it is empty. Where an account has no room its other logs are dropped,
+    the one that was longest without an append first. *new* is as for Put.
     """
 
     log: str
     data: bytes
     ttl: float
     keep: int = 1000
+    owner: Owner = ()
+    new: bool = False
 
     def __post_init__(self) -> None:
         if self.keep < 1:
@@ -119,8 +132,21 @@ class Store(ABC):
 
         Raises:
             Conflict: an `expect` did not hold; nothing was written.
-            Unavailable: the store is full, and nothing was written; or it is closed, or the engine
-                could not be reached, and it is not known whether it was written.
+            OverShare: an account of the owner has no room, and nothing was written.
+            StoreFull: the store has no room, and nothing was written.
+            Unavailable: the store is closed, or the engine could not be reached, and it is not
+                known whether it was written.
+        """
+
+    @abstractmethod
+    async def usage(self, account: str) -> Usage:
+        """Return how many entries and bytes count for the account of this name.
+
+        Entries are records and events, bytes those of keys, values and data. What has run out may
+        count until it is removed, which is soon.
+
+        Raises:
+            Unavailable: the engine could not be reached, or the store is closed.
         """
 
     @abstractmethod

@@ -14,6 +14,8 @@ import httpx
 import pytest
 from mcp.types import ElicitResult, TextContent
 
+from example_app.database import Database
+from example_app.seed import fill
 from example_app.settings import secret_for
 from tests.example_app.connecting import PATIENCE, Mode, command, connected, url_of
 
@@ -224,6 +226,13 @@ def test_workshop_secret_is_one_for_processes_that_start_together(database: Path
     assert len(secret) >= 32
     assert file.read_text("ascii") == secret
     assert file.stat().st_mode & 0o077 == 0
+
+
+def test_workshop_database_is_for_its_owner(database: Path) -> None:
+    """No other user of the machine can read the customers of the workshop."""
+    Database(database).create(fill)
+
+    assert 0o600 == database.stat().st_mode & 0o777
 
 
 def test_workshop_secret_is_that_of_the_environment(

@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, closing
@@ -485,7 +486,7 @@ async def test_sqlite_store_is_there_when_it_is_opened_again(opened: Opened, pat
 
 
 async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) -> None:
-    """A little at a time, at most once a second when there is no more; logs are forgotten later."""
+    """A part of it with each write, the rest while the store is idle; logs are forgotten later."""
     clock = Clock()
     store = opened(clock=clock)
     for number in range(15):
@@ -502,8 +503,6 @@ async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) 
 
     assert [150, 15, 15] == rows()
     clock.now = 11
-    await store.apply()
-    assert [50, 5, 15] == rows()
     await store.apply()
     assert [0, 0, 15] == rows()
     assert [] == await store.read("0", ids[0])
@@ -567,13 +566,60 @@ async def test_sqlite_store_forgets_who_does_not_wait_any_more(opened: Opened, p
     assert 3 == len(await store.read("log"))
 
 
+def modes(path: Path) -> set[int]:
+    return {each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
+
+
 def test_sqlite_store_is_for_its_owner(path: Path) -> None:
-    """A file that was not there is made for nobody else to read; one that was keeps its mode."""
+    """A new file is for its owner only; one that a group may open was made so on purpose."""
     SQLiteStore(path)
-    assert 0o600 == path.stat().st_mode & 0o777
+    assert {0o600} == modes(path)
     path.chmod(0o640)
     SQLiteStore(path)
-    assert 0o640 == path.stat().st_mode & 0o777
+    assert {0o640} == modes(path)
+
+
+async def test_sqlite_store_closes_its_files_to_others(
+    opened: Opened, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that any user may open holds requests and results: it is closed, and logged."""
+    await opened().apply(Put("k", b"1"))
+    for each in path.parent.iterdir():
+        each.chmod(0o644)
+    opened()
+
+    assert 3 == len(list(path.parent.iterdir()))  # with -wal and -shm
+    assert {0o600} == modes(path)
+    assert str(path) in caplog.text
+
+
+def test_file_of_another_program_keeps_its_mode(path: Path) -> None:
+    """A file that is refused is not changed in any way."""
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("CREATE TABLE mine (id)")
+    path.chmod(0o644)
+    with pytest.raises(ConfigurationError):
+        SQLiteStore(path)
+
+    assert 0o644 == path.stat().st_mode & 0o777
+
+
+async def test_sqlite_store_cleans_up_while_idle(opened: Opened, path: Path) -> None:
+    """After one write all that has run out goes, however much it is and though nobody writes."""
+    clock = Clock()
+    store = opened(clock=clock)
+    for number in range(4):
+        await store.apply(
+            *(Put(f"{number}:{n}", b"", ttl=10) for n in range(1000)),
+            *(Append(f"{number}:{n % 50}", b"", ttl=10) for n in range(1000)),
+        )
+    clock.now = 11
+    await store.apply()
+    async with asyncio.timeout(BOUND):
+        with closing(sqlite3.connect(path)) as file:
+            left = "SELECT (SELECT count(*) FROM records) + (SELECT count(*) FROM events)"
+            while file.execute(left).fetchone()[0]:
+                await asyncio.to_thread(time.sleep, 0.01)  # asking the store would be a request
 
 
 def test_sqlite_store_says_where_it_is(path: Path) -> None:

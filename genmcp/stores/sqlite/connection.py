@@ -1,6 +1,9 @@
 """Opening the file: its tables, its settings, and what is said when it cannot be used."""
 
+import logging
+import os
 import sqlite3
+import stat
 import time
 from contextlib import closing
 from pathlib import Path
@@ -11,22 +14,28 @@ from genmcp.errors import ConfigurationError
 
 __all__ = ["connect", "prepare"]
 
+logger = logging.getLogger("genmcp")
+
 _APPLICATION: Final = 0x67656E6D  # "genm", in the file's header: SQLite, "PRAGMA application_id"
-_LAYOUT: Final = 1  # grows when a table changes its meaning
+_LAYOUT: Final = 2  # grows when a table changes its meaning
+_LOG_BYTES: Final = 4 * 1024**2
 
 # A log that ran out stays without its events for a while; see logs.py.
 # What is counted is in one row: how it is used stands at Transaction.
+# `accounts` of a record or log names what it counts for, one name a line; see accounts.py.
 _TABLES: Final = """
 CREATE TABLE records (
     key TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,
-    deadline REAL NOT NULL
+    deadline REAL NOT NULL, size INTEGER NOT NULL, accounts TEXT
 );
 CREATE INDEX records_by_deadline ON records (deadline);
 CREATE TABLE logs (
     number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, floor INTEGER NOT NULL,
-    last INTEGER NOT NULL, held INTEGER NOT NULL, deadline REAL NOT NULL
+    last INTEGER NOT NULL, held INTEGER NOT NULL, deadline REAL NOT NULL, size INTEGER NOT NULL,
+    accounts TEXT
 );
 CREATE INDEX logs_by_deadline ON logs (deadline);
+CREATE INDEX logs_by_accounts ON logs (accounts, last) WHERE accounts IS NOT NULL AND held > 0;
 CREATE TABLE events (id INTEGER PRIMARY KEY, log INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE INDEX events_by_log ON events (log, id);
 CREATE TABLE deliveries (
@@ -34,6 +43,9 @@ CREATE TABLE deliveries (
     due REAL NOT NULL
 );
 CREATE INDEX deliveries_by_due ON deliveries (queue, due);
+CREATE TABLE accounts (
+    name TEXT NOT NULL PRIMARY KEY, entries INTEGER NOT NULL, size INTEGER NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE counts (
     version INTEGER NOT NULL, event INTEGER NOT NULL, forgotten INTEGER NOT NULL,
     news INTEGER NOT NULL
@@ -53,6 +65,8 @@ def connect(path: Path, *, busy_timeout: float, max_bytes: int | None = None) ->
         # A killed process loses nothing; a power cut may lose what was committed last.
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA temp_store=MEMORY")
+        # A burst of writes under readers makes a long -wal; it is cut when it is begun anew.
+        connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
         if max_bytes is None:
             connection.execute("PRAGMA query_only=ON")
         else:
@@ -71,18 +85,41 @@ def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> None:
         ConfigurationError: the folder or the file cannot be used, or the file is not ours.
     """
     try:
-        # Results and requests are in it: for nobody else to read. SQLite gives the files beside it
-        # the same mode.
+        # Requests and results are in it. SQLite gives the files beside it the same mode.
         path.touch(mode=0o600)
         with closing(connect(path, busy_timeout=busy_timeout, max_bytes=max_bytes)) as connection:
             _write_ahead(connection, path, time.monotonic() + busy_timeout)
             connection.execute("BEGIN IMMEDIATE")
             _make_tables(connection, path)
             connection.execute("COMMIT")
+            _close_to_others(path)
     except (OSError, ValueError, sqlite3.Error) as error:
         if isinstance(error, ConfigurationError):
             raise
         raise ConfigurationError(f"the SQLite store at {str(path)!r}: {error}") from error
+
+
+def _close_to_others(path: Path) -> None:
+    """Make a file that any user may open, and the files beside it, accessible to its owner only.
+
+    That is the mode an umask leaves when a program without ours made the file. One that only a
+    group may open was given that mode on purpose, and keeps it.
+    """
+    for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        try:
+            mode = each.stat().st_mode
+        except FileNotFoundError:
+            continue
+        if os.name != "posix" or not mode & stat.S_IRWXO:
+            continue
+        try:
+            each.chmod(0o600)
+        except OSError as error:
+            logger.warning("any user can open %s, which has requests and results: %s", each, error)
+        else:
+            logger.warning(
+                "any user could open %s (%s): it is its owner's only now", each, stat.filemode(mode)
+            )
 
 
 def _write_ahead(connection: Connection, path: Path, deadline: float) -> None:

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from genmcp.errors import StoreError, Unavailable
+from genmcp.errors import StoreError, StoreFull, Unavailable
+from genmcp.stores.accounts import Bounds
+from genmcp.stores.sqlite.accounts import Books
 from genmcp.stores.sqlite.connection import connect
 from genmcp.stores.sqlite.watch import Watch
 from genmcp.stores.sqlite.worker import Request, Worker
@@ -20,13 +22,14 @@ T = TypeVar("T")
 
 _WATCH_EVERY: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
 _SWEEP_EVERY: Final = 1.0  # seconds
+_SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, which others may write in
 
 
 class Settings(Struct, frozen=True):
     """Which file, and how it is used."""
 
     path: Path
-    max_bytes: int
+    bounds: Bounds
     busy_timeout: float
     clock: Callable[[], float]
 
@@ -37,16 +40,27 @@ class Transaction:
     The counts are the file's: *version* is at least that of any record that is gone, *event* the
     last id given to an event, *forgotten* at least the last id of any log that is gone.
     A change says in *written* which logs it appended to, and with *news* that a delivery may have
-    become due or was taken away. *now* is the time in it.
+    become due or was taken away. *now* is the time in it. *books* has what each account uses.
     """
 
-    __slots__ = ("_read", "event", "execute", "forgotten", "news", "now", "version", "written")
+    __slots__ = (
+        "_read",
+        "books",
+        "event",
+        "execute",
+        "forgotten",
+        "news",
+        "now",
+        "version",
+        "written",
+    )
 
     _read: tuple[int, int, int, int]
 
-    def __init__(self, connection: Connection, now: float) -> None:
+    def __init__(self, connection: Connection, now: float, bounds: Bounds) -> None:
         self.execute = connection.execute
         self.now = now
+        self.books = Books(self.execute, bounds)
         self.written: set[str] = set()
         self.news = False
         counts = self.execute("SELECT version, event, forgotten, news FROM counts").fetchone()
@@ -60,7 +74,8 @@ class Transaction:
         return (event, news), (self.event, news + self.news)
 
     def save_counts(self) -> None:
-        """Write the counts back: the last that is done."""
+        """Write the counts and accounts back: the last that is done."""
+        self.books.save()
         counts = (self.version, self.event, self.forgotten, self._read[3] + self.news)
         if counts != self._read:
             self.execute(
@@ -80,8 +95,9 @@ class Database:
         self._settings = settings
         self._sweep = sweep
         self._next_sweep = 0.0
+        self._is_behind = False  # whether more ran out than one sweep removes
         self._reader = Worker("genmcp-sqlite-read", self._to_read, self._read, self._patience)
-        self._writer = Worker("genmcp-sqlite-write", self._to_write, self._write)
+        self._writer = Worker("genmcp-sqlite-write", self._to_write, self._write, self._pause)
 
     async def read(self, ask: Callable[[Connection, float], T]) -> T:
         """Return what *ask* finds, given the time; it sees one state of the file.
@@ -149,9 +165,15 @@ class Database:
     # In the writer's thread
 
     def _to_write(self) -> Connection:
-        return self._connect(self._settings.max_bytes)
+        return self._connect(self._settings.bounds.size)
+
+    def _pause(self) -> float | None:
+        return _SWEEP_WHILE_IDLE if self._is_behind else None
 
     def _write(self, connection: Connection, requests: list[Request]) -> None:
+        if not requests:
+            self._catch_up(connection)
+            return
         try:
             now = self._settings.clock()
             needed = [r for r in requests if r.needed is None or r.needed(connection, now)]
@@ -169,7 +191,8 @@ class Database:
         """Do all of *requests* in one transaction; one that raises StoreError has no part in it."""
         connection.execute("BEGIN IMMEDIATE")
         try:
-            transaction = Transaction(connection, self._settings.clock())
+            settings = self._settings
+            transaction = Transaction(connection, settings.clock(), settings.bounds)
             self._sweep_sometimes(transaction)
             for request in requests:
                 request.error = None
@@ -188,8 +211,15 @@ class Database:
     def _sweep_sometimes(self, transaction: Transaction) -> None:
         if transaction.now >= self._next_sweep:
             self._next_sweep = transaction.now + _SWEEP_EVERY
-            if self._sweep(transaction):
+            self._is_behind = self._sweep(transaction)
+            if self._is_behind:
                 self._next_sweep = transaction.now
+
+    def _catch_up(self, connection: Connection) -> None:
+        """Sweep once more while nothing is asked for."""
+        self._is_behind = False  # also if it fails: then the next write begins again
+        with suppress(sqlite3.Error):
+            self._transact(connection, [])
 
     def _connect(self, max_bytes: int | None) -> Connection:
         path, busy_timeout = self._settings.path, self._settings.busy_timeout
@@ -199,12 +229,20 @@ class Database:
             raise self._explained(error) from error
 
     def _explained(self, error: Exception) -> Exception:
-        if isinstance(error, sqlite3.Error):
-            return Unavailable(f"the SQLite store at {str(self._settings.path)!r}: {error}")
-        return error
+        if not isinstance(error, sqlite3.Error):
+            return error
+        text = f"the SQLite store at {str(self._settings.path)!r}: {error}"
+        if _code(error) == sqlite3.SQLITE_FULL:
+            return StoreFull(f"{text} (max_bytes={self._settings.bounds.size})")
+        return Unavailable(text)
 
 
 def _is_busy(error: Exception) -> bool:
     """Whether it was another process that did not finish in time: trying again only adds to it."""
-    code: Any = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+    return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def _code(error: Exception) -> int | None:
+    """Return the primary result code of SQLite, None if *error* has none."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

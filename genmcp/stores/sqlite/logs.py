@@ -10,14 +10,17 @@ event: it has seen all that was written before it looked.
 """
 
 import re
+from collections.abc import Callable
 from sqlite3 import Connection
 from typing import Final, NamedTuple
 
 from genmcp.errors import Gap
+from genmcp.stores.accounts import Usage
+from genmcp.stores.sqlite.accounts import named
 from genmcp.stores.sqlite.database import Transaction
 from genmcp.stores.store import Append, Event
 
-__all__ = ["LOOK_AGAIN", "append", "place", "since", "sweep"]
+__all__ = ["LOOK_AGAIN", "append", "make_room", "place", "since", "sweep"]
 
 LOOK_AGAIN: Final = 600.0
 """Seconds after which a follower looks though nothing was appended.
@@ -26,8 +29,13 @@ So its place stays newer than any log that is forgotten meanwhile.
 """
 
 _FORGOTTEN_AFTER: Final = 3600.0  # seconds after a log ran out
-_SWEPT_AT_ONCE: Final = 10  # each with up to `keep` events
+_SWEPT_AT_ONCE: Final = 100
+_EVENTS_AT_ONCE: Final = 2000  # after which no other log is swept in the same write
 _ID: Final = re.compile("[0-7][0-9a-f]{15}")  # as many as SQLite can count
+
+
+_COLUMNS: Final = "number, floor, last, held, deadline, size, accounts"
+_COUNTED: Final = "held > 0 AND (accounts = ? OR (accounts > ? AND accounts < ?))"
 
 
 class _Log(NamedTuple):
@@ -36,6 +44,8 @@ class _Log(NamedTuple):
     last: int
     held: int
     deadline: float
+    size: int
+    accounts: str | None
 
 
 def append(transaction: Transaction, op: Append) -> None:
@@ -44,30 +54,69 @@ def append(transaction: Transaction, op: Append) -> None:
     transaction.event = id = transaction.event + 1
     transaction.written.add(op.log)
     log = _find(transaction, op.log)
+    added = len(op.data)
     if log is None:
+        accounts = named(op.owner)
         number = execute(
-            "INSERT INTO logs (name, floor, last, held, deadline) VALUES (?, ?, ?, 1, ?)",
-            (op.log, transaction.forgotten, id, now + op.ttl),
+            "INSERT INTO logs (name, floor, last, held, deadline, size, accounts)"
+            " VALUES (?, ?, ?, 1, ?, ?, ?)",
+            (op.log, transaction.forgotten, id, now + op.ttl, added, accounts),
         ).lastrowid
         execute("INSERT INTO events VALUES (?, ?, ?)", (id, number, op.data))
+        transaction.books.add(accounts, 1, added)
         return
-    number, floor, last, held, deadline = log
-    if deadline <= now:
-        _drop(transaction, number, last)
-        floor, held = last, 0
+    if log.deadline <= now and log.held:
+        _empty(transaction, log)
+        log = log._replace(floor=log.last, held=0, size=0, accounts=None)
+    number, floor, _, held, _, size, accounts = log
     execute("INSERT INTO events VALUES (?, ?, ?)", (id, number, op.data))
-    held += 1
+    held, size = held + 1, size + added
+    if accounts is None and (accounts := named(op.owner)) is not None:
+        transaction.books.add(accounts, held, size)
+    else:
+        transaction.books.add(accounts, 1, added)
     if held > op.keep:
-        (floor,) = execute(
-            "SELECT id FROM events WHERE log = ? ORDER BY id LIMIT 1 OFFSET ?",
-            (number, held - op.keep - 1),
+        excess = held - op.keep
+        floor, dropped = execute(
+            "SELECT max(id), sum(length(data)) FROM"
+            " (SELECT id, data FROM events WHERE log = ? ORDER BY id LIMIT ?)",
+            (number, excess),
         ).fetchone()
         _drop(transaction, number, floor)
-        held = op.keep
+        held, size = op.keep, size - dropped
+        transaction.books.add(accounts, -excess, -dropped)
     execute(
-        "UPDATE logs SET floor = ?, last = ?, held = ?, deadline = ? WHERE number = ?",
-        (floor, id, held, now + op.ttl, number),
+        "UPDATE logs SET floor = ?, last = ?, held = ?, deadline = ?, size = ?, accounts = ?"
+        " WHERE number = ?",
+        (floor, id, held, now + op.ttl, size, accounts, number),
     )
+
+
+def make_room(transaction: Transaction, accounts: str, fits: Callable[[Usage], bool]) -> None:
+    """Drop logs that count for the last of *accounts*, until what is dropped makes it *fit*.
+
+    The one that was longest without an append goes first. If all of them are not enough, none goes.
+    """
+    if fits(Usage()):
+        return
+    within = (accounts, f"{accounts}\n", f"{accounts}\v")  # those of the accounts below it, too
+    held, size = transaction.execute(
+        f"SELECT total(held), total(size) FROM logs WHERE {_COUNTED}", within
+    ).fetchone()
+    if not fits(Usage(int(held), int(size))):
+        return
+    dropped = Usage()
+    while not fits(dropped):
+        row = transaction.execute(
+            f"SELECT {_COLUMNS} FROM logs WHERE {_COUNTED} ORDER BY last LIMIT 1", within
+        ).fetchone()
+        log = _Log(*row)
+        _empty(transaction, log)
+        transaction.execute(
+            "UPDATE logs SET floor = last, held = 0, size = 0, accounts = NULL WHERE number = ?",
+            (log.number,),
+        )
+        dropped = Usage(dropped.entries + log.held, dropped.size + log.size)
 
 
 def place(connection: Connection, now: float, name: str, after: str | None) -> int:
@@ -111,31 +160,40 @@ def sweep(transaction: Transaction) -> bool:
     """Remove some of what ran out, and say whether there may be more."""
     execute, now = transaction.execute, transaction.now
     gone = execute(
-        "SELECT number, last, held FROM logs WHERE deadline <= ? ORDER BY deadline LIMIT ?",
+        f"SELECT {_COLUMNS} FROM logs WHERE deadline <= ? ORDER BY deadline LIMIT ?",
         (now, _SWEPT_AT_ONCE),
     ).fetchall()
-    for number, last, held in gone:
-        if held:
-            _drop(transaction, number, last)
+    events = 0
+    for log in map(_Log._make, gone):
+        if events >= _EVENTS_AT_ONCE:
+            return True
+        if log.held:
+            events += log.held
+            _empty(transaction, log)
             execute(
-                "UPDATE logs SET floor = last, held = 0, deadline = ? WHERE number = ?",
-                (now + _FORGOTTEN_AFTER, number),
+                "UPDATE logs SET floor = last, held = 0, size = 0, accounts = NULL, deadline = ?"
+                " WHERE number = ?",
+                (now + _FORGOTTEN_AFTER, log.number),
             )
         else:
-            execute("DELETE FROM logs WHERE number = ?", (number,))
-            transaction.forgotten = max(transaction.forgotten, last)
+            execute("DELETE FROM logs WHERE number = ?", (log.number,))
+            transaction.forgotten = max(transaction.forgotten, log.last)
     return len(gone) == _SWEPT_AT_ONCE
 
 
 def _find(source: Connection | Transaction, name: str) -> _Log | None:
-    row = source.execute(
-        "SELECT number, floor, last, held, deadline FROM logs WHERE name = ?", (name,)
-    ).fetchone()
+    row = source.execute(f"SELECT {_COLUMNS} FROM logs WHERE name = ?", (name,)).fetchone()
     return _Log(*row) if row else None
 
 
 def _floor(log: _Log, now: float) -> int:
     return log.last if log.deadline <= now else log.floor
+
+
+def _empty(transaction: Transaction, log: _Log) -> None:
+    """Drop the events of *log*; its row is for the caller to change."""
+    _drop(transaction, log.number, log.last)
+    transaction.books.add(log.accounts, -log.held, -log.size)
 
 
 def _drop(transaction: Transaction, number: int, up_to: int) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Final
 
-from genmcp.errors import ConfigurationError
-from genmcp.stores.sqlite import logs, records
+from genmcp.stores.accounts import Bounds, Usage
+from genmcp.stores.sqlite import changes, logs, records
+from genmcp.stores.sqlite.accounts import Books
 from genmcp.stores.sqlite.connection import prepare
-from genmcp.stores.sqlite.database import Database, Settings, Transaction
+from genmcp.stores.sqlite.database import Database, Settings
 from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
-from genmcp.stores.store import Append, Entry, Event, Op, Store
+from genmcp.stores.store import Entry, Event, Op, Store
 
 __all__ = ["SQLiteStore"]
 
@@ -31,9 +32,11 @@ class SQLiteStore(Store):
     there, on a local disk: SQLite's locks do not hold on network file systems. A file that is not
     there is made, for its owner only.
 
-    Past *max_bytes*, or when the disk is full, what would need room raises Unavailable until enough
-    has run out. A process that waits for longer than *busy_timeout* seconds while others write gets
-    the same. *clock* gives seconds and has to be the same in all processes.
+    Past *max_bytes*, or when the disk is full, what would need room raises StoreFull until enough
+    has run out. New work is refused while the *reserve*, a fraction of the file and of each
+    client's share, is all that is left: steps of what is kept already need it. A process that waits
+    for longer than *busy_timeout* seconds while others write gets Unavailable. *clock* gives
+    seconds and has to be the same in all processes.
 
     May be made before the process forks, and used before and after: each process opens the file
     itself, at its first use. It is open until `aclose`.
@@ -51,13 +54,13 @@ class SQLiteStore(Store):
         path: str | os.PathLike[str],
         *,
         max_bytes: int = 4 * 1024**3,
+        reserve: float = 0.1,
         busy_timeout: float = 5.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if max_bytes < 1:
-            raise ConfigurationError(f"max_bytes: {max_bytes} is less than 1")
+        bounds = Bounds(max_bytes, reserve=reserve)
         # Absolute: a process that changes its folder later still means this file.
-        self._settings = Settings(Path(path).absolute(), max_bytes, busy_timeout, clock)
+        self._settings = Settings(Path(path).absolute(), bounds, busy_timeout, clock)
         self._databases: dict[int, Database] = {}  # of the process with this id
         self._deliveries = SQLiteDeliveries(self._database)
         prepare(self._settings.path, busy_timeout=busy_timeout, max_bytes=max_bytes)
@@ -73,15 +76,13 @@ class SQLiteStore(Store):
         return await self._database().read(partial(records.find, key=key))
 
     async def apply(self, *ops: Op) -> None:
-        appends = [op for op in ops if isinstance(op, Append)]
-        others = [op for op in ops if not isinstance(op, Append)]
+        await self._database().write(partial(changes.apply, ops))
 
-        def change(transaction: Transaction) -> None:
-            records.write(transaction, others)  # may raise Conflict, so it is the first
-            for op in appends:
-                logs.append(transaction, op)
+    async def usage(self, account: str) -> Usage:
+        def ask(connection: Connection, now: float) -> Usage:
+            return Books(connection.execute, self._settings.bounds).used(account)
 
-        await self._database().write(change)
+        return await self._database().read(ask)
 
     async def touch(self, key: str, ttl: float) -> bool:
         return bool(await self._database().write(partial(records.touch, key=key, ttl=ttl)))
@@ -115,11 +116,6 @@ class SQLiteStore(Store):
         pid = os.getpid()
         database = self._databases.get(pid)
         if database is None:  # setdefault: two threads may come here at once
-            made = Database(self._settings, _sweep)
+            made = Database(self._settings, changes.sweep)
             database = self._databases.setdefault(pid, made)
         return database
-
-
-def _sweep(transaction: Transaction) -> bool:
-    more_records, more_logs = records.sweep(transaction), logs.sweep(transaction)
-    return more_records or more_logs

@@ -1,0 +1,140 @@
+"""Accounts: how much of a store is used for one client, and how much may be.
+
+A record or log that is kept for a client counts for one or more accounts, such as the client's own
+and the one that all anonymous clients share. A write that would take an account over its bound is
+refused, so that one client cannot fill the store for all others.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from genmcp.errors import ConfigurationError, OverShare
+
+__all__ = ["Account", "Bounds", "Owner", "Usage", "names_of"]
+
+# A step of work that is kept already changes a few bytes of its record: a holder, a counter. It is
+# never refused for the share of its client, who could otherwise leave tasks that nobody can end.
+_SMALL: Final = 512
+
+
+class Account(Struct, frozen=True):
+    """One account that a write counts for, and its bounds.
+
+    Args:
+        name: identifies the account in its store.
+        share: the fraction of the store, in entries and in bytes, that the account may use.
+        most: the number of entries it may have. None: as many as its share allows.
+        setting: the name of the setting behind the bound, for the error.
+    """
+
+    name: str
+    share: float = 1.0
+    most: int | None = None
+    setting: str = "share"
+
+
+Owner: TypeAlias = Sequence[Account]
+"""All accounts that one write counts for. Empty: it belongs to no client."""
+
+
+class Usage(NamedTuple):
+    """Entries and bytes."""
+
+    entries: int = 0
+    size: int = 0
+
+
+class Bounds(Struct, frozen=True):
+    """The capacity of a store, and the part of it that new work may not use.
+
+    Args:
+        size: the capacity in bytes.
+        entries: the capacity in records and events. None: not bounded.
+        reserve: the fraction that is kept free for steps of what the store has accepted already.
+    """
+
+    size: int
+    entries: int | None = None
+    reserve: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check each bound.
+
+        Raises:
+            ConfigurationError: one of them is out of range.
+        """
+        for name, value in (("max_bytes", self.size), ("max_entries", self.entries)):
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name}: {value} is less than 1")
+        if not 0 <= self.reserve < 1:
+            raise ConfigurationError(f"reserve: {self.reserve} is not from 0 up to 1")
+
+    def size_for(self, *, new: bool) -> float:
+        """Return the bytes that a write may fill the store up to."""
+        return self.size * (1 - self.reserve) if new else self.size
+
+    def entries_for(self, *, new: bool) -> float | None:
+        """Return the entries that a write may fill the store up to, None if not bounded."""
+        if self.entries is None or not new:
+            return self.entries
+        return self.entries * (1 - self.reserve)
+
+    def check(self, account: Account, used: Usage, growth: Usage, *, new: bool) -> None:
+        """Check that *account* may grow beyond what is *used*; *new* is as for Put.
+
+        Raises:
+            OverShare: it would exceed one of its bounds.
+        """
+        entries, size = used.entries + growth.entries, used.size + growth.size
+        if growth.entries > 0 and account.most is not None and entries > account.most:
+            raise OverShare(
+                f"{account.most} are kept for this client, which is the most "
+                f"(limit: {account.setting})"
+            )
+        most = self.entries_for(new=new)
+        over = growth.entries > 0 and most is not None and entries > account.share * most
+        if growth.size > (0 if new else _SMALL):
+            over |= size > account.share * self.size_for(new=new)
+        if over:
+            raise OverShare(
+                f"This client has used its share of the store, {account.share:.3g} of it: "
+                f"{used.entries} entries and {used.size} bytes (limit: {account.setting})"
+            )
+
+
+def names_of(owner: Owner) -> tuple[str, ...]:
+    """Return the names of the accounts of *owner*."""
+    return tuple(account.name for account in owner)
+
+
+class Ledger:
+    """What is used of each account. Owned by a store in memory."""
+
+    __slots__ = ("_used",)
+
+    def __init__(self) -> None:
+        self._used: dict[str, tuple[int, int]] = {}
+
+    def used(self, name: str) -> Usage:
+        """Return what the account *name* uses."""
+        return Usage(*self._used.get(name, (0, 0)))
+
+    def add(self, names: Sequence[str], entries: int, size: int) -> None:
+        """Add *entries* and *size*, which may be negative, to each account in *names*."""
+        used = self._used
+        for name in names:
+            had = used.get(name)
+            if had is None:
+                used[name] = (entries, size)
+                continue
+            now = (had[0] + entries, had[1] + size)
+            if now[0]:
+                used[name] = now
+            else:
+                del used[name]
+
+    def all(self) -> Mapping[str, Usage]:
+        """Return what every account uses that uses anything."""
+        return {name: Usage(*used) for name, used in self._used.items()}

@@ -1,0 +1,91 @@
+"""One `apply` in SQLite: what it checks before it writes, and the order in which it does."""
+
+from collections.abc import Collection, Sequence
+
+from genmcp.errors import OverShare
+from genmcp.stores.accounts import Account, Owner, Usage
+from genmcp.stores.sqlite import logs, records
+from genmcp.stores.sqlite.accounts import named
+from genmcp.stores.sqlite.database import Transaction
+from genmcp.stores.store import Append, Delete, Op
+
+__all__ = ["apply", "sweep"]
+
+_SWEEPS = 10  # before a client is refused for its share
+
+
+def sweep(transaction: Transaction) -> bool:
+    """Remove some of what ran out, and return whether there may be more."""
+    more_records, more_logs = records.sweep(transaction), logs.sweep(transaction)
+    return more_records or more_logs
+
+
+def apply(ops: Sequence[Op], transaction: Transaction) -> None:
+    """Do all of *ops*.
+
+    Raises:
+        StoreError: an `expect` did not hold, or there is no room; nothing of it was written.
+    """
+    change = _Change(transaction, ops)
+    try:
+        change.check()
+    except OverShare:
+        # What has run out and is still there, or can be dropped, is not held against the client.
+        swept = 0
+        while swept < _SWEEPS and sweep(transaction):
+            swept += 1
+        change = _Change(transaction, ops)
+        change.make_room()
+        change.check()
+    change.save()
+
+
+class _Change:
+    """What some operations would do in a transaction."""
+
+    def __init__(self, transaction: Transaction, ops: Sequence[Op]) -> None:
+        self._transaction = transaction
+        self._appends = [op for op in ops if isinstance(op, Append)]
+        written = [op for op in ops if not isinstance(op, Delete)]
+        self._new = any(op.new for op in written)
+        self._owners: Collection[Owner] = {tuple(op.owner) for op in written if op.owner}
+        others = [op for op in ops if not isinstance(op, Append)]
+        self._states = records.stage(transaction, others)
+
+    def check(self) -> None:
+        """Check that there is room for all of it.
+
+        Raises:
+            OverShare: an account of an owner has none.
+            StoreFull: the file has none.
+        """
+        books = self._transaction.books
+        for owner in self._owners:
+            for account in owner:
+                books.check(account, self._growth(account), new=self._new)
+        if self._new:
+            grown = sum(state.size - (state.had[1] if state.had else 0) for state in self._states)
+            books.check_file(max(0, grown + sum(len(op.data) for op in self._appends)))
+
+    def make_room(self) -> None:
+        """Drop logs of the owners whose accounts have no room, where that makes room."""
+        books = self._transaction.books
+        for owner in self._owners:
+            for depth, account in enumerate(owner, 1):
+                room = books.room(account, self._growth(account), new=self._new)
+                logs.make_room(self._transaction, named(owner[:depth]) or "", room)
+
+    def save(self) -> None:
+        """Write all of it."""
+        for state in self._states:
+            state.save()
+        for op in self._appends:
+            logs.append(self._transaction, op)
+
+    def _growth(self, account: Account) -> Usage:
+        grown = [state.growth_of(account.name) for state in self._states]
+        added = [len(op.data) for op in self._appends if account in op.owner]
+        return Usage(
+            sum(each.entries for each in grown) + len(added),
+            sum(each.size for each in grown) + sum(added),
+        )

@@ -1,0 +1,250 @@
+"""Accounts of a store, for each engine: shares of clients, and the reserve for accepted work."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from genmcp.errors import ConfigurationError, Conflict, OverShare, StoreFull
+from genmcp.stores.accounts import Account, Usage
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.scoped import ScopedStore
+from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.stores.store import Append, Delete, Put, Store
+
+CAPACITY = 1_000_000
+"""Bytes that each store under test may hold."""
+
+MALLORY = (Account("mallory", share=0.25, setting="Limits.kept_of_principal"),)
+BOB = (Account("bob", share=0.25),)
+CROWD = Account("anonymous", share=0.2, setting="Limits.kept_of_anonymous")
+
+Opened: TypeAlias = Callable[[], Store]
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
+) -> AsyncIterator[Store]:
+    store: Store
+    if request.param == "memory":
+        store = MemoryStore(max_bytes=CAPACITY, clock=clock)
+    else:
+        store = SQLiteStore(tmp_path / "store.db", max_bytes=CAPACITY, clock=clock)
+    async with aclosing(store):
+        yield store
+
+
+def anonymous(address: str) -> tuple[Account, Account]:
+    return (CROWD, Account(f"address {address}", share=0.1))
+
+
+async def fill(store: Store, owner: tuple[Account, ...], size: int = 10_000) -> int:
+    """Put records for *owner* until one is refused, and return how many were kept."""
+    for number in range(200):
+        try:
+            await store.apply(Put(f"{owner[-1].name}:{number}", b"x" * size, ttl=60, owner=owner))
+        except OverShare:
+            return number
+    raise AssertionError("nothing was refused")
+
+
+async def events(store: Store, log: str) -> int:
+    return len(await store.read(log))
+
+
+@pytest.mark.parametrize("option", ["max_bytes", "max_entries", "reserve"])
+def test_bounds_out_of_range_are_refused(option: str) -> None:
+    """A wrong bound fails at construction and is named."""
+    with pytest.raises(ConfigurationError, match=option):
+        MemoryStore(**{option: -1})  # type: ignore[arg-type]
+
+
+async def test_client_over_its_share_is_refused(store: Store) -> None:
+    """The error names the bound, nothing of the write is kept, and other clients go on."""
+    kept = await fill(store, MALLORY)
+    assert 24 == kept
+    with pytest.raises(OverShare, match=r"0\.25 of it.*Limits\.kept_of_principal"):
+        await store.apply(Put("small", b""), Put("large", b"x" * 10_000, owner=MALLORY))
+
+    assert await store.get("small") is None
+    await store.apply(Put("bob", b"x" * 10_000, owner=BOB), Put("node", b"x" * 10_000))
+    assert await store.get("bob")
+
+
+async def test_usage_follows_every_change(store: Store, clock: Clock) -> None:
+    """Replaced, deleted, expired: an account counts what is kept."""
+    await store.apply(Put("a", b"12345", owner=MALLORY), Put("b", b"1", ttl=10, owner=MALLORY))
+    assert Usage(2, 8) == await store.usage("mallory")
+
+    await store.apply(Put("a", b"1", owner=MALLORY))
+    await store.apply(Put("a", b"12"), Append("log", b"123", ttl=10, owner=MALLORY))
+    assert Usage(3, 8) == await store.usage("mallory")
+    assert Usage(3, 8) == await ScopedStore(store, "part").usage("mallory")
+
+    with pytest.raises(Conflict):
+        await store.apply(Put("a", b"1" * 50, owner=MALLORY), Delete("b", expect=77))
+    await store.apply(Put("a", b"12345", owner=BOB))
+    assert [Usage(2, 5), Usage(1, 6)] == [await store.usage(n) for n in ("mallory", "bob")]
+
+    clock.now = 11
+    await store.apply(Delete("a"), Delete("never"))
+    await store.apply()
+    assert [Usage(), Usage()] == [await store.usage(n) for n in ("mallory", "bob")]
+
+
+async def test_record_that_expired_has_no_owner(store: Store, clock: Clock) -> None:
+    """Only a record that is there passes its owner on to the one that replaces it."""
+    await store.apply(Put("a", b"1", ttl=10, owner=MALLORY))
+    clock.now = 11
+    await store.apply(Put("a", b"1"))
+
+    assert Usage() == await store.usage("mallory")
+
+
+async def test_log_counts_the_events_it_has(store: Store, clock: Clock) -> None:
+    """Dropped and expired events do not count; events before the first owner do."""
+    await store.apply(Append("log", b"1", ttl=10))
+    for _ in range(5):
+        await store.apply(Append("log", b"123", ttl=10, keep=3, owner=MALLORY))
+    assert Usage(3, 9) == await store.usage("mallory")
+
+    await store.apply(Append("log", b"12", ttl=10, keep=1))
+    assert Usage(1, 2) == await store.usage("mallory")
+    clock.now = 11
+    await store.apply(Append("log", b"1", ttl=10, owner=BOB))
+    assert [Usage(), Usage(1, 1)] == [await store.usage(n) for n in ("mallory", "bob")]
+
+
+async def test_expired_records_make_room(store: Store, clock: Clock) -> None:
+    """What has run out and is not removed yet is not held against its client."""
+    kept = await fill(store, MALLORY)
+    clock.now = 61
+
+    assert kept == await fill(store, MALLORY)
+
+
+async def test_each_level_of_accounts_is_bounded(store: Store) -> None:
+    """One address fills its own share, and all addresses together fill theirs."""
+    assert 9 == await fill(store, anonymous("10.0.0.1"))
+    assert 9 == await fill(store, anonymous("10.0.0.2"))
+    with pytest.raises(OverShare, match=r"Limits\.kept_of_anonymous"):
+        await store.apply(
+            Put("1", b"x" * 9_000, owner=anonymous("10.0.0.3")),
+            Put("2", b"x" * 11_000, owner=anonymous("10.0.0.3")),
+        )
+    await store.apply(Put("bob", b"x" * 10_000, owner=BOB))
+
+
+async def test_entries_of_an_account_are_bounded(store: Store) -> None:
+    """An account may be given a number of entries; replacing one is no new entry."""
+    tasks = (*MALLORY, Account("mallory/tasks", most=2, setting="JobOptions.tasks_of_client"))
+    for key in ("1", "2", "2"):
+        await store.apply(Put(key, b"", owner=tasks))
+    with pytest.raises(OverShare, match=r"2 are kept.*JobOptions\.tasks_of_client"):
+        await store.apply(Put("3", b"", owner=tasks))
+
+    await store.apply(Put("3", b"", owner=MALLORY))
+    await store.apply(Delete("1"), Put("4", b"", owner=tasks))
+
+
+async def test_logs_of_a_greedy_client_make_room_first(store: Store) -> None:
+    """A client past its share loses its own oldest logs, and no other client loses any."""
+    await store.apply(Append("bob", b"x" * 50_000, ttl=60, owner=BOB), Append("all", b"1", ttl=60))
+    for number in range(6):
+        await store.apply(Append(f"{number}", b"x" * 100_000, ttl=60, owner=MALLORY))
+
+    assert [0, 0, 0, 0, 1, 1] == [await events(store, f"{number}") for number in range(6)]
+    assert 1 == await events(store, "bob")
+    await store.apply(Put("record", b"x" * 200_000, owner=MALLORY))
+    assert [0, 0] == [await events(store, f"{number}") for number in (4, 5)]
+
+    with pytest.raises(OverShare):
+        await store.apply(Append("more", b"x" * 100_000, ttl=60, owner=MALLORY))
+    assert 1 == await events(store, "all")
+
+
+async def test_oldest_log_of_a_crowd_makes_room(store: Store) -> None:
+    """Past the share of all anonymous clients, their oldest log is dropped, whoever has it."""
+    for number in range(3):
+        owner = anonymous(f"10.0.0.{number}")
+        await store.apply(Append(f"{number}", b"x" * 90_000, ttl=60, owner=owner))
+
+    assert [0, 1, 1] == [await events(store, f"{number}") for number in range(3)]
+
+
+async def test_log_that_fills_a_share_keeps_its_newest(store: Store) -> None:
+    """A log longer than the share of its client loses its oldest events."""
+    await store.apply(*(Append("log", b"%d" % n * 90_000, ttl=60, owner=MALLORY) for n in range(2)))
+    await store.apply(Append("log", b"2" * 90_000, ttl=60, owner=MALLORY))
+
+    assert [b"2"] == [event.data[:1] for event in await store.read("log")][-1:]
+    assert (await store.usage("mallory")).size <= CAPACITY / 4
+
+
+async def test_new_work_leaves_the_reserve_to_accepted_work(store: Store) -> None:
+    """New work is refused at nine tenths; what is kept already may use the rest."""
+    with pytest.raises(StoreFull, match=r"reserve=0\.1"):
+        for number in range(200):
+            await store.apply(Put(f"{number}", b"x" * 10_000, new=True))
+    assert await store.get("50")
+
+    await store.apply(Put("0", b"x" * 15_000))
+    await store.apply(Put("step", b"x" * 10_000), Append("step", b"x", ttl=60))
+    with pytest.raises(StoreFull):
+        await store.apply(Append("log", b"x" * 10_000, ttl=60, new=True))
+    await store.apply(*(Delete(f"{number}") for number in range(50)))
+    await store.apply(Put("again", b"x" * 10_000, new=True))
+
+
+async def test_new_work_leaves_the_reserve_of_its_client(store: Store) -> None:
+    """A client whose share is nine tenths used can still end what it has begun."""
+    await store.apply(Put("task", b"", new=True, owner=MALLORY))
+    await store.apply(Put("large", b"x" * 224_000, new=True, owner=MALLORY))
+    with pytest.raises(OverShare):
+        await store.apply(Put("new", b"x" * 2_000, new=True, owner=MALLORY))
+
+    await store.apply(Put("task", b"x" * 20_000, owner=MALLORY))
+    with pytest.raises(OverShare):
+        await store.apply(Put("task", b"x" * 40_000, owner=MALLORY))
+    # However full it is, the few bytes of a step have room.
+    await store.apply(Put("task", b"x" * 24_990, owner=MALLORY))
+    await store.apply(Put("task", b"x" * 25_400, owner=MALLORY))
+
+
+async def test_full_store_is_told_from_an_unreachable_one(store: Store) -> None:
+    """A write that has no room at all raises StoreFull and names the setting."""
+    with pytest.raises(StoreFull, match="max_bytes=1000000"):
+        await store.apply(Put("large", b"x" * 1_100_000))
+
+
+async def test_sqlite_usage_is_exact_over_a_restart(tmp_path: Path) -> None:
+    """The accounts are written in the transaction that changes what they count."""
+    clock = Clock()
+    path = tmp_path / "store.db"
+    async with aclosing(SQLiteStore(path, clock=clock)) as store:
+        await store.apply(
+            *(Put(f"{n}", b"123", ttl=10 + n, owner=anonymous("::1")) for n in range(5)),
+            Append("log", b"1", ttl=10, owner=anonymous("::1")),
+        )
+    clock.now = 12.5
+    async with aclosing(SQLiteStore(path, clock=clock)) as store:
+        await store.apply(Put("5", b"123", owner=anonymous("::1")))
+        names = ("anonymous", "address ::1", "other")
+        assert [Usage(3, 12), Usage(3, 12), Usage()] == [await store.usage(n) for n in names]
