@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from genmcp.core.continuation import Continuation
+from genmcp.errors import McpError
 from genmcp.protocol.result import Result
 
 __all__ = ["Carrier", "Claim"]
@@ -19,11 +20,15 @@ class Claim(Protocol):
     def ttl(self) -> float:
         """For how many seconds at least a task that the call becomes is kept."""
 
+    @property
+    def task(self) -> str | None:
+        """The task by which others that have the key may know the call."""
+
     async def becomes(self, task: str) -> None:
         """Know that the call is *task*, whose record is written next."""
 
-    async def stays(self) -> None:
-        """Know that it has become no task after all, and runs on."""
+    async def became(self) -> None:
+        """Know that the record of that task is written."""
 
 
 class Reports(Protocol):
@@ -44,7 +49,8 @@ class Carrier(msgspec.Struct, eq=False):
     cannot become a task now: another call has its key, or its job is being written. stopped:
     whether nothing that it says counts any more. told: what its client has got instead of its
     result. reports: its progress, once it is a task and has said any. found: what wants to know
-    that the request's route has been found.
+    that the request's route has been found. outcome: what the call has come to, if its response was
+    held.
     """
 
     continuation: Continuation | None = None
@@ -59,6 +65,7 @@ class Carrier(msgspec.Struct, eq=False):
     told: Result | None = None
     reports: Reports | None = None
     found: Callable[[], None] | None = None
+    outcome: Result | McpError | None = None
 
     async def flush(self) -> None:
         """Have written what the call has said of its progress, before others go on with it."""

@@ -145,6 +145,7 @@ class Continuations:
         return answered if isinstance(answered, Failed) else outcome_of(answered)
 
     def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
+        channel.carrier.continuation = continuation
         state = self._states.seal(continuation, channel.request, channel.principal)
         return InputRequiredResult(input_requests=requests_of(continuation), request_state=state)
 
@@ -204,6 +205,14 @@ class Continuations:
             InvalidParams: the state is not one that was given out for it.
         """
         return self._states.open(channel.request, channel.principal).task == id
+
+    def step_of(self, channel: Channel) -> int:
+        """Return the step of the call that the request of *channel*, with its state, answers.
+
+        Raises:
+            InvalidParams: the state is not one that was given out for it.
+        """
+        return self._states.open(channel.request, channel.principal).step
 
     async def followed(self, id: str, channel: Channel, after: str | None = None) -> Result:
         """Return what comes of the task *id*, of which the client of *channel* knows nothing.

@@ -94,6 +94,7 @@ class LongCalls:
             self.tasks,
             audience=audience,
             kept=limits.idempotency,
+            asked=limits.question,
             lease=storage.jobs.lease,
         )
         self.resumption = Resumption(self.continuations, self, host)

@@ -32,7 +32,7 @@ from genmcp.core.task import (
     Working,
 )
 from genmcp.core.task_time import promised
-from genmcp.errors import McpError, OutOfTurn, TaskNotFound
+from genmcp.errors import Conflict, McpError, OutOfTurn, TaskNotFound
 from genmcp.jobs.jobs import Jobs, Note
 from genmcp.mux.answers import requests_of
 from genmcp.mux.inbox import Inbox
@@ -83,16 +83,26 @@ class Tasks:
     async def promote(self, channel: Channel, id: str) -> Task:
         """Keep a call that runs here, or waits here for something, as the task *id*."""
         self._inbox.open()
-        continuation, claim = channel.carrier.continuation, channel.carrier.claim
+        continuation = channel.carrier.continuation
         parked = Parked(0, b"", Running(self._node))
         if continuation is not None:
             parked = self.awaiting(continuation)
-        try:
-            return await self._create(id, channel, parked)
-        except Exception:
-            if claim is not None:
-                await claim.stays()
-            raise
+        return await self._create(id, channel, parked)
+
+    async def withdraw(self, channel: Channel, id: str) -> None:
+        """Take back the record *id* of a call that has ended before its client got the handle.
+
+        Another client may have got it, by the call's idempotency key: it finds the same end there.
+        """
+        carrier = channel.carrier
+        if carrier.claim is None or carrier.claim.task != id:
+            await self.jobs.discard(id)
+            return
+        with suppress(OutOfTurn, TaskNotFound):
+            if carrier.outcome is None:
+                await self.jobs.cancel(id, channel.principal)
+            else:
+                await self.jobs.finish(id, ended(carrier.outcome), turn=0)
 
     async def _create(self, id: str, channel: Channel, parked: Parked) -> Task:
         now = time.time()
@@ -117,7 +127,14 @@ class Tasks:
             work=parked.work,
         )
         call = KeptCall.of(channel, channel.keep)
-        return await self.jobs.create(task, call.pack())
+        task = await self.jobs.create(task, call.pack())
+        if claim is not None:
+            try:
+                await claim.became()
+            except Conflict:
+                await self.jobs.cancel(id, task.owner)
+                raise
+        return task
 
     def parked(self, work: Job | Ref | None, continuation: Continuation) -> Parked:
         """Return what a task waits for: *work*, or the answers to the questions asked."""

@@ -94,6 +94,7 @@ class Hooks:
         cancelled: asyncio.CancelledError | None = None
         try:
             answer = await work
+            channel.carrier.outcome = answer.outcome
         except asyncio.CancelledError as error:
             cancelled = error
         try:

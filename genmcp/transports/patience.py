@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.task import Task
-from genmcp.errors import OutOfTurn, StoreError, TaskNotFound
+from genmcp.errors import Conflict, OutOfTurn, StoreError, TaskNotFound, Unavailable
 from genmcp.mux.calls import Reason
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.mux import Answer, Mux
@@ -22,7 +22,8 @@ __all__ = ["Patience"]
 logger = logging.getLogger("genmcp")
 
 _AGAIN: Final = 0.1
-"""After how many seconds a call that could not become a task is looked at again."""
+_LONGEST: Final = 5.0
+"""Seconds after which a call that could not become a task is tried again: doubled up to that."""
 
 
 class Response(Protocol):
@@ -40,12 +41,13 @@ class Patience:
 
     *stop* cancels it, from any thread.
 
-    The order is that of DESIGN.md, "How long a call is held": the record is written first; a call
-    that has ended meanwhile is answered plainly, one whose client has left is cancelled, and both
-    leave no record; then the client gets the handle.
+    The record is written first; a call that has ended meanwhile is answered plainly, one whose
+    client has left is cancelled, and both leave no record, unless another client has its handle by
+    the same idempotency key; then the client gets the handle. Where the store fails it is tried
+    again, with the same id: the record may have been written.
     """
 
-    __slots__ = ("_as_task", "_channel", "_mux", "_response", "_stop", "_timer")
+    __slots__ = ("_as_task", "_channel", "_id", "_mux", "_pause", "_response", "_stop", "_timer")
 
     def __init__(
         self, mux: Mux, response: Response, channel: Channel, stop: Callable[[Reason], None]
@@ -56,6 +58,8 @@ class Patience:
         self._stop = stop
         policy = channel.request.route.policy
         self._as_task = policy.task != "never" and has_tasks(channel.request)
+        self._pause = _AGAIN
+        self._id: str | None = None  # of a record that may have been written
         self._timer = self._armed()
 
     @staticmethod
@@ -71,6 +75,8 @@ class Patience:
         """Have none any more; return what still has to be waited for."""
         self._timer.cancel()
         promotion = self._channel.carrier.promotion
+        if promotion is None and self._id is not None:
+            promotion = asyncio.get_running_loop().create_task(self._withdraw())
         return [] if promotion is None else [promotion]
 
     def _armed(self) -> asyncio.TimerHandle:
@@ -103,24 +109,46 @@ class Patience:
                 await self._leave(carrier.follows)
             else:
                 await self._keep()
+        except Conflict as error:
+            logger.error("a call cannot become a task, and is held on: %s", error)
+        except StoreError as error:
+            logger.warning("a call cannot become a task yet, and is held on: %s", error)
+            await self._try_again()
         except Exception as error:
             logger.error("a call cannot become a task, and is held on: %s", error, exc_info=error)
+
+    async def _try_again(self) -> None:
+        if not self._response.holds(self._channel.request):
+            await self._withdraw()
+            return
+        self._channel.carrier.promotion = None
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._begin)
+        self._pause = min(2 * self._pause, _LONGEST)
+
+    async def _withdraw(self) -> None:
+        """Leave no record that is not told of; one that cannot be reached is Lost in a lease."""
+        id, self._id = self._id, None
+        if id is not None:
+            try:
+                await self._mux.long.tasks.withdraw(self._channel, id)
+            except StoreError as error:
+                logger.warning("the record of a call that has ended is left: %s", error)
 
     async def _keep(self) -> None:
         """Write the record, and hand it out if the call still runs and its client is there."""
         channel, request, tasks = self._channel, self._channel.request, self._mux.long.tasks
         carrier = channel.carrier
-        written = carrier.continuation
-        id = tasks.new_id()
-        try:
-            task = await tasks.promote(channel, id)
-            if self._response.holds(request):
-                carrier.task, carrier.turn, carrier.promoted = id, task.turn, True
-        finally:
-            if not carrier.promoted:
-                await tasks.jobs.discard(id)
-        if not carrier.promoted:
+        written = None if self._id else carrier.continuation
+        self._id = id = self._id or tasks.new_id()
+        task = await tasks.promote(channel, id)
+        if task.over:  # it was written before, and thought lost while the store took nothing
+            self._id = None
+            raise Unavailable(f"task {id} is over")
+        if not self._response.holds(request):
+            await self._withdraw()
             return
+        self._id = None
+        carrier.task, carrier.turn, carrier.promoted = id, task.turn, True
         channel.hand_over(TaskSink(self._mux.long, carrier, channel.client_key))
         tasks.stops(task.id, self._stopped)
         await self._hand_out(task)
@@ -139,7 +167,7 @@ class Patience:
         channel, request = self._channel, self._channel.request
         try:
             task = await self._mux.long.jobs.get(id, channel.principal)
-        except (StoreError, TaskNotFound) as error:
+        except TaskNotFound as error:
             logger.debug("task %s is followed on: %s", id, error)
             return
         if self._response.holds(request):

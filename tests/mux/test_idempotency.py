@@ -1,10 +1,12 @@
 """`io.genmcp/idempotencyKey`: a call that is sent again is the same call."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from genmcp import (
@@ -30,8 +32,9 @@ from genmcp import (
     prompt,
     result,
 )
+from genmcp.core.seal import digest
 from genmcp.errors import Conflict, Unavailable
-from genmcp.mux.idempotency import Claim
+from genmcp.mux.claim import Claim, Known
 from genmcp.stores.store import Append, Delete, Op, Put
 from tests.asgi import ALL, MODERN, PATIENCE, TASKS, Client, Connection, until
 
@@ -494,7 +497,7 @@ class View(MemoryStore):
     broken = False
 
     async def touch(self, key: str, ttl: float) -> bool:
-        if key.startswith("idempotency:"):
+        if key.startswith("keyed:"):
             View.renewed += 1
             if self.frozen:
                 raise Unavailable("frozen")
@@ -563,7 +566,7 @@ async def test_store_that_fails_costs_the_key_and_not_the_call(
 
 
 async def claimed(store: Store) -> Claim:
-    claim = Claim(store, "k", ttl=60.0, lease=30.0)
+    claim = Claim(store, "k", kept=60.0, lease=30.0)
     assert await claim.begin(b"", expect=0)
     return claim
 
@@ -579,19 +582,34 @@ async def test_call_that_is_over_does_not_become_a_task() -> None:
     assert kept == await store.get("k")
 
 
-@pytest.mark.parametrize("how", ["gone", "replaced"])
-async def test_call_whose_key_was_taken_becomes_no_task(how: str) -> None:
+async def test_call_whose_key_was_taken_becomes_no_task() -> None:
     """Another one runs by now: a second job would be one too many."""
     claim = await claimed(store := MemoryStore())
-    await store.apply(Delete("k") if how == "gone" else Put("k", b"another"))
+    another = Known(b"", "another").pack()
+    await store.apply(Put("k", another))
 
     with pytest.raises(Conflict):
         await claim.becomes("t")
+    assert not await claim.keep(result("done"))
     await claim.free()
-    await claim.keep(result("done"))
+    await claim.rest()
 
     entry = await store.get("k")
-    assert (None if how == "gone" else b"another") == (entry and entry.value)
+    assert entry and another == entry.value
+
+
+async def test_key_that_lapsed_is_taken_back() -> None:
+    """A process that was frozen keeps its result, where no other has run the call meanwhile."""
+    claim = await claimed(store := MemoryStore())
+    await store.apply(Delete("k"))
+    await claim.becomes("t")
+    await store.apply(Delete("k"))
+
+    assert await claim.keep(result("done"))
+
+    await claim.rest()
+    entry = await store.get("k")
+    assert entry and Known.unpack(entry.value).came_to() == result("done")
 
 
 async def test_key_that_is_taken_while_it_is_written_is_let_be() -> None:
@@ -611,15 +629,16 @@ async def test_key_that_is_taken_while_it_is_written_is_let_be() -> None:
     assert mine == await store.get("k")
 
 
-async def test_key_that_is_gone_is_renewed_no_more() -> None:
+async def test_key_that_another_took_is_renewed_no_more() -> None:
     """A process that was frozen does not take it back."""
 
     class Gone(MemoryStore):
         async def touch(self, key: str, ttl: float) -> bool:
             return False
 
-    claim = Claim(Gone(), "k", ttl=60.0, lease=0.03)
+    claim = Claim(store := Gone(), "k", kept=60.0, lease=0.03)
     assert await claim.begin(b"", expect=0)
+    await store.apply(Put("k", Known(b"", "another").pack()))
     await until(lambda: claim._renewing is not None and claim._renewing.done(), pause=0.01)
 
 
@@ -674,65 +693,223 @@ async def test_key_that_is_taken_meanwhile_is_looked_at_again() -> None:
     assert 1 == tool.calls
 
 
-async def test_call_that_could_not_become_a_task_has_its_key() -> None:
-    """The record of its task failed to be written: it runs on, and nobody else runs it."""
+class Blocked(MemoryStore):
+    """A store that takes no record of a task while it is locked."""
 
-    class Fails(MemoryStore):
-        failed = written = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.locked = True
+        self.refused = 0
 
-        async def apply(self, *ops: Op) -> None:
-            task = any(isinstance(op, Put) and "task:" in op.key for op in ops)
-            if task and not self.failed:
-                self.failed += 1
-                raise Unavailable("full")
-            await super().apply(*ops)
-            # The key is taken back, of a task that never was.
-            first = ops[0]
-            if self.failed and isinstance(first, Put) and first.key.startswith("idempotency:"):
-                self.written += 1
+    async def apply(self, *ops: Op) -> None:
+        if self.locked and any(isinstance(op, Put) and "/task:" in op.key for op in ops):
+            self.refused += 1
+            raise Unavailable("locked")
+        await super().apply(*ops)
 
+
+@pytest.mark.parametrize("thaws", [False, True])
+async def test_key_is_kept_while_no_task_can_be_written(thaws: bool) -> None:
+    """However long that takes: a copy of the call waits, and gets what the first one gets."""
     go = asyncio.Event()
     tool = Counts(lambda: go)
     tool.patience = 0.01
-    app = serving(tool, store=(store := Fails()), lease=0.15)
+    app = serving(tool, store=(store := Blocked()), lease=1.0)
     first, second = [await begin(app, capabilities=TASKS) for _ in range(2)]
     async with first.open(keyed(first)) as one:
-        await until(lambda: store.written, pause=0.01)
+        await until(lambda: store.refused > 4, pause=0.01)  # after 1.5 seconds: longer than a lease
         async with second.open(keyed(second)) as two:
             await held(app, 2)
-            await asyncio.sleep(0.3)  # two leases: who does not renew its key has lost it
+            store.locked = not thaws
+            if not thaws:
+                go.set()
+            await until(lambda: bool(one.complete and two.complete), pause=0.01)
             go.set()
             await asyncio.gather(one.over(), two.over())
 
-    assert ["call 1", "call 1"] == [said(one), said(two)]
+    if thaws:
+        (id,) = {each.json["result"]["taskId"] for each in (one, two)}
+        assert "call 1" == (await over(first, id))["result"]["content"][0]["text"]
+    else:
+        assert ["call 1", "call 1"] == [said(one), said(two)]
+    assert 1 == tool.calls
     await app.mux.aclose()
 
 
-@pytest.mark.parametrize("over", [False, True])
-async def test_key_that_is_taken_back_is_renewed_while_the_call_runs(over: bool) -> None:
-    """However long the store could not be reached; not after the call is over."""
+class Edge(MemoryStore):
+    """A store that lets a process see that its task is written only when *go* is set."""
 
-    class Fails(MemoryStore):
-        faults = written = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.go = asyncio.Event(), asyncio.Event()
 
-        async def apply(self, *ops: Op) -> None:
-            if self.faults:
-                self.faults -= 1
-                raise Unavailable("full")
-            await super().apply(*ops)
-            self.written += 1
+    async def apply(self, *ops: Op) -> None:
+        await super().apply(*ops)
+        if any(isinstance(op, Put) and "/task:" in op.key and op.expect == 0 for op in ops):
+            self.written.set()
+            await self.go.wait()
 
-    claim = Claim(store := Fails(), "k", ttl=60.0, lease=0.03)
-    await claim.begin(b"", expect=0)
-    await claim.becomes("t")
-    became = await store.get("k")
-    if over:
-        await claim.rest()
+
+@pytest.mark.parametrize("ends", ["result", "raised", "left"])
+async def test_handle_by_key_leads_somewhere_when_promotion_comes_too_late(ends: str) -> None:
+    """The copy has got the handle of a task, and then the call ends before its promotion does."""
+    go = asyncio.Event()
+
+    class Ends(Counts):
+        async def call(self, request: Any, channel: Any) -> Any:
+            await go.wait()
+            if ends == "raised":
+                raise ToolError("no luck")
+            return "done"
+
+    tool = Ends()
+    tool.patience = 0.01
+    app = serving(tool, store=(store := Edge()))
+    first, second = [await begin(app, capabilities=TASKS) for _ in range(2)]
+    async with first.open(keyed(first)) as one:
+        await store.written.wait()
+        id = (await handle(second))["taskId"]
+        if ends == "left":
+            one.disconnect()
+            await held(app, 0)
+        go.set()
+        await held(app, 0)
+        store.go.set()
+        await one.over()
+        task = await over(second, id)
+
+    if ends == "left":
+        assert "cancelled" == task["status"]
     else:
-        store.faults = 2
-    await claim.stays()
-    await until(lambda: over or store.written == 3, pause=0.005)
-    await claim.rest()
+        text = {"result": "done", "raised": "no luck"}[ends]
+        assert text == task["result"]["content"][0]["text"] == said(one)
+    await app.mux.aclose()
 
-    assert became and claim.task is None
-    assert (await store.get("k") == became) is over
+
+async def test_clocks_that_differ_make_no_second_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy reaches a machine whose clock is an hour ahead while the task is being written."""
+    store, gate = MemoryStore(), asyncio.Event()
+
+    class Gate(View):
+        async def apply(self, *ops: Op) -> None:
+            if any(isinstance(op, Put) and "/task:" in op.key and op.expect == 0 for op in ops):
+                writing.set()
+                await gate.wait()
+            await super().apply(*ops)
+
+    writing = asyncio.Event()
+    one, two = serving(works(), store=Gate(store)), serving(works(), store=View(store))
+    first, second = [await begin(app, capabilities=TASKS) for app in (one, two)]
+    async with first.open(keyed(first)) as call:
+        await writing.wait()
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + 3600)
+        async with second.open(keyed(second)) as copy:
+            await held(two, 1)
+            monkeypatch.undo()
+            gate.set()
+            await asyncio.gather(call.over(), copy.over())
+
+    assert 1 == len({each.json["result"]["taskId"] for each in (call, copy)})
+    assert [0, 1] == sorted(app.mux.server._tools["counts"].tool.calls for app in (one, two))  # type: ignore[attr-defined]
+    working.go.set()
+    for app in (one, two):
+        await app.mux.aclose()
+
+
+async def test_process_that_died_before_its_task_was_written_frees_the_key() -> None:
+    """The key names a task that there is not, and nobody renews what says that it comes."""
+    store = MemoryStore()
+    dead = Claim(store, "k", kept=60.0, lease=0.05)
+    assert await dead.begin(b"", expect=0)
+    await dead.becomes("t")
+    await dead.rest()
+    app = serving(Counts(), store=store)
+    idempotency = app.mux.long.idempotency
+    idempotency._key = lambda channel: "k"  # type: ignore[method-assign]
+    known = Known.unpack((await store.get("k")).value)  # type: ignore[union-attr]
+    await store.apply(Put("k", msgspec.structs.replace(known, arguments=digest({})).pack()))
+
+    assert "call 1" == await call(await begin(app))
+
+
+async def test_process_that_thaws_when_its_key_was_taken_makes_no_task() -> None:
+    """It was frozen between two writes for longer than a lease: the other call counts."""
+    store = MemoryStore()
+    thawed = await claimed(store)
+    await thawed.becomes("t")
+    await store.apply(Put("k", Known(b"", "another").pack()))
+
+    with pytest.raises(Conflict):
+        await thawed.became()
+    await thawed.rest()
+
+
+async def test_frozen_process_gives_the_answer_of_the_one_that_took_its_key() -> None:
+    """Both calls have run, and their clients get one answer."""
+    store = MemoryStore()
+
+    class Frozen(View):
+        frozen = True
+
+    go = asyncio.Event()
+    ghost = Counts(lambda: go)
+    taker = Counts()
+    taker.calls = 6
+    first, second = serving(ghost, store=Frozen(store), lease=0.2), serving(taker, store=store)
+    one, two = await begin(first), await begin(second)
+    second.mux.long.idempotency._lease = 0.2
+    async with one.open(keyed(one)) as frozen:
+        await held(first, 1)
+        assert "call 7" == await call(two)
+        go.set()
+        await frozen.over()
+
+    assert ["call 7", 1] == [said(frozen), ghost.calls]
+
+
+async def test_copies_of_a_call_that_asks_run_it_once() -> None:
+    """A copy gets the same question; copies of the answer get one result."""
+    tool = Counts(lambda: Continue("named", elicit("Who?", NAME)))
+    app = serving(tool)
+    client = await begin(app, capabilities=ASKS)
+
+    def answered(asked: Connection) -> Any:
+        again = keyed(client)
+        state = asked.json["result"]["requestState"]
+        again["params"] |= {"requestState": state, "inputResponses": {"named": BOB}}
+        return again
+
+    asked = [await client.send(keyed(client)) for _ in range(3)]
+    answers = [await client.send(answered(each)) for each in asked]
+
+    assert 1 == len({each.json["result"]["requestState"] for each in asked})
+    assert ["named Bob of 1"] * 3 == [said(each) for each in answers]
+    assert 1 == tool.calls
+
+
+async def test_copy_of_an_earlier_answer_gets_the_next_question() -> None:
+    """It was answered, and the call has gone on: nothing of it runs again."""
+
+    class AsksTwice(Counts):
+        continued = 0
+
+        async def continue_(self, tag: str, outcome: Any, channel: Any) -> Any:
+            self.continued += 1
+            if tag == "named":
+                return Continue("again", elicit("Really?", NAME))
+            return await super().continue_(tag, outcome, channel)
+
+    tool = AsksTwice(lambda: Continue("named", elicit("Who?", NAME)))
+    client = await begin(serving(tool), capabilities=ASKS)
+    first = await client.send(keyed(client))
+    answer = keyed(client)
+    answer["params"] |= {
+        "requestState": first.json["result"]["requestState"],
+        "inputResponses": {"named": BOB},
+    }
+
+    second, copy = [(await client.send(answer)).json["result"] for _ in range(2)]
+
+    assert second == copy and ["again"] == list(copy["inputRequests"])
+    assert 1 == tool.continued

@@ -8,6 +8,7 @@ import pytest
 
 from genmcp import Channel, Continue, Done, Endpoint, MemoryStore, Mux, Run, Suite, Tool, job
 from genmcp.core.outcome import Outcome
+from genmcp.errors import Unavailable
 from genmcp.policy import TaskUse
 from genmcp.stores.store import Op, Put
 from tests.asgi import PATIENCE, TASKS, Client, until
@@ -303,3 +304,67 @@ async def test_batch_that_loses_its_client_does_not_cancel_what_was_handed_out()
         Stage.go.set()
         await connection.over()
     assert "held cancelled" not in Stage.did
+
+
+class Doubtful(Gate):
+    """A store that writes the record of a task, and then says that it could not."""
+
+    def __init__(self, faults: int) -> None:
+        super().__init__()
+        self.faults = faults
+        self.go.set()
+
+    async def apply(self, *ops: Op) -> None:
+        task = any(isinstance(op, Put) and "/task:" in op.key for op in ops)
+        await super().apply(*ops)
+        if task and self.faults:
+            self.faults -= 1
+            raise Unavailable("database is locked")
+
+
+class Refusing(Doubtful):
+    """A store that is locked: it does not write the record."""
+
+    async def apply(self, *ops: Op) -> None:
+        if self.faults and any(isinstance(op, Put) and "/task:" in op.key for op in ops):
+            self.faults -= 1
+            raise Unavailable("database is locked")
+        await super().apply(*ops)
+
+
+class Waits(Tool):
+    """Waits until it may end."""
+
+    name = "waits"
+    patience = 0.01
+
+    async def call(self, request: Any, channel: Channel) -> str:
+        await Stage.go.wait()
+        return "waited"
+
+
+@pytest.mark.parametrize("kind", [Doubtful, Refusing])
+async def test_promotion_that_failed_is_tried_again(kind: type[Doubtful]) -> None:
+    """A store that is locked for a while does not hold the client to the end of its call."""
+    client = Client(serving(Waits(), store := kind(2)), capabilities=TASKS)
+    async with client.open(client.call("waits")) as connection:
+        await until(lambda: connection.complete, pause=0.01)
+        id = connection.json["result"]["taskId"]
+        Stage.go.set()
+        await connection.over()
+
+    assert "waited" == (await over(client, id))["result"]["content"][0]["text"]
+    assert 1 == len({*store.left})
+
+
+@pytest.mark.parametrize("kind", [Doubtful, Refusing])
+async def test_call_that_ends_before_its_promotion_leaves_no_record(kind: type[Doubtful]) -> None:
+    """It is answered plainly; what may have been written is deleted."""
+    client = Client(serving(Waits(), store := kind(1)), capabilities=TASKS)
+    async with client.open(client.call("waits")) as connection:
+        await until(lambda: not store.faults)
+        Stage.go.set()
+        await connection.over()
+
+    assert "waited" == connection.json["result"]["content"][0]["text"]
+    assert [] == store.left
