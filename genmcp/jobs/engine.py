@@ -19,10 +19,13 @@ class Engine(ABC):
     """
 
     @abstractmethod
-    async def submit(self, id: str, *, queue: str = "default", delay: float = 0.0) -> None:
+    async def submit(
+        self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
+    ) -> None:
         """Have *id* delivered once, *delay* seconds from now or a little later.
 
-        Where it already carries *id*, nothing changes.
+        Where it already carries *id*, nothing changes. *owner* is the client it is for: an engine
+        that can lets the owners in a queue take turns.
 
         Raises:
             Unavailable: the engine could not be reached, or is full.

@@ -30,8 +30,10 @@ class LocalEngine(Engine):
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries
 
-    async def submit(self, id: str, *, queue: str = "default", delay: float = 0.0) -> None:
-        await self._deliveries.put(id, queue, delay)
+    async def submit(
+        self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
+    ) -> None:
+        await self._deliveries.put(id, queue, delay, owner=owner)
 
     async def cancel(self, id: str) -> None:
         await self._deliveries.cancel(id)

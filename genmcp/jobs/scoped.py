@@ -16,8 +16,10 @@ class ScopedEngine(Engine):
         self._engine = engine
         self._prefix = f"{scope}/"
 
-    async def submit(self, id: str, *, queue: str = "default", delay: float = 0.0) -> None:
-        await self._engine.submit(id, queue=self._prefix + queue, delay=delay)
+    async def submit(
+        self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
+    ) -> None:
+        await self._engine.submit(id, queue=self._prefix + queue, delay=delay, owner=owner)
 
     async def cancel(self, id: str) -> None:
         await self._engine.cancel(id)

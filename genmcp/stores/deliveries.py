@@ -48,18 +48,22 @@ class Deliveries(ABC):
     """
 
     @abstractmethod
-    async def put(self, id: str, queue: str = "default", delay: float = 0.0) -> None:
+    async def put(
+        self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
+    ) -> None:
         """Have *id* delivered once *delay* seconds are over.
 
-        Where it is already there, waiting or held, nothing changes.
+        Where it is already there, waiting or held, nothing changes. The owners of what is due in a
+        queue take turns: one that has put thousands does not hold up another's first.
         """
 
     @abstractmethod
     async def claim(
         self, queues: Collection[str], node: str, lease: float, limit: int
     ) -> Sequence[Delivery]:
-        """Let *node* hold at most *limit* of what is due in *queues*, the longest due first.
+        """Let *node* hold at most *limit* of what is due in *queues*.
 
+        Of one owner in one queue the longest due comes first, and so it is among the queues.
         For *lease* seconds: until then nobody else is given it. An id that *node* still works on,
         because its lease ran out unnoticed (the process was frozen), may be among them; it is to be
         taken for a renewal.
@@ -123,7 +127,9 @@ class MemoryDeliveries(Deliveries):
     def __repr__(self) -> str:
         return f"<MemoryDeliveries: {len(self._queue_of)} in {len(self._queues)} queues>"
 
-    async def put(self, id: str, queue: str = "default", delay: float = 0.0) -> None:
+    async def put(
+        self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
+    ) -> None:
         with self._lock:
             now = self._now()
             if id in self._queue_of:
@@ -131,7 +137,7 @@ class MemoryDeliveries(Deliveries):
             if len(self._queue_of) >= self._max_entries:
                 raise Unavailable(f"{self!r} is full (max_entries={self._max_entries})")
             into = self._queues.setdefault(queue, _Queue(queue))
-            into.put(id, now + delay)
+            into.put(id, now + delay, owner)
             self._queue_of[id] = into
             self._wake()
 
@@ -237,11 +243,12 @@ class MemoryDeliveries(Deliveries):
 
 
 class _Held:
-    __slots__ = ("deadline", "node")
+    __slots__ = ("deadline", "node", "owner")
 
-    def __init__(self, deadline: float, node: str | None = None) -> None:
+    def __init__(self, deadline: float, owner: str) -> None:
         self.deadline = deadline  # when it is due: after its delay, or when the lease runs out
-        self.node = node
+        self.owner = owner
+        self.node: str | None = None
 
 
 class _Queue:
@@ -250,35 +257,46 @@ class _Queue:
     def __init__(self, name: str) -> None:
         self.name = name
         self.held: dict[str, _Held] = {}
-        self._due: dict[str, None] = {}  # the longest due first
+        # By owner, whose turn comes first; of each, the longest due first.
+        self._due: dict[str, dict[str, None]] = {}
         self._deadlines = Deadlines(self.held)
 
-    def put(self, id: str, due: float) -> None:
-        self.held[id] = _Held(due)
+    def put(self, id: str, due: float, owner: str) -> None:
+        self.held[id] = _Held(due, owner)
         self._deadlines.add(id, due)
 
     def hold(self, id: str, node: str | None, until: float) -> None:
-        self._due.pop(id, None)
         held = self.held[id]
+        self._no_longer_due(id, held.owner)
         held.node, held.deadline = node, until
         self._deadlines.add(id, until)
 
     def take(self, node: str, until: float) -> str:
-        """Let *node* hold what is the longest due, and return its id."""
-        id = next(iter(self._due))
+        """Let *node* hold what comes next, and return its id."""
+        owner, ids = next(iter(self._due.items()))
+        id = next(iter(ids))
         self.hold(id, node, until)
+        if ids:
+            del self._due[owner]
+            self._due[owner] = ids  # behind the other owners
         return id
 
     def forget(self, id: str) -> None:
-        del self.held[id]
-        self._due.pop(id, None)
+        self._no_longer_due(id, self.held.pop(id).owner)
 
     def next_due(self, now: float) -> float:
         while ids := self._deadlines.due(now):
             for id in ids:
                 held = self.held.get(id)
                 if held is not None and held.deadline <= now:
-                    self._due[id] = None
+                    self._due.setdefault(held.owner, {})[id] = None
         if self._due:
-            return self.held[next(iter(self._due))].deadline
+            return self.held[next(iter(next(iter(self._due.values()))))].deadline
         return self._deadlines.next()
+
+    def _no_longer_due(self, id: str, owner: str) -> None:
+        ids = self._due.get(owner)
+        if ids is not None and id in ids:
+            del ids[id]
+            if not ids:
+                del self._due[owner]

@@ -77,13 +77,15 @@ class Halting(LocalEngine):
         self.refuses: list[str] = []
         self.took: list[str] = []
 
-    async def submit(self, id: str, *, queue: str = "default", delay: float = 0.0) -> None:
+    async def submit(
+        self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
+    ) -> None:
         self.asked.put_nowait(id)
         await self.go.wait()
         if id in self.refuses:
             self.refuses.remove(id)
             raise Unavailable("the engine is away")
-        await super().submit(id, queue=queue, delay=delay)
+        await super().submit(id, queue=queue, delay=delay, owner=owner)
         self.took.append(id)
 
     async def is_asked(self, wanted: str) -> None:

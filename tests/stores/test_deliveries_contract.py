@@ -154,6 +154,39 @@ async def test_claim_gives_the_longest_due_of_the_queues_asked_for(
     assert [] == await deliveries.claim((), "n1", 30, 10)
 
 
+async def test_owners_of_a_queue_take_turns(deliveries: Deliveries) -> None:
+    """A client that has put many does not hold up another's first; each client's are in order."""
+    for number in range(50):
+        await deliveries.put(f"mallory {number:02}", owner="mallory")
+    assert ["mallory 00", "mallory 01"] == await claimed(deliveries, "n1", limit=2)
+    await deliveries.put("bob 0", owner="bob")
+    await deliveries.put("bob 1", owner="bob")
+    await deliveries.put("node")
+
+    first = await claimed(deliveries, "n1", limit=6)
+    assert {"bob 0", "bob 1", "node"} < set(first)
+    assert [f"mallory {n:02}" for n in (2, 3, 4)] == [
+        id for id in first if id.startswith("mallory")
+    ]
+    await deliveries.put("bob 2", owner="bob")
+    assert "bob 2" in await claimed(deliveries, "n2", limit=2)
+    assert [f"mallory {n:02}" for n in range(6, 50)] == await claimed(deliveries, "n2", limit=100)
+
+
+async def test_owners_take_turns_after_delays_and_leases(
+    deliveries: Deliveries, pass_time: PassTime
+) -> None:
+    """What becomes due later, or lapses, is in its owner's turn like what was due at once."""
+    for number in range(10):
+        await deliveries.put(f"mallory {number}", delay=number % 2, owner="mallory")
+    await claimed(deliveries, "n1", limit=3, lease=5)
+    await deliveries.put("bob", delay=5, owner="bob")
+    await pass_time(6)
+
+    assert "bob" in await claimed(deliveries, "n2", limit=3)
+    assert 8 == len(await claimed(deliveries, "n2"))
+
+
 async def test_put_does_nothing_where_the_id_is_there(
     deliveries: Deliveries, pass_time: PassTime
 ) -> None:

@@ -40,9 +40,11 @@ CREATE TABLE events (id INTEGER PRIMARY KEY, log INTEGER NOT NULL, data BLOB NOT
 CREATE INDEX events_by_log ON events (log, id);
 CREATE TABLE deliveries (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, queue TEXT NOT NULL, node TEXT,
-    due REAL NOT NULL
+    due REAL NOT NULL, owner TEXT NOT NULL, turn INTEGER
 );
-CREATE INDEX deliveries_by_due ON deliveries (queue, due);
+CREATE INDEX deliveries_by_due ON deliveries (queue, due) WHERE turn IS NULL;
+CREATE INDEX deliveries_by_turn ON deliveries (queue, turn, number) WHERE turn IS NOT NULL;
+CREATE INDEX deliveries_by_owner ON deliveries (queue, owner, turn) WHERE turn IS NOT NULL;
 CREATE TABLE accounts (
     name TEXT NOT NULL PRIMARY KEY, entries INTEGER NOT NULL, size INTEGER NOT NULL
 ) WITHOUT ROWID;

@@ -1,15 +1,25 @@
-"""Deliveries in the file of a SQLiteStore."""
+"""Deliveries in the file of a SQLiteStore.
 
+What is due has a *turn*, and is claimed in the order of turns. Each owner's next delivery has the
+turn behind its last one, but no turn before the one that is claimed next (start-time fair queueing
+with deliveries of one size). So owners alternate, whoever put how many, and each step is a look-up
+in an index. What waits, or is held, has no turn: it is given one when a claim finds that it is due.
+"""
+
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from sqlite3 import Connection
+from typing import Final
 
 from genmcp.stores.deliveries import Deliveries, Delivery
 from genmcp.stores.sqlite.database import Database, Transaction
 from genmcp.stores.waiter import Waiter
 
 __all__ = ["SQLiteDeliveries"]
+
+_TURNS_AT_ONCE: Final = 100  # given by a claim to what has become due
 
 
 class SQLiteDeliveries(Deliveries):
@@ -19,12 +29,15 @@ class SQLiteDeliveries(Deliveries):
         """*database* gives the one of the process it is called in."""
         self._database = database
 
-    async def put(self, id: str, queue: str = "default", delay: float = 0.0) -> None:
+    async def put(
+        self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
+    ) -> None:
         def change(transaction: Transaction) -> None:
+            turn = _next_turn(transaction, queue, owner) if delay <= 0 else None
             added = transaction.execute(
-                "INSERT INTO deliveries (id, queue, due) VALUES (?, ?, ?)"
+                "INSERT INTO deliveries (id, queue, due, owner, turn) VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (id) DO NOTHING",
-                (id, queue, transaction.now + delay),
+                (id, queue, transaction.now + delay, owner, turn),
             )
             transaction.news |= added.rowcount > 0
 
@@ -38,21 +51,18 @@ class SQLiteDeliveries(Deliveries):
             return any(_first_due(connection, queue) <= now for queue in queues)
 
         def change(transaction: Transaction) -> list[Delivery]:
-            now = transaction.now
-            due: list[tuple[float, int, str, str]] = []
-            for queue in queues:
-                due += transaction.execute(
-                    "SELECT due, number, id, queue FROM deliveries WHERE queue = ? AND due <= ?"
-                    " ORDER BY due, number LIMIT ?",
-                    (queue, now, limit),
-                ).fetchall()
-            longest = sorted(due)[:limit]
-            for _, number, _, _ in longest:
+            until = transaction.now + lease
+            due = [_due(transaction, queue, limit) for queue in queues]
+            claimed: list[Delivery] = []
+            while len(claimed) < limit and (left := [rows for rows in due if rows]):
+                longest = min(left, key=lambda rows: rows[0])
+                _, number, id, queue = longest.popleft()
                 transaction.execute(
-                    "UPDATE deliveries SET node = ?, due = ? WHERE number = ?",
-                    (node, now + lease, number),
+                    "UPDATE deliveries SET node = ?, due = ?, turn = NULL WHERE number = ?",
+                    (node, until, number),
                 )
-            return [Delivery(id, queue) for _, _, id, queue in longest]
+                claimed.append(Delivery(id, queue))
+            return claimed
 
         return await self._database().write(change, needed=is_any_due) or []
 
@@ -71,7 +81,8 @@ class SQLiteDeliveries(Deliveries):
 
     async def release(self, node: str, id: str) -> None:
         def change(transaction: Transaction) -> None:
-            transaction.news |= _let(transaction, node, id, None, transaction.now)
+            released = _let(transaction, node, id, None, transaction.now)
+            transaction.news |= released
 
         await self._database().write(change)
 
@@ -104,11 +115,44 @@ class SQLiteDeliveries(Deliveries):
 
 
 def _first_due(connection: Connection, queue: str) -> float:
-    """Return when something in *queue* is due, `inf` if there is nothing."""
+    """Return when something in *queue* is due: `-inf` if it has its turn, `inf` for nothing."""
+    if connection.execute(
+        "SELECT 1 FROM deliveries WHERE queue = ? AND turn IS NOT NULL LIMIT 1", (queue,)
+    ).fetchone():
+        return -inf
     (due,) = connection.execute(
-        "SELECT min(due) FROM deliveries WHERE queue = ?", (queue,)
+        "SELECT min(due) FROM deliveries WHERE queue = ? AND turn IS NULL", (queue,)
     ).fetchone()
     return inf if due is None else float(due)
+
+
+def _due(transaction: Transaction, queue: str, limit: int) -> deque[tuple[float, int, str, str]]:
+    """Return the first that are due in *queue*, in their order: due, number, id, queue."""
+    waited = transaction.execute(
+        "SELECT number, owner FROM deliveries WHERE queue = ? AND turn IS NULL AND due <= ?"
+        " ORDER BY due, number LIMIT ?",
+        (queue, transaction.now, max(limit, _TURNS_AT_ONCE)),
+    ).fetchall()
+    for number, owner in waited:
+        turn = _next_turn(transaction, queue, owner)
+        transaction.execute("UPDATE deliveries SET turn = ? WHERE number = ?", (turn, number))
+    rows = transaction.execute(
+        "SELECT due, number, id, queue FROM deliveries WHERE queue = ? AND turn IS NOT NULL"
+        " ORDER BY turn, number LIMIT ?",
+        (queue, limit),
+    )
+    return deque(rows)
+
+
+def _next_turn(transaction: Transaction, queue: str, owner: str) -> int:
+    (last,) = transaction.execute(
+        "SELECT max(turn) FROM deliveries WHERE queue = ? AND owner = ? AND turn IS NOT NULL",
+        (queue, owner),
+    ).fetchone()
+    (head,) = transaction.execute(
+        "SELECT min(turn) FROM deliveries WHERE queue = ? AND turn IS NOT NULL", (queue,)
+    ).fetchone()
+    return max(0 if last is None else last + 1, head or 0)
 
 
 def _holder(connection: Connection, id: str) -> str | None:
@@ -119,7 +163,7 @@ def _holder(connection: Connection, id: str) -> str | None:
 def _let(transaction: Transaction, node: str, id: str, holder: str | None, due: float) -> bool:
     """Let *holder* have the delivery that *node* holds, and say whether it does."""
     changed = transaction.execute(
-        "UPDATE deliveries SET node = ?, due = ? WHERE id = ? AND node = ?",
+        "UPDATE deliveries SET node = ?, due = ?, turn = NULL WHERE id = ? AND node = ?",
         (holder, due, id, node),
     )
     return changed.rowcount > 0
