@@ -1,7 +1,7 @@
 """Who keeps what a call needs to go on, as far as its own process knows."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -49,7 +49,8 @@ class Carrier(msgspec.Struct, eq=False):
     cannot become a task now: another call has its key, or its job is being written. stopped:
     whether nothing that it says counts any more. told: what its client has got instead of its
     result. reports: its progress, once it is a task and has said any. found: what wants to know
-    that the request's route has been found. outcome: what the call has come to, if its response was
+    that the request's route has been found. following: wants to know the task that is followed,
+    before it is. outcome: what the call has come to, if its response was
     held.
     """
 
@@ -65,6 +66,7 @@ class Carrier(msgspec.Struct, eq=False):
     told: Result | None = None
     reports: Reports | None = None
     found: Callable[[], None] | None = None
+    following: Callable[[str], Awaitable[None]] | None = None
     outcome: Result | McpError | None = None
 
     async def flush(self) -> None:

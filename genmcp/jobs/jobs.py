@@ -29,8 +29,8 @@ _DEFAULTS: Final = JobOptions()
 class Jobs:
     """The tasks in *store*, and the work on them that *engine* carries to this process.
 
-    node: the name of this process, which no other has or had. resume: goes on with a call whose
-    wait is over. foreign: the queues whose jobs calls may wait for.
+    node: the name of this process, which no other has or had; nodes tells which are alive. resume:
+    goes on with a call whose wait is over. foreign: the queues whose jobs calls may wait for.
 
     Whoever works for a task says the *turn* it believes in, that of the Task it was given. When the
     task is over, or somebody else took it over, that raises OutOfTurn: then the work is to stop.
@@ -52,12 +52,12 @@ class Jobs:
         schemes = [each.scheme for each in foreign]
         if len({*schemes}) < len(schemes):
             raise ConfigurationError(f"foreign: several of one scheme: {', '.join(schemes)}")
-        self._nodes = Nodes(store, node, options.lease)
+        self.nodes = Nodes(store, node, options.lease)
         self._refs = Refs(store)
         self._records = Records(store, keep=options.keep, clock=options.clock, life=options.life)
-        self._agenda = Agenda(self._records, engine, self._refs, self._nodes, options.clock)
+        self._agenda = Agenda(self._records, engine, self._refs, self.nodes, options.clock)
         self._steps = Steps(self._agenda, resume, foreign, options)
-        self._service = Service(engine, self._nodes, self.step, options)
+        self._service = Service(engine, self.nodes, self.step, options)
 
     async def start(self) -> None:
         """Begin to work on what the engine delivers, unless this process does already.

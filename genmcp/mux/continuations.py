@@ -223,6 +223,8 @@ class Continuations:
             McpError: it ended with an error, or was cancelled.
         """
         channel.carrier.follows = id
+        if channel.carrier.following is not None:
+            await channel.carrier.following(id)
         while True:
             asking = await self._tasks.followed(id, channel, after)
             if isinstance(asking, Result):

@@ -76,6 +76,26 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
         """
         return _decoder.decode(packed)
 
+    def request(self) -> Request:
+        """Return the request, without what the server finds for it.
+
+        Raises:
+            ContractError: its revision is not served any more.
+        """
+        revision = REVISIONS.get(self.version)
+        if revision is None:
+            raise ContractError(f"{self.version} is not served any more")
+        method = revision.methods[self.method]
+        return Request(
+            id=self.id,
+            method=self.method,
+            params=revision.up(method.params_decoder.decode(self.params or b"{}")),
+            raw=msgspec.Raw(self.params),
+            revision=revision,
+            client=Client(self.version, self.info, self.capabilities),
+            session=self.session,
+        )
+
     def channel(
         self, server: Server, sink: Sink, static: Mapping[str, Any], own: Mapping[str, Any]
     ) -> Channel:
@@ -84,25 +104,13 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
         Raises:
             ContractError: what it asked for is not there any more, or its revision is not served.
         """
-        revision = REVISIONS.get(self.version)
-        if revision is None:
-            raise ContractError(f"{self.version} is not served any more")
-        method = revision.methods[self.method]
-        params = revision.up(method.params_decoder.decode(self.params or b"{}"))
-        key = getattr(params, method.name_member or "")
+        request = self.request()
+        method = request.revision.methods[self.method]
+        key = getattr(request.params, method.name_member or "")
         route = server.find(self.method, key)
         if route is None:
             raise ContractError(f"{self.method} {key} is not there any more")
-        request = Request(
-            id=self.id,
-            method=self.method,
-            params=params,
-            raw=msgspec.Raw(self.params),
-            revision=revision,
-            client=Client(self.version, self.info, self.capabilities),
-            session=self.session,
-            route=route,
-        )
+        request = msgspec.structs.replace(request, route=route)
         channel = Channel(request, sink, self.principal, static, self.kept)
         channel.restore(own, self.gone)
         return channel

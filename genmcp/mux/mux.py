@@ -68,6 +68,9 @@ AT_ONCE: Final = _LISTS | {"server/discover", "ping", "logging/setLevel", *SUBSC
 """Methods that are answered when all places of calls are taken: as a rule they wait for nothing."""
 
 
+_LOOK: Final = 1.0
+"""Seconds of silence, at most, after which a resumed stream looks whether its process is alive."""
+
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -131,7 +134,6 @@ class Mux:
         self.sessions = Sessions(
             seal, self.store, lifetime=self.limits.session, revoked=self.limits.revoked
         )
-        self.replay = Replay(self.store, ttl=self.limits.replay, keep=self.limits.replay_events)
         bounds = self.limits
         self._cursors = Cursors(seal, ttl=bounds.cursor)
         self.subscriptions = Subscriptions(
@@ -147,6 +149,14 @@ class Mux:
         self.threads = Threads(bounds.threads, bounds.waiting)
         self.observers = Observers(telemetry)
         self.long = LongCalls(self, engine, storage, seal, audience)
+        self.replay = Replay(
+            self.store,
+            ttl=bounds.replay,
+            keep=bounds.replay_events,
+            node=self.long.inbox.node,
+            lives=self.long.jobs.nodes.lives,
+            look=min(_LOOK, storage.jobs.lease / 3),
+        )
         self.task_methods = TaskMethods(self.long, self.encoder, most=bounds.subscriptions)
         self._own = OwnMethods(server, self.sessions, self.listeners, self.task_methods)
         self.offers = self._own.offers

@@ -4,27 +4,57 @@
 client resumes with the id of the last one it saw. Event 0 says that the stream exists.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+import asyncio
+import logging
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing, contextmanager, suppress
 from threading import Lock
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from genmcp.core.actions import Record
-from genmcp.errors import Gap, InvalidRequest
-from genmcp.stores.store import Append, Store
+from genmcp.errors import Gap, InvalidRequest, StoreError
+from genmcp.protocol.meta import RequestId
+from genmcp.stores.store import Append, Event, Store
 from genmcp.wire import sse
 
-__all__ = ["Replay"]
+__all__ = ["OpenCall", "Recover", "Replay"]
+
+logger = logging.getLogger("genmcp")
+
+
+class OpenCall(msgspec.Struct, frozen=True, array_like=True):
+    """A request of a stream that has no answer yet; *task* is the one whose result it waits for."""
+
+    id: RequestId
+    method: str
+    task: str | None = None
+
+
+Recover: TypeAlias = Callable[[Sequence[OpenCall]], AsyncGenerator[bytes, None]]
+"""Yields the messages that are left of calls whose process is gone, to the answer of each."""
 
 
 class Replayed(msgspec.Struct, frozen=True, array_like=True):
-    """One message of a stream: its number, its JSON (empty for none), whether it is the last."""
+    """One message of a stream: its number, its JSON (empty for none), whether it is the last.
+
+    node: the process that writes the stream, empty where it ended it. calls: those that were open.
+    """
 
     index: int
     message: bytes
     last: bool
+    node: str = ""
+    calls: tuple[OpenCall, ...] = ()
 
 
 _END = Replayed(0, b"", last=True)
@@ -45,21 +75,44 @@ class Replay:
     """The streams of a mux's sessions, in its store.
 
     ttl: how many seconds a stream is kept after its last event. keep: how many events of it.
+    node: the name of this process. lives: whether the process of a name is alive; that is looked at
+    after each *look* seconds of silence.
     """
 
-    def __init__(self, store: Store, *, ttl: float, keep: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        ttl: float,
+        keep: int,
+        node: str,
+        lives: Callable[[str], Awaitable[bool]],
+        look: float,
+    ) -> None:
+        self._node = node
+        self._lives = lives
+        self._look = look
         self._store = store
         self._ttl = ttl
         self._keep = keep
         self._writers: dict[str, list[Writer]] = {}
         self._lock = Lock()  # a session's streams may be on several event loops
 
-    async def keep(self, session: str, records: Sequence[Record]) -> None:
-        """Keep *records* of streams of *session*."""
+    async def keep(
+        self, session: str, records: Sequence[Record], calls: tuple[OpenCall, ...]
+    ) -> None:
+        """Keep *records* of streams of *session*, whose *calls* are open."""
         await self._append(
-            (_log(session, record.stream), Replayed(record.index, record.message, record.last))
-            for record in records
+            (
+                _log(session, each.stream),
+                Replayed(each.index, each.message, each.last, self._node, calls),
+            )
+            for each in records
         )
+
+    async def note(self, session: str, stream: str, calls: tuple[OpenCall, ...]) -> None:
+        """Note which *calls* of a stream are open, and which tasks they wait for."""
+        await self._append([(_log(session, stream), Replayed(0, b"", False, self._node, calls))])
 
     async def end(self, session: str, stream: str) -> None:
         """Say that *stream* ends without an answer, so that nobody waits for one."""
@@ -112,12 +165,17 @@ class Replay:
             )
 
     async def resume(
-        self, session: str, stream: str, after: int, writer: Writer
+        self, session: str, stream: str, after: int, writer: Writer, recover: Recover
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events of *stream* behind number *after*, as they are on the wire.
 
         First those it has said, then those it says, to its end. *writer*, who sends them, takes
         over from whoever did so far. Where some were dropped meanwhile, a comment tells how many.
+
+        When the process that writes the stream is gone, *recover* gives the rest. Those messages
+        have no event ids: a client that loses this connection too comes back with the id it had, to
+        whichever process, and that one recovers the rest once more. Nothing is written, so that no
+        two processes can disagree, and one that was only frozen finds its stream as it left it.
         """
         log = _log(session, stream)
         with self._lock:
@@ -125,8 +183,17 @@ class Replay:
         for other in others:
             other.hand_over()
         with self.written(session, stream, writer):
+            calls: dict[RequestId, OpenCall] = {}
             async with aclosing(self._said(log)) as events:
+                node = ""
                 async for said in events:
+                    if said is None:
+                        if await self._gone(node):
+                            break
+                        continue
+                    node = said.node
+                    # An event may have been on its way when the task of a call was noted.
+                    calls = {each.id: _newer(each, calls.get(each.id)) for each in said.calls}
                     if said.index > after + 1:
                         yield b": %d events are not kept any more\n\n" % (said.index - after - 1)
                     if said.index > after:
@@ -135,13 +202,50 @@ class Replay:
                             yield sse.event(said.message, b"%b/%d" % (stream.encode(), after))
                     if said.last:
                         return
+            logger.warning("the process of a stream that was resumed is gone: %s", [*calls])
+            async with aclosing(recover([*calls.values()])) as messages:
+                async for message in messages:
+                    yield sse.event(message, None)
 
-    async def _said(self, log: str) -> AsyncGenerator[Replayed, None]:
+    async def _gone(self, node: str) -> bool:
+        try:
+            return node != "" and not await self._lives(node)
+        except StoreError as error:
+            logger.debug("whether a process is alive is not known: %s", error)
+            return False
+
+    async def _said(self, log: str) -> AsyncGenerator[Replayed | None, None]:
+        """Yield what the stream says, None for each time of silence."""
         while True:
             with suppress(Gap):  # so slow a reader that its place was dropped: on with the rest
-                async with aclosing(self._store.follow(log)) as events:
-                    async for event in events:
-                        yield _decoder.decode(event.data)
+                async with (
+                    aclosing(self._store.follow(log)) as events,
+                    aclosing(_or_silence(events, self._look)) as heard,
+                ):
+                    async for event in heard:
+                        yield None if event is None else _decoder.decode(event.data)
+
+
+def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
+    return call if call.task is not None or known is None else known
+
+
+async def _or_silence(
+    events: AsyncIterator[Event], seconds: float
+) -> AsyncGenerator[Event | None, None]:
+    """Yield what *events* do, and None whenever they were silent for so many *seconds*."""
+    coming = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            await asyncio.wait({coming}, timeout=seconds)
+            if coming.done():
+                yield coming.result()
+                coming = asyncio.ensure_future(anext(events))
+            else:
+                yield None
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
 
 
 def _log(session: str, stream: str) -> str:

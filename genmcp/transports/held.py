@@ -15,7 +15,7 @@ from genmcp.core.actions import Action, Record
 from genmcp.core.exchange import Exchange, State
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import exchange_of
-from genmcp.errors import StoreError, Unable
+from genmcp.errors import Unable
 from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer
 from genmcp.protocol.notifications import (
@@ -26,6 +26,7 @@ from genmcp.protocol.value import Value
 from genmcp.transports.asgi import ClientLeft, encoded, left
 from genmcp.transports.heartbeat import Heartbeat
 from genmcp.transports.hooks import Hooks
+from genmcp.transports.kept_stream import KeptStream
 from genmcp.transports.outgoing import Outgoing
 from genmcp.transports.pace import Newest, Pace
 from genmcp.transports.visit import Visit
@@ -50,25 +51,26 @@ class Held:
     __slots__ = (
         "_exchange",
         "_heartbeat",
+        "_kept",
         "_logs",
         "_loop",
         "_newest",
         "_outgoing",
         "_over",
-        "_resumable",
-        "_session",
-        "_stream",
         "_turn",
         "_visit",
         "_watch",
         "hooks",
     )
 
-    def __init__(self, visit: Visit, exchange: Exchange, session: str | None) -> None:
+    def __init__(
+        self, visit: Visit, exchange: Exchange, session: str | None, requests: Sequence[Request]
+    ) -> None:
         self._visit = visit
         self._exchange = exchange
-        self._session = session
-        self._stream = exchange.stream
+        self._kept: KeptStream | None = None
+        if session is not None and exchange.stream is not None:
+            self._kept = KeptStream(visit.mux.replay, session, exchange.stream, requests)
         self._newest = Newest(visit.mux.limits.progress_rate, self._note)
         self._outgoing = Outgoing(
             visit.send,
@@ -84,7 +86,6 @@ class Held:
         self._heartbeat: Heartbeat | None = None
         self._loop = visit.loop
         self._turn = 0.0
-        self._resumable = False
         self._over = False
 
     @classmethod
@@ -93,7 +94,7 @@ class Held:
         resumable = streams and request.session is not None
         stream = secrets.token_urlsafe(9) if resumable else None
         exchange = exchange_of([request], request.revision, stream=stream, streams=streams)
-        return cls(visit, exchange, request.session)
+        return cls(visit, exchange, request.session, [request])
 
     @property
     def closed(self) -> bool:
@@ -165,6 +166,8 @@ class Held:
     def hold(self, channel: Channel) -> None:
         """Take in that the hook of *channel* waits for something, in the running asyncio.Task."""
         self.hooks.hold(channel)
+        if self._kept is not None:
+            channel.carrier.following = partial(self._kept.follow, channel.request)
         if self._watch is None:
             self._begin()
 
@@ -184,6 +187,8 @@ class Held:
         if self.closed or request in self.hooks.handed_out:
             return
         self._newest.finish(request)
+        if self._kept is not None:
+            self._kept.answered(request)
         if answer.headers and not self._exchange.batch:
             self._outgoing.headers = [*self._outgoing.headers, *encoded(answer.headers)]
         self._outgoing.push(self._exchange.answer(answer.message, answer.status))
@@ -199,16 +204,16 @@ class Held:
         visit = self._visit
         visit.shutdown.add(self)
         visit.table = {}  # there may be many of these, and nobody looks at its headers again
-        if self._session is not None and self._stream is not None:
-            visit.mux.replay.add(self._session, self._stream, self)
+        if self._kept is not None:
+            self._kept.add(self)
         self._watch = self._loop.create_task(self._watch_client())
         self._heartbeat = Heartbeat(visit.heartbeat, self._spoke, self._beat)
         self._outgoing.write()
 
     def _uncount(self) -> None:
         visit = self._visit
-        if self._session is not None and self._stream is not None:
-            visit.mux.replay.discard(self._session, self._stream, self)
+        if self._kept is not None:
+            self._kept.discard(self)
         visit.shutdown.discard(self)
 
     async def finish(self) -> None:
@@ -238,9 +243,8 @@ class Held:
             if tasks:  # a host may cancel this, but not what is written or deleted meanwhile
                 await asyncio.wait(tasks)
         finally:
-            if self._resumable and self._session is not None:
-                with suppress(StoreError):
-                    await self._visit.mux.replay.end(self._session, self._stream or "")
+            if self._kept is not None:
+                await self._kept.end()
 
     def stop(self) -> None:
         """Cancel what still runs, and say so to the client: the server is going away."""
@@ -277,12 +281,5 @@ class Held:
         self._outgoing.push(self._exchange.beat())
 
     async def _keep(self, records: Sequence[Record]) -> None:
-        if self._session is None:
-            return
-        self._resumable = True
-        try:
-            await self._visit.mux.replay.keep(self._session, records)
-            self._resumable = not records[-1].last
-        except StoreError as error:
-            # Its client is still told; only one that lost its connection cannot come back.
-            logger.warning("what a stream says cannot be kept for resuming it: %s", error)
+        if self._kept is not None:
+            await self._kept.keep(records)

@@ -19,6 +19,7 @@ from genmcp.mux.listeners import LISTENER
 from genmcp.protocol.notifications import CancelledNotificationParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.transports.event_stream import EventStream, place
+from genmcp.transports.recovery import Recovery
 from genmcp.transports.responder import Responder
 from genmcp.transports.visit import Visit
 from genmcp.wire.http import judge_get
@@ -195,4 +196,5 @@ async def _resumed(
     if not _NUMBER.fullmatch(number):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
     await visit.mux.replay.check(session.key, stream)
-    return visit.mux.replay.resume(session.key, stream, int(number), reader)
+    recover = Recovery(visit, session).messages
+    return visit.mux.replay.resume(session.key, stream, int(number), reader, recover)

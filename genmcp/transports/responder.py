@@ -85,7 +85,7 @@ class Responder(msgspec.Struct, eq=False):
     ) -> None:
         """Answer *requests*, each hook in an asyncio.Task of its own; *refused* are answered."""
         session = requests[0].session if requests else None
-        self._held = held = Held(self.visit, exchange, session)
+        self._held = held = Held(self.visit, exchange, session, requests)
         left = dict.fromkeys(requests)
         hooks = [asyncio.create_task(self._answer_member(each, held, left)) for each in requests]
         try:

@@ -1,0 +1,102 @@
+"""A process whose calls another one finishes: `python -m tests.continuations.recovering FD FOLDER`.
+
+FD is a socket that listens, which it has from its parent. In FOLDER are the store, what jobs note,
+and the file `go`, for which they wait.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from msgspec import Struct
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    JobOptions,
+    Mux,
+    Outcome,
+    Run,
+    SQLiteStore,
+    Storage,
+    Suite,
+    Tool,
+    elicit,
+    job,
+)
+
+FOLDER = Path(sys.argv[2])
+
+
+class Name(Struct):
+    name: str
+
+
+@job(name="recovering.work")
+def work(run: Run) -> str:
+    (FOLDER / f"began.{os.getpid()}").touch()
+    while not (FOLDER / "go").exists():
+        time.sleep(0.01)
+    return "worked"
+
+
+class Works(Tool):
+    """Has a job done, and may ask then."""
+
+    on_lost = "rerun"
+
+    def __init__(self, name: str, *, asks: bool) -> None:
+        self.name = name
+        self.asks = asks
+
+    async def call(self, request: Call, channel: Channel) -> Continue:
+        channel.start_stream()
+        return Continue("worked", work.job())
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        match tag, outcome:
+            case "worked", Done(value):
+                channel.assigns["value"] = value
+                return Continue("named", elicit("Who?", Name)) if self.asks else value
+            case "named", Done(Accepted(Name(name))):
+                return f"{channel.assigns['value']} for {name}"
+        raise ValueError(outcome)
+
+
+class Waits(Tool):
+    """Waits in its process, for good."""
+
+    name = "waits"
+
+    async def call(self, request: Call, channel: Channel) -> None:
+        channel.start_stream()
+        await asyncio.Event().wait()
+
+
+def main(fd: str) -> None:
+    """Serve until somebody ends it."""
+    mux = Mux(
+        Suite(
+            name="recovering",
+            version="1",
+            tools=[Works("works", asks=False), Works("asks", asks=True), Waits],
+        ),
+        secret="a secret that both processes have",
+        store=Storage(store=SQLiteStore(FOLDER / "store.db"), jobs=JobOptions(lease=1.0)),
+    )
+    config = uvicorn.Config(Endpoint(mux), log_level="warning", timeout_graceful_shutdown=1)
+    with socket.socket(fileno=int(fd)) as listener:
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
