@@ -19,8 +19,10 @@ from genmcp.errors import (
     InvalidParams,
     Lost,
     McpError,
+    PromptError,
     PromptNotFound,
     Raised,
+    ResourceError,
     ResourceNotFound,
     TimedOut,
     ToolError,
@@ -103,6 +105,10 @@ else:
         value = globals()[name] = getattr(import_module(place), name)
         return value
 
+    def __dir__() -> list[str]:
+        """List the names that are imported later, too, for completion in a shell."""
+        return sorted({*globals(), *_LATER})
+
 
 __version__ = "0.1.0"
 
@@ -160,6 +166,7 @@ __all__ = [
     "Prompt",
     "PromptArgument",
     "PromptDefinition",
+    "PromptError",
     "PromptNotFound",
     "PromptRepo",
     "PromptTemplate",
@@ -172,6 +179,7 @@ __all__ = [
     "Resource",
     "ResourceContents",
     "ResourceDefinition",
+    "ResourceError",
     "ResourceNotFound",
     "ResourceRepo",
     "Retry",

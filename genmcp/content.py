@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.core.outcome import Done, Failed
+from genmcp.core.task import Job, Ref
 from genmcp.errors import ContractError
 from genmcp.protocol.content import (
     Annotations,
@@ -26,7 +28,13 @@ from genmcp.protocol.content import (
     ResourceLink,
     TextContent,
 )
+from genmcp.protocol.elicitation import ElicitRequest
+from genmcp.protocol.prompts import PromptMessage
+from genmcp.protocol.result import Result
+from genmcp.protocol.roots import ListRootsRequest
+from genmcp.protocol.sampling import CreateMessageRequest, SamplingMessage
 from genmcp.protocol.tools import CallToolResult
+from genmcp.question.question import Question
 
 __all__ = ["CONTENT", "Audio", "Image", "embedded", "json_of", "link", "result", "to_result"]
 
@@ -112,7 +120,7 @@ def result(
         content=blocks,
         structured_content=msgspec.Raw(json_of(structured[0])) if structured else msgspec.UNSET,
         # An empty text is one too: `error=str(exception)` of an exception that says nothing.
-        is_error=True if error or error == "" else None,
+        is_error=bool(error) or error == "",
         meta=meta,
     )
 
@@ -148,14 +156,56 @@ def json_of(data: Any) -> bytes:
     """Return *data* as JSON; structs, dataclasses, dates and pydantic models may be in it.
 
     Raises:
-        ContractError: something in it is not JSON.
+        ContractError: something in it is not JSON, or it is a value that directs the call (a
+            question, a job, an outcome, another method's result) and not data of the tool's own.
     """
     if isinstance(data, bytes | bytearray | memoryview):
         raise ContractError("bytes need a type: Image, Audio, (bytes, mime type) or embedded(...)")
+    _check_is_data(data)
     try:
         return _json.encode(data)
     except (TypeError, ValueError, RecursionError) as error:
         raise ContractError(f"it is not JSON: {error}") from error
+
+
+# Every one of these has a JSON form, so without the check a forgotten Continue would look like a
+# success, and show its client the arguments of a job.
+_WAITED_FOR: Final = (Question, Job, Ref, CreateMessageRequest, ElicitRequest, ListRootsRequest)
+_OUTCOMES: Final = (Done, Failed)
+_MESSAGES: Final = (PromptMessage, SamplingMessage)
+_NOT_DATA: Final = (*_WAITED_FOR, *_OUTCOMES, *_MESSAGES, Result)
+_PLAIN: Final = frozenset({str, int, float, bool, type(None), dict, list})
+
+
+def _check_is_data(data: Any) -> None:
+    """Reject a value that directs the call instead of being data.
+
+    Of a dict or a list only the first value is examined: a dict of questions holds nothing else,
+    and the cost must not grow with the data.
+
+    Raises:
+        ContractError: *data* is, or contains, such a value.
+    """
+    kind = type(data)
+    if kind is dict:
+        data = next(iter(data.values()), None)
+    elif (kind is list or kind is tuple) and data:
+        data = data[0]
+    if type(data) in _PLAIN or not isinstance(data, _NOT_DATA):
+        return
+    name = type(data).__name__
+    if isinstance(data, _WAITED_FOR):
+        raise ContractError(f"{name} is not data: put it into a Continue, Continue(tag, ...)")
+    if isinstance(data, _OUTCOMES):
+        raise ContractError(f"{name} is not data: it is an outcome; return what it holds")
+    if isinstance(data, _MESSAGES):
+        raise ContractError(f"{name} is not data: return its content, or its text")
+    if isinstance(data, CallToolResult):
+        raise ContractError("CallToolResult is not data: return it by itself")
+    raise ContractError(
+        f"{name} is not data: it is the result of another method. To ask the client something, "
+        f"put a question into a Continue"
+    )
 
 
 def _blocks_or_none(value: Any) -> list[Any] | None:

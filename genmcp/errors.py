@@ -12,11 +12,13 @@
     │   ├── MethodNotFound       -32601
     │   ├── InvalidParams        -32602  the parameters are not what the method takes
     │   │   ├── MalformedParams  -32602  ... so much that no handler saw them
-    │   │   ├── InvalidArguments -32602  a tool's arguments; says each fault
+    │   │   ├── InvalidArguments -32602  a tool's arguments (genmcp.faults); says each fault
     │   │   ├── ToolNotFound     -32602
     │   │   ├── PromptNotFound   -32602
     │   │   ├── ResourceNotFound -32602  (-32002 before 2026-07-28)
     │   │   └── TaskNotFound     -32602
+    │   ├── ResourceError        -32603  a resource cannot be read; the client gets the text
+    │   ├── PromptError          -32603  a prompt cannot be made; the client gets the text
     │   ├── InternalError        -32603  carries a reference; the cause is in the log
     │   │   └── Overloaded       -32603  a limit was reached; says when to try again
     │   ├── HeaderMismatch       -32020  (2026-07-28)
@@ -46,7 +48,8 @@
             ├── StoreFull        ... or has no room; nothing was written
             └── OverShare        ... or the client's share of it is used up; nothing was written
 
-An error knows its code and HTTP status; nothing else builds an error by hand.
+An error knows its code and HTTP status; nothing else builds an error by hand. `data` of an error
+has one shape (docs/endpoint.md, "Errors").
 The codes are those of schema/2026-07-28, "JSON-RPC error codes" and "MCP error codes".
 """
 
@@ -68,7 +71,6 @@ __all__ = [
     "GenmcpError",
     "HeaderMismatch",
     "InternalError",
-    "InvalidArguments",
     "InvalidParams",
     "InvalidRequest",
     "LocalOutOfTurn",
@@ -82,9 +84,11 @@ __all__ = [
     "OverShare",
     "Overloaded",
     "ParseError",
+    "PromptError",
     "PromptNotFound",
     "Raised",
     "Refused",
+    "ResourceError",
     "ResourceNotFound",
     "SealError",
     "SessionGone",
@@ -216,33 +220,18 @@ class MalformedParams(InvalidParams):
     status = 400
 
 
-class InvalidArguments(InvalidParams):
-    """A tool's arguments do not satisfy its input schema.
-
-    `faults` are sentences a model can act on, each beginning with a JSON Pointer.
-    2025-11-25 and later make a result of it (SEP-1303), earlier revisions an error.
-    """
-
-    def __init__(self, tool: str, faults: Sequence[str], data: Any = None) -> None:
-        self.faults = tuple(faults)
-        super().__init__(
-            "\n".join([f"Invalid arguments for tool {tool}:", *(f"- {fault}" for fault in faults)]),
-            {"tool": tool, "faults": list(self.faults)} if data is None else data,
-        )
-
-
 class ToolNotFound(InvalidParams):
     """No tool has this name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown tool: {name}", {"tool": name})
+        super().__init__(f"Unknown tool: {name}", {"name": name})
 
 
 class PromptNotFound(InvalidParams):
     """No prompt has this name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown prompt: {name}", {"prompt": name})
+        super().__init__(f"Unknown prompt: {name}", {"name": name})
 
 
 class ResourceNotFound(InvalidParams):
@@ -260,6 +249,14 @@ class TaskNotFound(InvalidParams):
 
     def __init__(self, id: str) -> None:
         super().__init__(f"Unknown task: {id}", {"taskId": id})
+
+
+class ResourceError(McpError):
+    """A resource cannot be read for a reason that the client should see; its text is the reason."""
+
+
+class PromptError(McpError):
+    """A prompt cannot be made for a reason that the client should see; its text is the reason."""
 
 
 class InternalError(McpError):

@@ -33,9 +33,9 @@ from genmcp.errors import (
     ArgumentFaults,
     ConfigurationError,
     ContractError,
-    InvalidArguments,
     InvalidParams,
 )
+from genmcp.faults import InvalidArguments
 from genmcp.hook import Hook, check_call, overrides, visibility
 from genmcp.metadata import (
     annotations_of,

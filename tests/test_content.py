@@ -10,10 +10,31 @@ import msgspec
 import pydantic
 import pytest
 
-from genmcp import Audio, Call, Channel, ContractError, Image, Suite, Tool, embedded, link, result
+from genmcp import (
+    Audio,
+    Call,
+    Channel,
+    ContractError,
+    Done,
+    Failed,
+    Image,
+    Lost,
+    Ref,
+    Run,
+    Suite,
+    Tool,
+    elicit,
+    embedded,
+    job,
+    link,
+    result,
+    user,
+)
 from genmcp.content import to_result
 from genmcp.protocol.content import Annotations, TextContent
-from genmcp.protocol.tools import CallToolResult
+from genmcp.protocol.input_required import InputRequiredResult
+from genmcp.protocol.prompts import GetPromptResult
+from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
 from tests.speaking import MODERN, VERSIONS, Answer, speak
 
 OBJECTS = ["2025-06-18", "2025-11-25"]
@@ -212,6 +233,46 @@ async def test_content_that_is_none_is_a_defect(
     assert f"Give.call (tool 'give') returned {type(wrong).__name__}: " in caplog.text
 
 
+@job
+async def sweep(run: Run, room: str) -> str:
+    return room
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (elicit("Sure?", Order), "put it into a Continue"),
+        ({"one": elicit("Sure?", Order)}, "put it into a Continue"),
+        (sweep.job(room="attic"), "put it into a Continue"),
+        ([sweep.job(room="attic")], "put it into a Continue"),
+        (Ref("celery", "1"), "put it into a Continue"),
+        (InputRequiredResult(request_state="x"), "put a question into a Continue"),
+        (Done(3), "return what it holds"),
+        (Failed(Lost()), "return what it holds"),
+        (user("hi"), "return its content"),
+        (ListToolsResult(tools=[], ttl_ms=0, cache_scope="private"), "result of another method"),
+        (GetPromptResult(messages=[]), "result of another method"),
+        ([CallToolResult([])], "return it by itself"),
+    ],
+)
+async def test_content_that_directs_the_call_is_rejected(
+    value: Any, advice: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A forgotten Continue is an error, not a success that shows the client a job's arguments."""
+    answer = await returned(lambda: value)
+
+    assert (500, -32603) == (answer.status, answer.error["code"])
+    assert advice in caplog.text
+    assert "attic" not in str(answer.message)
+
+
+async def test_content_that_describes_a_tool_is_data() -> None:
+    """A tool may return definitions: one that searches the tools of a hub does."""
+    answer = await returned([ToolDefinition("add", {"type": "object"})])
+
+    assert "add" in answer.text
+
+
 # The output schema.
 
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
@@ -365,6 +426,12 @@ async def test_content_builder_marks_an_error(
 def test_content_builder_makes_an_empty_result() -> None:
     """No parts are no content."""
     assert CallToolResult(content=[]) == result()
+
+
+async def test_content_of_a_success_is_no_error_in_python() -> None:
+    """`isError` is a boolean that is false where it is absent: 2026-07-28, CallToolResult."""
+    assert result("x").is_error is False
+    assert CallToolResult(content=[]).is_error is False
 
 
 async def test_content_builder_takes_meta() -> None:

@@ -70,6 +70,7 @@ PUBLIC = [
     "Prompt",
     "PromptArgument",
     "PromptDefinition",
+    "PromptError",
     "PromptNotFound",
     "PromptRepo",
     "PromptTemplate",
@@ -82,6 +83,7 @@ PUBLIC = [
     "Resource",
     "ResourceContents",
     "ResourceDefinition",
+    "ResourceError",
     "ResourceNotFound",
     "ResourceRepo",
     "Retry",
@@ -190,6 +192,16 @@ def test_exports_that_come_later_are_where_they_are_said_to_be(name: str) -> Non
     assert value is getattr(importlib.import_module(LATER[name]), name)
     assert value.__module__ == LATER[name]
     assert vars(genmcp)[name] is value
+
+
+def test_dir_lists_every_public_name() -> None:
+    """Completion in a shell asks `dir`, in a process that has not used the later names yet."""
+    code = "import genmcp; print(*set(genmcp.__all__) - set(dir(genmcp)))"
+    command = [sys.executable, "-c", code]
+
+    missing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert "" == missing.strip()
 
 
 def test_exports_lack_what_nobody_has_defined() -> None:

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "genmcp"
 
 LAYERS = [
-    {"errors"},
+    {"errors", "faults"},
     {"protocol"},
     {"wire"},
     {"core"},

@@ -150,7 +150,7 @@ async def test_suite_has_no_other_tools(version: str) -> None:
     async with speak(Suite(name="test", version="1", tools=[Echo]), version) as client:
         answer = await client.call("nothing")
 
-    assert (-32602, {"tool": "nothing"}) == (answer.error["code"], answer.error["data"])
+    assert (-32602, {"name": "nothing"}) == (answer.error["code"], answer.error["data"])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -29,12 +29,10 @@ from genmcp.protocol.implementation import Icon
 from genmcp.protocol.tools import ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
 from genmcp.tool import ToolRoute
-from tests.speaking import MODERN, VERSIONS, speak
+from tests.speaking import VERSIONS, speak
 
 T = TypeVar("T")
 U = TypeVar("U")
-
-RESULTS_OF_FAULTS = ["2025-11-25", MODERN]
 
 
 class Pair(msgspec.Struct):
@@ -587,7 +585,7 @@ async def test_tool_arguments_that_are_no_object_are_malformed(arguments: Any) -
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_tool_arguments_that_do_not_fit_are_explained(version: str) -> None:
-    """SEP-1303: the model reads the faults from 2025-11-25 on; before, they are an error."""
+    """SEP-1303: the model reads the faults, in every revision; a program reads their parts."""
 
     class Add(Tool[Pair]):
         name = "add"
@@ -600,16 +598,11 @@ async def test_tool_arguments_that_do_not_fit_are_explained(version: str) -> Non
         '(root): missing required property "a"',
         "/b: expected an integer",
     ]
-    if version in RESULTS_OF_FAULTS:
-        assert answer.result["isError"]
-        text = answer.text
-    else:
-        assert -32602 == answer.error["code"]
-        assert "add" == answer.error["data"]["tool"]
-        assert 2 == len(answer.error["data"]["faults"])
-        text = answer.error["message"]
-    assert text.startswith("Invalid arguments for tool add:\n- ")
-    assert all(fault in text for fault in faults)
+    assert answer.result["isError"]
+    assert answer.text.startswith("Invalid arguments for tool add:\n- ")
+    assert all(fault in answer.text for fault in faults)
+    data = answer.result["_meta"]["io.genmcp/error"]
+    assert ("add", ["", "/b"]) == (data["name"], [each["pointer"] for each in data["faults"]])
 
 
 async def test_tool_explains_at_most_twenty_faults() -> None:
@@ -712,11 +705,9 @@ async def test_tool_validate_may_refuse_the_call(version: str) -> None:
 
     said = "Invalid arguments for tool validating:\n- a and b must differ"
     assert 200 == answer.status
-    if version >= "2025-11-25":
-        assert answer.result["isError"]
-        assert said == answer.text
-    else:
-        assert {"code": -32602, "message": said, "data": {"a": 2}} == answer.error
+    assert answer.result["isError"]
+    assert said == answer.text
+    assert {"a": 2} == answer.result["_meta"]["io.genmcp/error"]
 
 
 @pytest.mark.parametrize("wrong", [None, {"a": 1}, Pair(1)])

@@ -85,7 +85,7 @@ def call(given: argparse.Namespace) -> int:
             known = ", ".join(schema["properties"])
             bar.tell(f"genmcp: {given.name} has no argument {each!r}, only {known}\n")
         result = await client.call(given.name, arguments, progress=bar.show)
-        failed = bool(result.is_error)
+        failed = result.is_error
         return result, lambda output: _show_result(output, result)
 
     return _done(given, called) or failed

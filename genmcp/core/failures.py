@@ -4,11 +4,13 @@ DESIGN: exception text never leaves unless it was raised to be shown. A failure 
 read is a result of the call; a failure of the request is an error.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from genmcp.core.request import Request
 from genmcp.errors import (
     ContractError,
     InternalError,
-    InvalidArguments,
     McpError,
     MissingCapability,
     Overloaded,
@@ -17,7 +19,11 @@ from genmcp.errors import (
     ToolError,
     Unable,
 )
+from genmcp.faults import InvalidArguments
+from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.content import TextContent
+from genmcp.protocol.meta import ERROR_DATA
+from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult
 
@@ -44,20 +50,20 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
     *reference* is what the log calls the failure; it is all that an unexpected one shows.
     """
     call = request.method == "tools/call"
-    if (
-        isinstance(error, InvalidArguments)
-        and call
-        and request.revision.argument_faults_are_results
-    ):
-        # SEP-1303: the model can correct its arguments only if it gets to read the faults.
-        return _failed(error.message)
+    if isinstance(error, InvalidArguments) and call:
+        # SEP-1303: the model can correct its arguments only if it gets to read the faults. Earlier
+        # revisions permit it ("Invalid input data" is among their tool execution errors), and hosts
+        # raise on an error response instead of showing it to the model.
+        return _failed(error.message, None if error.data is None else {ERROR_DATA: error.data})
     if isinstance(error, McpError):
         return error
     if isinstance(error, Unable) and request.revision.modern:
         # 2026-07-28, basic, "_meta": MUST. Before, there is no error for it.
         return MissingCapability(error.capabilities)
     if isinstance(error, ToolError | Unable):
-        return _failed(str(error)) if call else InternalError(str(error))
+        text = _unable(error, request) if isinstance(error, Unable) else str(error)
+        # No HTTP 500: the server works, and has said what is wrong.
+        return _failed(text) if call else McpError(text)
     if isinstance(error, OverShare):
         return Overloaded(str(error), retry_after=60, status=429)
     if isinstance(error, StoreError):
@@ -68,5 +74,16 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
     return InternalError(f"Internal error (reference {reference})", reference=reference)
 
 
-def _failed(text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text)], is_error=True)
+def _unable(error: Unable, request: Request) -> str:
+    """Return what *error* says to the client of a revision that has no error code for it."""
+    if TASKS not in error.capabilities.get("extensions", ()):
+        return str(error)
+    # A client of this revision cannot declare the extension, so its name alone would not help.
+    return (
+        f"This call needs tasks: a client that speaks {LATEST.version} and declares the extension "
+        f"{TASKS}. This client speaks {request.revision.version}."
+    )
+
+
+def _failed(text: str, meta: Mapping[str, Any] | None = None) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text)], is_error=True, meta=meta)

@@ -28,6 +28,7 @@ from genmcp.errors import (
     ToolNotFound,
     UnsupportedVersion,
 )
+from genmcp.faults import decoding_fault, error_data
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.discovery import DiscoverResult
 from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, RequestMeta
@@ -325,7 +326,8 @@ def _decode(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
     try:
         return decoder.decode(raw or b"{}")
     except (msgspec.DecodeError, RecursionError) as error:
-        raise MalformedParams(f"Invalid params: {error}") from None
+        data = error_data([decoding_fault(str(error))])
+        raise MalformedParams(f"Invalid params: {error}", data) from None
 
 
 def _revision_of(headers: Headers | None, method: str, meta: RequestMeta) -> Revision:

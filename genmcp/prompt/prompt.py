@@ -25,6 +25,7 @@ from genmcp.continuing import ContinuingRoute, check_goes_on
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError, InvalidParams
+from genmcp.faults import error_data
 from genmcp.hook import Hook, visibility
 from genmcp.metadata import as_listed, check_metadata, said_by, take_docstring, type_argument
 from genmcp.prompt.arguments import PromptArguments, prompt_arguments
@@ -179,8 +180,7 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
             return self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
         except ArgumentFaults as error:
             lines = [f"Invalid arguments for prompt {name}:", *(f"- {x}" for x in error.faults)]
-            data = {"prompt": name, "faults": list(error.faults)}
-            raise InvalidParams("\n".join(lines), data) from None
+            raise InvalidParams("\n".join(lines), error_data(error.faults, name=name)) from None
 
     def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
         """Return the messages that *value* stands for."""

@@ -13,9 +13,11 @@ from genmcp.protocol.value import Value, decoder_for
 __all__ = [
     "CLIENT_CAPABILITIES",
     "CLIENT_INFO",
+    "ERROR_DATA",
     "IDEMPOTENCY_KEY",
     "LOG_LEVEL",
     "PROTOCOL_VERSION",
+    "RESERVED",
     "SERVER_INFO",
     "SUBSCRIPTION_ID",
     "ProgressToken",
@@ -32,10 +34,15 @@ LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
 #: In the `_meta` of each result.
 SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
+#: Not of the specification: the `data` of an error, in the `_meta` of an `isError` result.
+ERROR_DATA: Final = "io.genmcp/error"
 #: Not of the specification: a retried request with the same key is the same request.
 IDEMPOTENCY_KEY: Final = "io.genmcp/idempotencyKey"
 
 RequestId = str | int
+RESERVED: Final = "io.modelcontextprotocol/"
+"""The prefix of the keys of `_meta` that the specification gives a meaning."""
+
 ProgressToken = str | int
 
 

@@ -66,12 +66,13 @@ class CallToolRequestParams(InputResponseRequestParams):
 class CallToolResult(Result):
     """What a tool answers.
 
-    *structured_content* is any JSON value, null among them; UNSET is its absence.
+    *structured_content* is any JSON value, null among them; UNSET is its absence. *is_error* is
+    False where the member is absent (2026-07-28, schema, CallToolResult).
     """
 
     content: Sequence[ContentBlock]
     structured_content: Any = msgspec.UNSET
-    is_error: bool | None = None
+    is_error: bool = False
 
     @property
     def text(self) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from genmcp.content import json_of
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError
+from genmcp.faults import Mismatch
 from genmcp.question.of_type import reduced
 from genmcp.question.restricted import faults_of
 from genmcp.schema.document import joined
@@ -75,7 +76,7 @@ class Form:
                 is raised as it is.
         """
         if content is not None and not isinstance(content, Mapping):
-            raise ArgumentFaults((fault(("content",), f"expected an object, got {came(content)}"),))
+            raise ArgumentFaults((fault(("content",), Mismatch("an object", came(content))),))
         filled = self._filled(content or {})
         if faults := [*self._missing(filled), *self._said(self._schema.check(filled))]:
             raise ArgumentFaults(faults)

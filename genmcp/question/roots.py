@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from genmcp.errors import ArgumentFaults
+from genmcp.faults import Mismatch
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.roots import ListRootsRequest, ListRootsRequestParams, ListRootsResult, Root
 from genmcp.question.answers import read_as
@@ -40,7 +41,7 @@ class RootsQuestion(Question, frozen=True, tag="roots"):
         """Return the roots."""
         found: Sequence[Root] = read_as(ListRootsResult, answer).roots
         faults = [
-            fault(("roots", index, "uri"), f"expected a URI with file://, got {came(root.uri)}")
+            fault(("roots", index, "uri"), Mismatch("a URI with file://", came(root.uri)))
             for index, root in enumerate(found)
             if not root.uri.startswith("file://")
         ]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from genmcp.faults import Mismatch
 from genmcp.schema.words import came, fault, listed
 
 __all__ = ["Found", "Path", "nearest"]
@@ -59,6 +60,6 @@ def _put_together(branches: list[list[Found]]) -> list[Found]:
     for path, first in places[0].items():
         if all(path in place for place in places):
             wants = tuple(dict.fromkeys(want for place in places for want in place[path].wants))
-            words = f"expected {listed(wants, 'or')}; got {came(first.value)}"
+            words = Mismatch(listed(wants, "or"), came(first.value), separator=";")
             together.append(Found(path, words, first.value, wants))
     return together

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from genmcp.errors import ArgumentFaults, ConfigurationError
+from genmcp.faults import Mismatch
 from genmcp.schema.words import MOST_FAULTS, came, fault, shown
 
 __all__ = ["decoder_of_pydantic", "schema_of_pydantic"]
@@ -54,8 +55,9 @@ def _fault_of(found: Mapping[str, Any], whole: Any) -> str:
     message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if found["type"] in ("value_error", "assertion_error"):
         return fault(path, message)
-    words = message.replace("Input should be", "expected", 1)
-    return fault(path, f"{words}, got {came(found['input'])}")
+    if message.startswith("Input should be "):
+        return fault(path, Mismatch(message.removeprefix("Input should be "), came(found["input"])))
+    return fault(path, f"{message}, got {came(found['input'])}")
 
 
 def _within(location: Sequence[str | int], whole: Any) -> list[str | int]:

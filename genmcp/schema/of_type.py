@@ -1,35 +1,18 @@
 """Schemas and decoders of types: msgspec structs, dataclasses, TypedDicts, attrs and pydantic."""
 
-import re
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from genmcp.errors import ArgumentFaults, ConfigurationError
+from genmcp.faults import decoding_fault
 from genmcp.schema.of_pydantic import decoder_of_pydantic, schema_of_pydantic
 from genmcp.schema.schema import Schema
-from genmcp.schema.words import fault, listed
 
 __all__ = ["decoder_of", "schema_of"]
-
-_PLACE: Final = re.compile(r" - at `\$(.*)`$", re.DOTALL)
-_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
-_EXPECTED: Final = re.compile(r"Expected `([^`]+)`(.*)", re.DOTALL)
-
-_NAMES: Final = {
-    "array": "an array",
-    "bool": "a boolean",
-    "float": "a number",
-    "int": "an integer",
-    "null": "null",
-    "object": "an object",
-    "str": "a string",
-}
-# To JSON Schema 1.0 is an integer, to msgspec it is not.
-_CAME: Final = _NAMES | {"float": "a number with a decimal point"}
 
 
 def schema_of(source: Any) -> dict[str, Any]:
@@ -69,7 +52,7 @@ def decoder_of(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
         try:
             return typed(raw)
         except msgspec.ValidationError as error:
-            faults = schema.check(msgspec.json.decode(raw), raw) or (_fault_of(str(error)),)
+            faults = schema.check(msgspec.json.decode(raw), raw) or (decoding_fault(str(error)),)
         raise ArgumentFaults(faults)
 
     if not schema.parts.uses("pattern"):
@@ -101,19 +84,3 @@ def _with_root(schema: dict[str, Any]) -> dict[str, Any]:
     if msgspec.json.encode(reference) not in msgspec.json.encode(definitions):
         del definitions[name]
     return {**root, "$defs": definitions} if definitions else dict(root)
-
-
-def _fault_of(message: str) -> str:
-    """One of msgspec's messages, about what the schema cannot say, in the words of this package."""
-    path: list[str | int] = []
-    if place := _PLACE.search(message):
-        message = message[: place.start()]
-        for step in _STEP.finditer(place[1]):
-            if step[0] == "[...]":
-                break  # an entry of a mapping: msgspec does not say which
-            path.append(step[1] if step[1] is not None else int(step[2]))
-    if wanted := _EXPECTED.fullmatch(message):
-        types = [_NAMES.get(name, name) for name in wanted[1].split(" | ")]
-        rest = re.sub(r"`([^`]+)`", lambda each: _CAME.get(each[1], each[1]), wanted[2])
-        return fault(path, f"expected {listed(types, 'or')}{rest}")
-    return fault(path, message)

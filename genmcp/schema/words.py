@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.schema.document import joined
+from genmcp.faults import Fault, Mismatch
 
 __all__ = [
     "MOST_FAULTS",
@@ -60,9 +60,9 @@ Words = Callable[[Any, Any], str]
 """Words for one keyword: of what a schema gives for it, and of the value that came."""
 
 
-def fault(path: Sequence[str | int], words: str) -> str:
-    """One line of an explanation: the JSON Pointer of *path*, then *words*."""
-    return f"{joined('', *path) or '(root)'}: {words}"
+def fault(path: Sequence[str | int], words: str) -> Fault:
+    """Return one line of an explanation: the JSON Pointer of *path*, then *words*."""
+    return Fault(path, words)
 
 
 def shown(value: Any) -> str:
@@ -124,7 +124,7 @@ def _asserts(keywords: Mapping[Any, Any]) -> bool:
 
 
 def _type(names: str | Sequence[str], value: Any) -> str:
-    return f"expected {listed(_types(names), 'or')}, got {came(value)}"
+    return Mismatch(listed(_types(names), "or"), came(value))
 
 
 def _types(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -132,25 +132,26 @@ def _types(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _enum(options: Sequence[Any], value: Any) -> str:
-    return f"expected {listed([shown(option) for option in options], 'or')}; got {came(value)}"
+    expected = listed([shown(option) for option in options], "or")
+    return Mismatch(expected, came(value), separator=";")
 
 
 def _format(name: str, value: Any) -> str:
     wanted = FORMATS.get(name, f"text in the format {shown(name)}")
-    return f"expected {wanted}; got {came(value)}"
+    return Mismatch(wanted, came(value), separator=";")
 
 
 def _said(words: str) -> Words:
-    return lambda given, value: f"expected {words.format(given)}, got {came(value)}"
+    return lambda given, value: Mismatch(words.format(given), came(value))
 
 
 def _number(words: str) -> Words:
-    return lambda limit, value: f"expected {words} {shown(limit)}, got {came(value)}"
+    return lambda limit, value: Mismatch(f"{words} {shown(limit)}", came(value))
 
 
 def _size(words: str, one: str, many: str) -> Words:
-    return lambda limit, value: (
-        f"expected {words} {counted(int(limit), one, many)}, got {len(value)}"
+    return lambda limit, value: Mismatch(
+        f"{words} {counted(int(limit), one, many)}", f"{len(value)}"
     )
 
 
@@ -158,7 +159,7 @@ _WORDS: Final[dict[str, Words]] = {
     "type": _type,
     "enum": _enum,
     "format": _format,
-    "const": lambda given, value: f"expected {shown(given)}, got {came(value)}",
+    "const": lambda given, value: Mismatch(shown(given), came(value)),
     "required": lambda name, value: f"missing required property {shown(name)}",
     "pattern": _said("text that matches the pattern {}"),
     "minimum": _number("a number of at least"),

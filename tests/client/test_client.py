@@ -100,7 +100,7 @@ async def test_client_speaks_every_revision(revision: str) -> None:
         assert client.capabilities.tools is not None
         assert [each.name for each in await client.tools()] == ["add", "fail"]
         result = await client.call("add", {"a": 1, "b": 2})
-        assert (result.content, result.is_error) == ([TextContent("3.0")], None)
+        assert (result.content, result.is_error) == ([TextContent("3.0")], False)
         failed = await client.call("fail")
         assert (failed.is_error, failed.text) == (True, "It broke.")
         await client.ping()

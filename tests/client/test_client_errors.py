@@ -27,7 +27,7 @@ def test_client_errors_are_one_tree() -> None:
     ("error", "text"),
     [
         (Timeout("tools/call", "here", 1.5), "tools/call took longer than 1.5 s at here"),
-        (ServerSaid(-32602, "Unknown tool: x", {"tool": "x"}), "Unknown tool: x (-32602)"),
+        (ServerSaid(-32602, "Unknown tool: x", {"name": "x"}), "Unknown tool: x (-32602)"),
         (ProcessEnded("server", None), "server has ended, nobody knows how"),
         (ProcessEnded("server", 0), "server has ended, with exit status 0"),
         (ProcessEnded("server", -15, "bye"), "by SIGTERM; the last it said: bye"),

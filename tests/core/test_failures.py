@@ -8,7 +8,6 @@ from genmcp.core.request import Client, Request
 from genmcp.errors import (
     ContractError,
     InternalError,
-    InvalidArguments,
     InvalidParams,
     McpError,
     MissingCapability,
@@ -18,13 +17,15 @@ from genmcp.errors import (
     Unable,
     Unavailable,
 )
+from genmcp.faults import Fault, InvalidArguments, Mismatch
+from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult
 
-ARGUMENTS = InvalidArguments("add", ['/a: expected a number, got the string "x"'])
+ARGUMENTS = InvalidArguments("add", [Fault(["a"], Mismatch("a number", 'the string "x"'))])
 
 
 def request(method: str = "tools/call", revision: Revision = LATEST) -> Request:
@@ -42,23 +43,31 @@ def failed(text: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(text)], is_error=True)
 
 
-@pytest.mark.parametrize(
-    ("version", "is_result"),
-    [
-        ("2026-07-28", True),
-        ("2025-11-25", True),
-        ("2025-06-18", False),
-        ("2025-03-26", False),
-        ("2024-11-05", False),
-    ],
-)
-def test_failure_of_arguments_is_read_by_the_model_since_2025_11_25(
-    version: str, is_result: bool
-) -> None:
-    """SEP-1303: faults of a tool's arguments are a result; before, a protocol error."""
-    outcome = outcome_of(ARGUMENTS, request(revision=REVISIONS[version]), "ref")
+@pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
+def test_invalid_arguments_are_a_result_in_every_revision(revision: Revision) -> None:
+    """SEP-1303; "Invalid input data" was among the tool execution errors before it, too."""
+    outcome = outcome_of(ARGUMENTS, request(revision=revision), "ref")
 
-    assert (failed(ARGUMENTS.message) if is_result else ARGUMENTS) == outcome
+    fault = {
+        "pointer": "/a",
+        "message": 'expected a number, got the string "x"',
+        "expected": "a number",
+        "actual": 'the string "x"',
+    }
+    meta = {"io.genmcp/error": {"name": "add", "faults": [fault]}}
+    assert msgspec.structs.replace(failed(ARGUMENTS.message), meta=meta) == outcome
+
+
+def test_unable_for_lack_of_tasks_names_a_remedy_before_2026() -> None:
+    """No client of a 2025 session can declare the extension: its name alone does not help."""
+    error = Unable({"extensions": {TASKS: {}}})
+
+    outcome = outcome_of(error, request(revision=REVISIONS["2025-11-25"]), "ref")
+
+    assert isinstance(outcome, CallToolResult)
+    assert outcome.is_error
+    assert "2026-07-28" in outcome.text
+    assert TASKS in outcome.text
 
 
 @pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
@@ -93,8 +102,8 @@ def test_failure_raised_to_be_shown_is_shown_elsewhere_too() -> None:
     """A ToolError where there is no call has its text in an error."""
     outcome = outcome_of(ToolError("disk full"), request("prompts/get"), "ref")
 
-    assert isinstance(outcome, InternalError)
-    assert ("disk full", -32603) == (outcome.message, outcome.code)
+    assert isinstance(outcome, McpError)
+    assert ("disk full", -32603, 200) == (outcome.message, outcome.code, outcome.status)
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
@@ -114,7 +123,7 @@ def test_failure_to_ask_a_client_was_said_in_words_before(version: str) -> None:
     elsewhere = outcome_of(error, request("prompts/get", revision), "ref")
 
     assert failed(str(error)) == outcome_of(error, request(revision=revision), "ref")
-    assert isinstance(elsewhere, InternalError)
+    assert isinstance(elsewhere, McpError)
     assert (str(error), -32603) == (elsewhere.message, elsewhere.code)
 
 

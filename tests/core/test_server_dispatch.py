@@ -413,8 +413,8 @@ def test_dispatch_arguments_no_number_can_hold_are_malformed() -> None:
 @pytest.mark.parametrize(
     ("method", "key", "words", "data"),
     [
-        ("tools/call", "name", "Unknown tool: no", {"tool": "no"}),
-        ("prompts/get", "name", "Unknown prompt: no", {"prompt": "no"}),
+        ("tools/call", "name", "Unknown tool: no", {"name": "no"}),
+        ("prompts/get", "name", "Unknown prompt: no", {"name": "no"}),
         ("resources/read", "uri", "Resource not found: no", {"uri": "no"}),
     ],
 )

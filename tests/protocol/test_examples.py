@@ -55,9 +55,11 @@ def answer(example: Mapping[str, Any]) -> type[Any]:
 
 @pytest.mark.parametrize(("definition", "example", "type_"), [*examples()])
 def test_examples_are_read_and_written_again(definition: str, example: Any, type_: Any) -> None:
-    """What an example says is all kept, and said again in the same words."""
+    """An example is decoded and encoded again without loss."""
     value = msgspec.json.decode(json.dumps(example), type=type_)
 
+    if example.get("isError") is False:  # what its absence means as well
+        example = {key: member for key, member in example.items() if key != "isError"}
     said = json.loads(msgspec.json.encode(value))
     if isinstance(value, Result):
         said["resultType"] = value.result_type

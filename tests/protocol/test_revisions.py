@@ -75,7 +75,6 @@ def test_revisions_are_listed_newest_first() -> None:
     ("fact", "values"),
     [
         ("modern", [True, False, False, False, False]),
-        ("argument_faults_are_results", [True, True, False, False, False]),
         ("priming_event", [False, True, False, False, False]),
         ("batches", [False, False, False, True, False]),
     ],

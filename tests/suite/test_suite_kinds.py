@@ -148,13 +148,13 @@ async def test_suite_tells_what_it_does_not_have(version: str) -> None:
         for method, params, code, data in [
             ("resources/read", {"uri": "a:b"}, missing, {"uri": "a:b"}),
             ("resources/read", {"uri": "library://books/2"}, missing, {"uri": "library://books/2"}),
-            ("prompts/get", {"name": "x"}, -32602, {"prompt": "x"}),
-            ("prompts/get", {"name": "letter/b"}, -32602, {"prompt": "letter/b"}),
+            ("prompts/get", {"name": "x"}, -32602, {"name": "x"}),
+            ("prompts/get", {"name": "letter/b"}, -32602, {"name": "letter/b"}),
         ]:
             error = (await client.request(method, params)).error
             assert (code, data) == (error["code"], error["data"])
         for ref, data in [
-            ({"type": "ref/prompt", "name": "x"}, {"prompt": "x"}),
+            ({"type": "ref/prompt", "name": "x"}, {"name": "x"}),
             ({"type": "ref/resource", "uri": "a:{b}"}, {"uri": "a:{b}"}),
         ]:
             argument = {"name": "b", "value": ""}

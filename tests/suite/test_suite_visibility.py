@@ -196,11 +196,11 @@ async def test_visible_components_are_listed_for_whoever_may_see_them(way: str) 
 
 
 ASKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("tools/call", {"name": "secret"}, {"tool": "secret"}),
+    ("tools/call", {"name": "secret"}, {"name": "secret"}),
     ("resources/read", {"uri": "shelf://a"}, {"uri": "shelf://a"}),
     ("resources/read", {"uri": "manual://safe"}, {"uri": "manual://safe"}),
-    ("prompts/get", {"name": "letter/a"}, {"prompt": "letter/a"}),
-    ("prompts/get", {"name": "password", "arguments": {"word": "x"}}, {"prompt": "password"}),
+    ("prompts/get", {"name": "letter/a"}, {"name": "letter/a"}),
+    ("prompts/get", {"name": "password", "arguments": {"word": "x"}}, {"name": "password"}),
     (
         "completion/complete",
         {
@@ -215,7 +215,7 @@ ASKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             "ref": {"type": "ref/prompt", "name": "letter/a"},
             "argument": {"name": "x", "value": ""},
         },
-        {"prompt": "letter/a"},
+        {"name": "letter/a"},
     ),
     (
         "completion/complete",
@@ -223,7 +223,7 @@ ASKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             "ref": {"type": "ref/prompt", "name": "password"},
             "argument": {"name": "word", "value": ""},
         },
-        {"prompt": "password"},
+        {"name": "password"},
     ),
 ]
 
@@ -342,7 +342,7 @@ async def test_extension_is_asked_for_what_nobody_before_it_has() -> None:
     assert "last" == (await client.call("last")).text
     listed = (await client.request("tools/list", {})).result["tools"]
     assert ["plain", "found", "last"] == [each["name"] for each in listed]
-    assert {"tool": "x"} == (await client.call("x")).error["data"]
+    assert {"name": "x"} == (await client.call("x")).error["data"]
 
 
 async def test_extension_may_hide_what_it_yields() -> None:
@@ -355,7 +355,7 @@ async def test_extension_may_hide_what_it_yields() -> None:
     suite = Suite(name="x", version="1", extensions=[Hiding])
 
     assert "hidden treasure" == (await client_of(suite, "ann").call("secret")).text
-    assert {"tool": "secret"} == (await client_of(suite, "").call("secret")).error["data"]
+    assert {"name": "secret"} == (await client_of(suite, "").call("secret")).error["data"]
 
 
 async def test_extension_offers_only_the_kinds_it_writes() -> None:

@@ -179,23 +179,20 @@ async def test_legacy_errors_of_accepted_requests_are_200(
     assert answer.json["error"]["code"] == code
 
 
-@pytest.mark.parametrize(
-    ("revision", "result"),
-    [("2025-11-25", True), ("2025-06-18", False), ("2025-03-26", False), ("2024-11-05", False)],
-)
-async def test_legacy_argument_faults_are_what_the_revision_says(
-    revision: str, result: bool
-) -> None:
-    """Row 24: an isError result since SEP-1303, an error -32602 before."""
-    client = await Client.begin(serving(echo), revision)
+async def test_legacy_argument_faults_are_results(version: str) -> None:
+    """Hosts raise on an error response; a model corrects only what it gets to read."""
+    client = await Client.begin(serving(echo), version)
 
     answer = await client.send(client.call("echo", {"text": 3}))
 
     assert answer.status == 200
-    if result:
-        assert answer.json["result"]["isError"] is True
-    else:
-        assert answer.json["error"]["code"] == -32602
+    assert answer.json["result"]["isError"] is True
+    (fault,) = answer.json["result"]["_meta"]["io.genmcp/error"]["faults"]
+    assert ("/text", "a string", "the number 3") == (
+        fault["pointer"],
+        fault["expected"],
+        fault["actual"],
+    )
 
 
 @pytest.mark.parametrize("revision", [MODERN, "2025-11-25"])

@@ -283,7 +283,7 @@ async def test_modern_unknown_tool_is_an_error_that_names_it() -> None:
     answer = await client.send(client.call("sing"))
 
     assert (200, -32602, 1) == error_of(answer)
-    assert answer.json["error"]["data"] == {"tool": "sing"}
+    assert answer.json["error"]["data"] == {"name": "sing"}
 
 
 async def test_modern_missing_arguments_are_an_empty_object() -> None:

@@ -154,14 +154,14 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 @every_revision
 def test_encoder_error_satisfies_the_schema(revision: Revision) -> None:
     """An error has a code, a message and its data in every revision."""
-    error = json.loads(ENCODER.error(revision, 1, InvalidParams("Unknown tool: x", {"tool": "x"})))
+    error = json.loads(ENCODER.error(revision, 1, InvalidParams("Unknown tool: x", {"name": "x"})))
 
     valid(
         revision,
         "JSONRPCErrorResponse" if revision.version > "2025-06-18" else "JSONRPCError",
         error,
     )
-    assert {"code": -32602, "message": "Unknown tool: x", "data": {"tool": "x"}} == error["error"]
+    assert {"code": -32602, "message": "Unknown tool: x", "data": {"name": "x"}} == error["error"]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,6 @@ class Revision:
     modern: bool
     #: Several messages may come in one JSON array.
     batches: bool
-    #: A tool's arguments that do not satisfy its schema give an `isError` result (SEP-1303).
-    argument_faults_are_results: bool
     #: An event stream begins with an event that has an id and no data (SEP-1699), after which
     #: the server may close the connection and the client comes back.
     priming_event: bool

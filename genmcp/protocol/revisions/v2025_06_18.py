@@ -132,7 +132,6 @@ _ELICIT: Final = _NEWER.methods["elicitation/create"]
 
 REVISION: Final = _NEWER.older(
     "2025-06-18",
-    argument_faults_are_results=False,
     priming_event=False,
     methods=table((*_NEWER.methods.values(), replace(_ELICIT, params=ElicitRequestParams))),
     down=_DOWN,

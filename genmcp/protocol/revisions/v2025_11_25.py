@@ -16,7 +16,7 @@ from genmcp.protocol import elicitation, prompts, resources, tools
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities, ServerCapabilities
 from genmcp.protocol.content import ResourceContents, ResourceDefinition
 from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.meta import RequestMeta
+from genmcp.protocol.meta import RESERVED, RequestMeta
 from genmcp.protocol.methods import Method, table
 from genmcp.protocol.notifications import ProgressNotificationParams
 from genmcp.protocol.params import InputResponseRequestParams, NotificationParams, RequestParams
@@ -136,6 +136,19 @@ def _without_tasks(capabilities: Any) -> Any:
     return structs.replace(capabilities, extensions=others or None)
 
 
+def _without_reserved_meta(result: Any) -> Any:
+    """Leave out the keys that only 2026-07-28 defines, such as the server's name.
+
+    A hub may have them from a server of that revision. 2025-11-25, basic, "_meta": the prefix is
+    reserved, so a key under it would claim a meaning that this revision does not know.
+    """
+    meta = result.meta
+    if meta is None or not any(key.startswith(RESERVED) for key in meta):
+        return result
+    kept = {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
+    return structs.replace(result, meta=kept or None)
+
+
 _NO_OBJECTS: Final = (str, int, float, list, tuple, NoneType)
 
 
@@ -177,6 +190,7 @@ _NEITHER: Final[dict[type, Change]] = {
 }
 
 _DOWN: Final[dict[type, Change]] = {
+    Result: _without_reserved_meta,
     tools.CallToolResult: _only_objects,
     tools.ToolDefinition: _with_object_output,
     ToolResultContent: _only_objects,

@@ -12,7 +12,6 @@ REVISION: Final = Revision(
     version="2026-07-28",
     modern=True,
     batches=False,
-    argument_faults_are_results=True,
     priming_event=False,
     resource_not_found=-32602,
     methods=METHODS,

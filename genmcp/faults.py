@@ -1,0 +1,131 @@
+"""Faults of what a client sent: where each one is, what was expected there, and what came.
+
+A fault is one sentence that a model can act on, and the same in parts, for programs.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from genmcp.errors import InvalidParams
+
+__all__ = [
+    "Fault",
+    "InvalidArguments",
+    "Mismatch",
+    "decoding_fault",
+    "error_data",
+]
+
+
+class Fault(str):
+    """One fault, as a sentence that begins with its JSON Pointer.
+
+    Attributes:
+        pointer: the JSON Pointer of the faulty value; empty for the root.
+        words: the sentence without the pointer.
+        expected, actual: the two halves of a mismatch, None for a fault of another kind.
+    """
+
+    pointer: str
+    words: str
+    expected: str | None
+    actual: str | None
+
+    def __new__(cls, path: Sequence[str | int], words: str) -> "Fault":
+        """Return the fault at *path*; *words* may be a `Mismatch`."""
+        pointer = "".join("/" + _escaped(str(step)) for step in path)
+        fault = super().__new__(cls, f"{pointer or '(root)'}: {words}")
+        fault.pointer = pointer
+        fault.words = str(words)
+        fault.expected = getattr(words, "expected", None)
+        fault.actual = getattr(words, "actual", None)
+        return fault
+
+
+class Mismatch(str):
+    """The words "expected ..., got ...", which remember their halves."""
+
+    expected: str
+    actual: str
+
+    def __new__(cls, expected: str, actual: str, *, separator: str = ",") -> "Mismatch":
+        """Return the words; *separator* is `;` where *expected* contains commas."""
+        words = super().__new__(cls, f"expected {expected}{separator} got {actual}")
+        words.expected = expected
+        words.actual = actual
+        return words
+
+
+class InvalidArguments(InvalidParams):
+    """The arguments of a tool call are rejected, by the input schema or by `validate`.
+
+    The client gets an `isError` result, which a model can read and act on (2025-11-25, tools,
+    "Error Handling", SEP-1303; earlier revisions permit it). `data` goes into its `_meta`.
+    """
+
+    def __init__(self, tool: str, faults: Sequence[str], data: Any = None) -> None:
+        self.faults = tuple(faults)
+        super().__init__(
+            "\n".join([f"Invalid arguments for tool {tool}:", *(f"- {fault}" for fault in faults)]),
+            error_data(faults, name=tool) if data is None else data,
+        )
+
+
+def error_data(faults: Sequence[str], **named: str) -> dict[str, Any]:
+    """Return the `data` of an error: what was *named* (`name=` or `uri=`), and the faults in parts.
+
+    docs/endpoint.md, "Errors", documents the shape.
+    """
+    return {**named, "faults": [_in_parts(fault) for fault in faults]}
+
+
+def _in_parts(fault: str) -> Mapping[str, str]:
+    if not isinstance(fault, Fault):
+        return {"pointer": "", "message": fault}
+    parts = {"pointer": fault.pointer, "message": fault.words}
+    if fault.expected is not None and fault.actual is not None:
+        parts |= {"expected": fault.expected, "actual": fault.actual}
+    return parts
+
+
+_PLACE: Final = re.compile(r" - at `\$(.*)`$", re.DOTALL)
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+_EXPECTED: Final = re.compile(r"Expected `([^`]+)`(?:, got `([^`]+)`)?(.*)", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `([^`]+)`")
+
+_NAMES: Final = {
+    "array": "an array",
+    "bool": "a boolean",
+    "float": "a number",
+    "int": "an integer",
+    "null": "null",
+    "object": "an object",
+    "str": "a string",
+}
+# To JSON Schema 1.0 is an integer, to msgspec it is not.
+_ACTUAL: Final = _NAMES | {"float": "a number with a decimal point"}
+
+
+def decoding_fault(message: str) -> Fault:
+    """Return the fault that *message*, of a msgspec.ValidationError, describes."""
+    path: list[str | int] = []
+    if place := _PLACE.search(message):
+        message = message[: place.start()]
+        for step in _STEP.finditer(place[1]):
+            if step[0] == "[...]":
+                break  # an entry of a mapping: msgspec does not say which
+            path.append(step[1] if step[1] is not None else int(step[2]))
+    if missing := _MISSING.fullmatch(message):
+        return Fault(path, f'missing required property "{missing[1]}"')
+    if wanted := _EXPECTED.fullmatch(message):
+        *types, last = [_NAMES.get(name, name) for name in wanted[1].split(" | ")]
+        expected = f"{', '.join(types)} or {last}" if types else last
+        if wanted[2] is not None:
+            return Fault(path, Mismatch(expected, _ACTUAL.get(wanted[2], wanted[2]) + wanted[3]))
+        return Fault(path, f"expected {expected}{wanted[3]}")
+    return Fault(path, message)
+
+
+def _escaped(step: str) -> str:
+    return step.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,165 @@
+"""How resources and prompts fail with a text, and what `data` of an error holds."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp import (
+    Call,
+    CallToolResult,
+    Channel,
+    Prompt,
+    PromptError,
+    Resource,
+    ResourceError,
+    Suite,
+    Tool,
+    ToolError,
+    result,
+)
+from tests.speaking import MODERN, VERSIONS, Answer, speak
+
+
+class Offline(Resource):
+    """A resource whose backend is down."""
+
+    uri = "shelf://1"
+    name = "shelf"
+    error: type[Exception] = ResourceError
+
+    async def read(self, key: str, channel: Channel) -> Any:
+        raise self.error("The shelf is being moved.")
+
+
+class Undecided(Prompt):
+    """A prompt that cannot be made."""
+
+    name = "undecided"
+
+    async def get(self, request: Call, channel: Channel) -> Any:
+        raise PromptError("No text has been approved.")
+
+
+async def asked(target: Suite, version: str, method: str, **params: Any) -> Answer:
+    async with speak(target, version) as client:
+        return await client.request(method, params)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_resource_error_shows_its_text(
+    version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Resources have no `isError`: the text is that of a -32603, HTTP 200.
+
+    2026-07-28, server/resources, "Error Handling": -32603 for internal errors.
+    """
+    suite = Suite(name="test", version="1", resources=[Offline])
+
+    answer = await asked(suite, version, "resources/read", uri="shelf://1")
+
+    assert (200, -32603) == (answer.status, answer.error["code"])
+    assert "The shelf is being moved." == answer.error["message"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_tool_error_of_a_resource_is_no_server_error(version: str) -> None:
+    """Helpers shared with tools may raise it: the text is meant to be shown here, too."""
+
+    class Shared(Offline):
+        error = ToolError
+
+    suite = Suite(name="test", version="1", resources=[Shared])
+
+    answer = await asked(suite, version, "resources/read", uri="shelf://1")
+
+    assert (200, -32603) == (answer.status, answer.error["code"])
+    assert "The shelf is being moved." == answer.error["message"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_prompt_error_shows_its_text(version: str) -> None:
+    """2026-07-28, server/prompts, "Error Handling": -32603 for internal errors."""
+    suite = Suite(name="test", version="1", prompts=[Undecided])
+
+    answer = await asked(suite, version, "prompts/get", name="undecided")
+
+    assert (200, -32603) == (answer.status, answer.error["code"])
+    assert "No text has been approved." == answer.error["message"]
+
+
+class Pair(msgspec.Struct):
+    a: int
+
+
+class Add(Tool[Pair]):
+    """Takes a number."""
+
+    name = "add"
+
+    async def call(self, request: Call[Pair], channel: Channel) -> str:
+        return "added"
+
+
+class Typed(Prompt[Pair]):
+    """Takes a number."""
+
+    name = "typed"
+
+    async def get(self, request: Call[Pair], channel: Channel) -> str:
+        return "typed"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_error_data_has_one_shape(version: str) -> None:
+    """`name` or `uri` says of what; `faults` have a pointer, and both halves of a mismatch."""
+    suite = Suite(name="test", version="1", tools=[Add], prompts=[Typed], resources=[Offline])
+    async with speak(suite, version) as client:
+        absent = [
+            await client.request(method, {member: "no://thing"})
+            for method, member in (
+                ("tools/call", "name"),
+                ("prompts/get", "name"),
+                ("resources/read", "uri"),
+            )
+        ]
+        called = await client.call("add", {"a": "x"})
+        got = await client.request("prompts/get", {"name": "typed", "arguments": {"a": "x"}})
+        malformed = await client.request("tools/list", {"cursor": 5})
+
+    name, uri = {"name": "no://thing"}, {"uri": "no://thing"}
+    assert [name, name, uri] == [each.error["data"] for each in absent]
+    in_result = called.result["_meta"]["io.genmcp/error"]
+    for data, of in ((in_result, "add"), (got.error["data"], "typed")):
+        assert of == data["name"]
+        (fault,) = data["faults"]
+        assert "/a" == fault["pointer"]
+        assert "an integer" == fault["expected"]
+        assert 'the string "x"' == fault["actual"]
+    (fault,) = malformed.error["data"]["faults"]
+    assert ("/cursor", "a string or null", "an integer") == (
+        fault["pointer"],
+        fault["expected"],
+        fault["actual"],
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_reserved_meta_of_a_result_is_not_sent_before_2026(version: str) -> None:
+    """A hub passes on results of 2026 servers: no earlier revision defines those keys."""
+
+    class Passing(Tool):
+        """Passes on a result."""
+
+        name = "passing"
+
+        async def call(self, request: Call, channel: Channel) -> CallToolResult:
+            meta = {"io.modelcontextprotocol/serverInfo": {"name": "far", "version": "1"}}
+            return result("x", meta={**meta, "com.example/a": 1})
+
+    async with speak(Suite(name="test", version="1", tools=[Passing]), version) as client:
+        meta = (await client.call("passing")).result["_meta"]
+
+    assert 1 == meta["com.example/a"]
+    assert (version == MODERN) is ("io.modelcontextprotocol/serverInfo" in meta)

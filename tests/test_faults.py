@@ -1,0 +1,62 @@
+"""Faults: sentences for a model, and the same in parts for a program."""
+
+import pytest
+
+from genmcp.faults import Fault, Mismatch, decoding_fault, error_data
+
+
+def test_fault_has_a_pointer_and_two_halves() -> None:
+    """RFC 6901: `~` and `/` within a step are escaped."""
+    fault = Fault(["a/b", 0, "c~"], Mismatch("a number", "null", separator=";"))
+
+    assert "/a~1b/0/c~0: expected a number; got null" == fault
+    assert error_data([fault], uri="a://b") == {
+        "uri": "a://b",
+        "faults": [
+            {
+                "pointer": "/a~1b/0/c~0",
+                "message": "expected a number; got null",
+                "expected": "a number",
+                "actual": "null",
+            }
+        ],
+    }
+
+
+def test_fault_of_another_kind_has_only_a_message() -> None:
+    """A line that counts the faults left out has no place: it is about the whole."""
+    faults = error_data([Fault([], "unexpected"), "... and 5 more"])["faults"]
+
+    assert [
+        {"pointer": "", "message": "unexpected"},
+        {"pointer": "", "message": "... and 5 more"},
+    ] == faults
+
+
+@pytest.mark.parametrize(
+    ("message", "fault", "actual"),
+    [
+        (
+            "Expected `str`, got `int` - at `$.name`",
+            "/name: expected a string, got an integer",
+            "an integer",
+        ),
+        (
+            "Expected `int | str | null`, got `float` - at `$.a[1].b`",
+            "/a/1/b: expected an integer, a string or null, got a number with a decimal point",
+            "a number with a decimal point",
+        ),
+        ("Expected `array` of length 2", "(root): expected an array of length 2", None),
+        ("Expected `str` - at `$.a[...].b`", "/a: expected a string", None),
+        ("Object missing required field `uri`", '(root): missing required property "uri"', None),
+        ("Invalid enum value 'x' - at `$.level`", "/level: Invalid enum value 'x'", None),
+    ],
+)
+def test_decoding_fault_is_in_the_words_of_all_faults(
+    message: str, fault: str, actual: str | None
+) -> None:
+    """msgspec names its own types, and puts the place last."""
+    found = decoding_fault(message)
+
+    assert fault == found
+    assert actual == found.actual
