@@ -47,9 +47,9 @@ def serving(*tools: Any, **options: Any) -> Endpoint:
     return Endpoint(Suite(name="test", version="1", tools=tools), **options)
 
 
-async def until(holds: Callable[[], object], *, pause: float = 0) -> None:
-    """Wait for what nobody tells of; *pause* is how many seconds lie between two looks."""
-    async with asyncio.timeout(PATIENCE):
+async def until(holds: Callable[[], object], *, pause: float = 0, bound: float = PATIENCE) -> None:
+    """Poll until *holds*, every *pause* seconds, for at most *bound* seconds."""
+    async with asyncio.timeout(bound):
         while True:
             if holds():
                 return

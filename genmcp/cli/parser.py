@@ -80,6 +80,12 @@ def _add_serve(commands: "Commands[argparse.ArgumentParser]", do: Do) -> None:
         help="a host name to answer to, '*' is any; repeatable",
     )
     http.add_argument(
+        "--grace",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long running jobs may go on when the server is to stop (JobOptions.grace)",
+    )
+    http.add_argument(
         "--reload", action="store_true", default=None, help="start anew when a file changes"
     )
 

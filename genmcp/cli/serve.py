@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import uvicorn
+from msgspec.structs import replace
 from starlette.applications import Starlette
 
 from genmcp.cli.target import load, mux_of
@@ -30,7 +31,11 @@ _TARGET: Final = "GENMCP_SERVE"
 
 
 class Http(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a *target*, `module:attribute`, is served; allowed_hosts: None: as it says itself."""
+    """Where a *target*, `module:attribute`, is served; allowed_hosts: None: as it says itself.
+
+    grace: seconds for which running jobs may go on when the server stops; None: as `JobOptions` of
+    its mux say.
+    """
 
     target: str
     host: str = "127.0.0.1"
@@ -39,6 +44,7 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
     reload: bool = False
     allowed_hosts: list[str] | None = None
+    grace: float | None = None
 
 
 def over_http(http: Http) -> int:
@@ -133,6 +139,14 @@ def endpoint_of(http: Http) -> Endpoint:
     """
     if not http.path.startswith("/"):
         raise ConfigurationError(f"--path: a path begins with a slash, unlike {http.path!r}")
+    endpoint = _found(http)
+    if http.grace is not None:
+        jobs = endpoint.mux.long.jobs
+        jobs.adapt(replace(jobs.options, grace=http.grace))
+    return endpoint
+
+
+def _found(http: Http) -> Endpoint:
     found = load(http.target)
     if not isinstance(found, Endpoint):
         return Endpoint(mux_of(http.target), security=Security(allowed_hosts=http.allowed_hosts))

@@ -1,7 +1,7 @@
 """The tasks of a store: made, read, changed and followed, by any process that has it."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from typing import Final
@@ -60,16 +60,20 @@ class Jobs:
         self._service = Service(engine, self.nodes, self.step, options)
 
     async def start(self) -> None:
-        """Begin to work on what the engine delivers, unless this process does already.
+        """Begin to work on what the engine delivers, unless this process does already, or rests.
 
         Raises:
             Unavailable: the store could not be reached.
         """
-        self._agenda.writes.ending = False
-        await self._service.start()
+        if not self._service.resting:
+            self._agenda.writes.ending = False
+            await self._service.start()
 
     def begin(self) -> "Future[None]":
-        """Do what `start` does, without waiting for it; what is returned tells how it went."""
+        """Do what `start` does, without waiting for it, and end a rest.
+
+        Return a future that is done when the engine delivers, or failed.
+        """
         self._agenda.writes.ending = False
         return self._service.begin()
 
@@ -86,9 +90,23 @@ class Jobs:
         """Wait until this process works no more, on the event loop where it was started."""
         await self._service.ended()
 
-    async def aclose(self) -> None:
-        """Stop working; what is not done is handed to other processes, or waits for the next."""
-        await self._service.aclose()
+    async def aclose(self, *, within: float | None = None) -> None:
+        """Stop working; what is not done is handed to other processes, or waits for the next.
+
+        Args:
+            within: shortens the grace, in seconds.
+        """
+        await self._service.aclose(within=within)
+        self._agenda.writes.ending = True
+
+    async def rest(self, *, within: float | None = None, busy: Callable[[], bool]) -> None:
+        """Stop working as `aclose` does, until `begin`; new tasks wait in the store meanwhile.
+
+        Args:
+            within: shortens the grace, in seconds.
+            busy: whether calls run here, to which this process is still alive; for a lease at most.
+        """
+        await self._service.rest(within=within, busy=busy)
         self._agenda.writes.ending = True
 
     async def create(self, task: Task, call: bytes) -> Task:

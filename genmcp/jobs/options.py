@@ -35,7 +35,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     queues: Collection[str] = ("default",)
     concurrency: int = 10
     continuations: int = 1000
-    grace: float = 0.0
+    grace: float = 5.0
     lease: float = 30.0
     crashes: int = 3
     life: float = 7 * 86400.0

@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from genmcp.errors import StoreError, Unavailable
 from genmcp.jobs.agenda import CONTINUATIONS
@@ -17,9 +18,11 @@ __all__ = ["Service"]
 
 logger = logging.getLogger("genmcp")
 
+_LOOK: Final = 0.05  # seconds between two looks at whether calls still run here
+
 
 class Service:
-    """Serves *engine* on one event loop, and says meanwhile that this process is alive.
+    """Serves *engine* on one event loop and meanwhile renews the record of this process.
 
     When that loop was closed, the next one that asks for it serves. Other `options` count from
     the next time on that it begins.
@@ -31,12 +34,23 @@ class Service:
         self._step = step
         self.options = options
         self._serving: _Serving | None = None
+        self.resting = False
+
+    @property
+    def ending(self) -> bool:
+        """Whether this process stops working: what it holds is to be handed to others.
+
+        Also where the event loop is torn down, which cancels every task it has.
+        """
+        serving = self._serving
+        return self.resting or serving is None or serving.ends
 
     def begin(self) -> "Future[None]":
-        """Serve, unless this does already; return what is done when the engine does."""
+        """Serve, unless this does already; return a future that is done when the engine does."""
+        self.resting = False
         serving = self._serving
-        if serving is None or serving.over:
-            serving = self._serving = _Serving(self._serve)
+        if serving is None or serving.ends:
+            serving = self._serving = _Serving(self._serve, after=serving)
         return serving.ready
 
     async def start(self) -> None:
@@ -55,17 +69,36 @@ class Service:
         if self._serving is not None:
             await self._serving.ended()
 
-    async def aclose(self) -> None:
-        """Stop serving; steps that run when the grace is over are taken by another process."""
-        serving, self._serving = self._serving, None
+    async def aclose(self, *, within: float | None = None) -> None:
+        """Stop serving; steps that run when the grace is over are taken by another process.
+
+        *within* shortens the grace, in seconds.
+        """
+        await self._stop(_Farewell(within), rest=False)
+
+    async def rest(
+        self, *, within: float | None = None, busy: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Stop serving as `aclose` does, and be `resting` until the next `begin`.
+
+        While *busy*, for at most a lease, other processes still find this one alive: calls that
+        run in it have a grace of their own.
+        """
+        await self._stop(_Farewell(within, busy), rest=True)
+
+    async def _stop(self, farewell: "_Farewell", *, rest: bool) -> None:
+        serving = self._serving
+        self.resting = True  # what ends meanwhile does not begin it anew
         if serving is not None and not serving.over:
-            await serving.end()
+            await serving.end(farewell)
+        if self._serving is serving:  # nothing has begun it again meanwhile
+            self._serving, self.resting = None, rest
 
     async def _serve(self, serving: "_Serving") -> None:
         options = self.options
         both = asyncio.Barrier(2)
         await self._nodes.beat()
-        delivering = [
+        serving.delivering = delivering = [
             asyncio.create_task(self._deliver(serving, queues, concurrency, both))
             for queues, concurrency in (
                 (options.queues, options.concurrency),
@@ -80,7 +113,16 @@ class Service:
             for each in delivering:
                 each.cancel()
             await asyncio.wait(delivering)
+        await self._linger(serving.farewell.busy)
         await self._said(self._nodes.leave())
+
+    async def _linger(self, busy: Callable[[], bool]) -> None:
+        """Stay alive to others while calls run here, for at most a lease."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.options.lease):
+                while busy():
+                    await self._said(self._nodes.beat())
+                    await asyncio.sleep(min(_LOOK, self.options.lease / 3))
 
     async def _deliver(
         self,
@@ -107,15 +149,34 @@ class Service:
             logger.warning("other processes may think that this one is gone: %s", error)
 
 
-class _Serving:
-    """An asyncio.Task that serves, in the loop that runs when this is made."""
+class _Farewell(NamedTuple):
+    """How serving ends: *within* how many seconds at most, and while what is *busy* here."""
 
-    def __init__(self, serve: Callable[["_Serving"], Coroutine[Any, Any, None]]) -> None:
+    within: float | None = None
+    busy: Callable[[], bool] = lambda: False
+
+
+class _Serving:
+    """An asyncio.Task that serves, in the loop that runs when this is made.
+
+    It begins when the one *after* which it comes has ended, where that is on the same loop: both
+    have the same name to other processes.
+    """
+
+    def __init__(
+        self,
+        serve: Callable[["_Serving"], Coroutine[Any, Any, None]],
+        *,
+        after: "_Serving | None" = None,
+    ) -> None:
         self.ready: Future[None] = Future()  # any loop may wait for it
         self._loop = asyncio.get_running_loop()
         self.ending = asyncio.Event()
+        self.farewell = _Farewell()
+        self.delivering: Sequence[asyncio.Task[None]] = ()
+        before = after if after is not None and after._loop is self._loop else None
         # Without the context of whoever came first: its request is no business of the steps.
-        self._task = self._loop.create_task(serve(self), context=Context())
+        self._task = self._loop.create_task(self._live(serve, before), context=Context())
         self._task.add_done_callback(self._done)
 
     @property
@@ -123,18 +184,38 @@ class _Serving:
         """Whether it serves no more."""
         return self._task.done() or self._loop.is_closed()
 
+    @property
+    def ends(self) -> bool:
+        """Whether it serves no more, or is about to end."""
+        return self.over or self.ending.is_set() or bool(self._task.cancelling())
+
     async def ended(self) -> None:
         """Wait until it serves no more, in its own loop."""
         await asyncio.wait({self._task})
 
-    async def end(self) -> None:
+    async def end(self, farewell: _Farewell) -> None:
         """Have it end, and wait for that, from any loop."""
         if self._loop is asyncio.get_running_loop():
+            self.farewell = farewell
             self.ending.set()
+            if farewell.within is not None:
+                self._loop.call_later(farewell.within, self._cut)
             await self.ended()
         elif self._loop.is_running():
-            ended = asyncio.run_coroutine_threadsafe(self.end(), self._loop)
+            ended = asyncio.run_coroutine_threadsafe(self.end(farewell), self._loop)
             await asyncio.wrap_future(ended)
+
+    async def _live(
+        self, serve: Callable[["_Serving"], Coroutine[Any, Any, None]], before: "_Serving | None"
+    ) -> None:
+        if before is not None:
+            await before.ended()
+        await serve(self)
+
+    def _cut(self) -> None:
+        """End the grace now."""
+        for each in self.delivering:
+            each.cancel()
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
@@ -154,5 +235,6 @@ async def _left(delivering: Sequence["asyncio.Task[None]"], *, within: float) ->
         delivering, timeout=within, return_when=asyncio.FIRST_EXCEPTION
     )
     for each in ended:
-        each.result()
+        if not each.cancelled():  # its grace was cut short
+            each.result()
     return bool(left)

@@ -39,7 +39,7 @@ from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
 from genmcp.wire.encoder import Encoder
 
-__all__ = ["Host", "LongCalls"]
+__all__ = ["Host", "LongCalls", "User"]
 
 logger = logging.getLogger("genmcp")
 
@@ -59,6 +59,17 @@ class Host(Protocol):
 
     def outcome(self, request: Request, error: BaseException) -> Result | McpError:
         """Return what a call that has ended with *error* comes to."""
+
+
+class User(Protocol):
+    """What needs jobs to be worked on in this process: an endpoint that serves."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it ended with its event loop."""
+
+    def end(self) -> None:
+        """Take note that jobs are not worked on any more: the mux was closed. From any loop."""
 
 
 class LongCalls:
@@ -99,6 +110,7 @@ class LongCalls:
         )
         self.resumption = Resumption(self.continuations, self, host)
         self.dormant = store.durable
+        self._users: set[User] = set()
 
     @property
     def announcer(self) -> Announcer:
@@ -114,6 +126,24 @@ class LongCalls:
         if (error := ready.exception()) is not None:
             logger.warning("what other processes have left is not worked on yet: %s", error)
             self.dormant = True
+
+    def use(self, user: User) -> None:
+        """Have *user* count as one that needs jobs to be worked on here, until its `rest`."""
+        self._users.add(user)
+
+    async def rest(self, user: User, *, within: float | None = None) -> None:
+        """Hand the jobs that run here to other processes, unless another user still needs them.
+
+        The next `wake` begins again.
+
+        Args:
+            user: given to `use` before.
+            within: shortens `JobOptions.grace`, in seconds.
+        """
+        self._users.discard(user)
+        if all(each.gone for each in self._users):
+            self.dormant = self._host.store.durable
+            await self.jobs.rest(within=within, busy=lambda: self.tasks.busy)
 
     async def begin(self, request: Request, channel: Channel) -> Result | Parked:
         """Answer a *request* that brings a state or a key along, has to be a task, or whose route
@@ -191,9 +221,15 @@ class LongCalls:
             logger.error("on_cancel failed", exc_info=error)
 
     async def aclose(self) -> None:
-        """Work on nothing any more, and hear of nothing."""
-        await self.jobs.aclose()
+        """Work on nothing any more, and hear of nothing.
+
+        Where the store ends with this process, no job has a grace: its result reaches no client.
+        """
+        await self.jobs.aclose(within=None if self._host.store.durable else 0.0)
         await self.inbox.aclose()
+        users, self._users = self._users, set()
+        for each in users:
+            each.end()
         self.dormant = self._host.store.durable
 
     def _assigns(self, task: Task) -> Mapping[str, Any]:

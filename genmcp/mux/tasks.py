@@ -208,6 +208,11 @@ class Tasks:
         """Know that nothing of the task *id* runs here any more."""
         self._running.pop(id, None)
 
+    @property
+    def busy(self) -> bool:
+        """Whether calls that are tasks run here."""
+        return bool(self._running)
+
     def _stop(self, message: Stop) -> None:
         stop = self._running.get(message.task)
         if stop is not None:

@@ -27,6 +27,7 @@ from genmcp.server import Server
 from genmcp.transports import legacy, modern
 from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded
 from genmcp.transports.body import read_body
+from genmcp.transports.jobs_at_work import JobsAtWork
 from genmcp.transports.peer_address import Settings, check_settings
 from genmcp.transports.principal import Principal, authenticated, principal_of
 from genmcp.transports.responder import Responder
@@ -100,6 +101,8 @@ class Endpoint:
         self._heartbeat = settings.get("heartbeat", 15.0)
         self._shutdown = Shutdown(settings.get("grace", 5.0))
         self._client_key = settings.get("client_key")
+        self._at_work: JobsAtWork | None = None
+        self._asleep = self.mux.store.durable  # nothing is open yet that works on its jobs
         # Nothing tells who may call, unless the host application authenticates.
         self._open = (security is None or security.allowed_hosts is None) and (
             principal is authenticated
@@ -164,10 +167,11 @@ class Endpoint:
             await _hang_up(visit)
 
     async def aclose(self) -> None:
-        """End what is open on this event loop, and close the mux if it was made here.
+        """End what is open on this event loop, hand jobs on, and close the mux if it was made here.
 
-        Calls have `grace` seconds to finish by themselves. A mux that was given may have other
-        endpoints: whoever made it closes it.
+        Calls have `grace` seconds to finish by themselves, jobs `JobOptions.grace`. Jobs of a mux
+        that was given go to other processes once its last endpoint was closed; the mux itself is
+        closed by its owner. The endpoint can be used again: the next request begins the work anew.
         """
         await self._shutdown.stop()
         if self._owns_mux:
@@ -180,8 +184,7 @@ class Endpoint:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                if self.mux.long.dormant:
-                    self.mux.long.wake()
+                self._wake()  # a host may be started again, on another loop
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.aclose()
@@ -195,8 +198,8 @@ class Endpoint:
             Refused: it may not come in.
             ConfigurationError: the host tells of somebody, but not of whom.
         """
-        if self.mux.long.dormant:
-            self.mux.long.wake()
+        if self.mux.long.dormant or self._asleep:
+            self._wake()
         peer = scope.get("client")
         visit.table = self._gate.admit(scope["headers"], peer[0] if peer else None)
         origin = visit.table.get(b"origin")
@@ -214,6 +217,20 @@ class Endpoint:
             visit.keep = self._kept
             for key in self._kept:
                 check_json(f"keep_assigns: {key}", visit.copied.get(key))
+
+    def _wake(self) -> None:
+        """Work on what is in the store, and hand it on when the server goes away."""
+        long, at_work = self.mux.long, self._at_work
+        lost = at_work is not None and at_work.gone  # its loop was closed without a shutdown
+        if long.dormant or lost:
+            long.wake()
+        if self._asleep or lost:
+            self._asleep = False
+            self._at_work = JobsAtWork(long, self._shutdown, self._sleep)
+            self._at_work.open()
+
+    def _sleep(self) -> None:
+        self._asleep, self._at_work = True, None
 
     def _warn_of(self, peer: str) -> None:
         """Say once that strangers reach an endpoint that nobody told whom to serve."""

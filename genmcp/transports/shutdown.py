@@ -11,7 +11,7 @@ import signal
 from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
-__all__ = ["LAST_WORDS", "Shutdown", "Stoppable"]
+__all__ = ["LAST_WORDS", "Shutdown", "Stoppable", "uvicorn_server"]
 
 LAST_WORDS: Final = 1.0
 """How many seconds a client may take to read what is left when the server goes away."""
@@ -130,8 +130,13 @@ def _is_exiting() -> bool:
 
     A uvicorn that runs has its own method there, until its last response is out.
     """
-    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    return bool(getattr(server, "should_exit", False))
+    return bool(getattr(uvicorn_server(), "should_exit", False))
+
+
+def uvicorn_server() -> object | None:
+    """Return the uvicorn Server that takes SIGTERM now, None if another one does."""
+    server: object = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return server if hasattr(server, "should_exit") else None
 
 
 async def _nothing() -> AsyncIterator[bytes]:

@@ -423,7 +423,7 @@ async def test_process_that_stops_to_serve_by_a_defect_begins_again(
     await jobs.start()
     with monkeypatch.context() as patch:
         patch.setattr(store, "touch", touch)
-        (serving,) = [each for each in asyncio.all_tasks() if "Service._serve" in repr(each)]
+        (serving,) = [each for each in asyncio.all_tasks() if "_Serving._live" in repr(each)]
         async with asyncio.timeout(BOUND):
             await broken.wait()
             await asyncio.wait({serving})

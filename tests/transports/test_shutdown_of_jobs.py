@@ -1,0 +1,167 @@
+"""A server that shuts down in good order hands its jobs to other processes, however mounted."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from genmcp import Endpoint
+from tests.asgi import TASKS, Client, until
+from tests.transports.handing_on import mux
+
+APPS = "tests.transports.handing_on"
+ROOT = Path(__file__).parents[2]
+START = 20.0  # seconds for a process to come up on a busy machine
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, *command: str, **environment: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        *command,
+        cwd=ROOT,
+        env={**os.environ, "FOLDER": str(folder), **environment},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def begin(url: str, folder: Path) -> str:
+    """Call the tool once the server is up, and return the id of the task."""
+    client = Client(None, capabilities=TASKS)
+    message = client.call("work", {"folder": str(folder)})
+    headers = {**client._headers(message), "host": "localhost"}
+    async with asyncio.timeout(START), httpx.AsyncClient(timeout=START) as http:
+        while True:
+            with suppress(httpx.TransportError):
+                answer = await http.post(url, json=message, headers=headers)
+                id: str = answer.json()["result"]["taskId"]
+                return id
+            await asyncio.sleep(0.05)
+
+
+async def seen(url: str) -> None:
+    """Send a request, if the server is up."""
+    client = Client(None)
+    message = client.request("tools/list")
+    headers = {**client._headers(message), "host": "localhost"}
+    async with httpx.AsyncClient(timeout=START) as http:
+        with suppress(httpx.TransportError):
+            await http.post(url, json=message, headers=headers)
+    await asyncio.sleep(0.05)
+
+
+async def attempt(folder: Path, number: int) -> int:
+    """Wait for an attempt at the job, and return the id of the process that makes it."""
+    path = folder / f"attempt {number}"
+    await until(lambda: path.exists() and path.read_text(), pause=0.02, bound=START)
+    return int(path.read_text())
+
+
+async def ended(process: asyncio.subprocess.Process) -> None:
+    async with asyncio.timeout(START):
+        await process.wait()
+
+
+async def result(folder: Path, id: str) -> Any:
+    """Let the job end in this process, and return what its call gives."""
+    (folder / "go").touch()
+    here = mux(folder)
+    endpoint = Endpoint(here)
+    client = Client(endpoint, capabilities=TASKS)
+    async with asyncio.timeout(START):
+        told = {"status": "working"}
+        while told["status"] == "working":
+            answer = await client.send(client.request("tasks/get", {"taskId": id}))
+            told = answer.json["result"]
+            await asyncio.sleep(0.02)
+    await endpoint.aclose()
+    await here.aclose()
+    return told["result"]["content"][0]["text"]  # type: ignore[index]
+
+
+UVICORN = [["uvicorn", f"{APPS}:{app}"] for app in ("routed", "bare", "twice")]
+# Here the jobs have the five seconds that they have by default.
+DEFAULT = [["uvicorn", f"{APPS}:of_suite", "--timeout-graceful-shutdown", "1"]]
+COMMANDS = [
+    ["genmcp", "serve", f"{APPS}:shared", "--path", "/"],
+    ["genmcp", "serve", f"{APPS}:of_suite_alone", "--path", "/", "--grace", "0.1"],
+]
+
+
+@pytest.mark.parametrize(
+    "command", [*UVICORN, *DEFAULT, *COMMANDS], ids=lambda command: " ".join(command[:2])
+)
+async def test_server_that_is_terminated_hands_on_its_jobs(
+    command: list[str], tmp_path: Path, free_port: int
+) -> None:
+    """With the default of `on_lost`: nothing is lost, and no lease of 60 s has to run out."""
+    async with running(tmp_path, *command, "--port", str(free_port)) as server:
+        id = await begin(f"http://127.0.0.1:{free_port}/", tmp_path)
+        assert server.pid == await attempt(tmp_path, 1)
+        server.terminate()
+        await ended(server)
+
+    assert "attempt 2" == await result(tmp_path, id)
+
+
+async def test_server_that_is_interrupted_hands_on_its_jobs(tmp_path: Path, free_port: int) -> None:
+    """Ctrl-C is no crash either."""
+    async with running(tmp_path, *UVICORN[0], "--port", str(free_port)) as server:
+        id = await begin(f"http://127.0.0.1:{free_port}/", tmp_path)
+        assert server.pid == await attempt(tmp_path, 1)
+        server.send_signal(signal.SIGINT)
+        await ended(server)
+
+    assert "attempt 2" == await result(tmp_path, id)
+
+
+async def test_host_that_is_started_again_goes_on_with_its_jobs(
+    tmp_path: Path, free_port: int
+) -> None:
+    """In the same process, with its first request."""
+    async with running(tmp_path, APPS, PORT=str(free_port)) as server:
+        url = f"http://127.0.0.1:{free_port}/"
+        await begin(url, tmp_path)
+        assert server.pid == await attempt(tmp_path, 1)
+        server.send_signal(signal.SIGINT)
+        async with asyncio.timeout(START):
+            while not (tmp_path / "attempt 2").exists():
+                await seen(url)
+        assert server.pid == await attempt(tmp_path, 2)
+
+
+async def test_jobs_go_on_while_another_endpoint_serves(tmp_path: Path) -> None:
+    """Endpoints may share a mux: the first that is closed does not take the work along."""
+    here = mux(tmp_path)
+    first, second = Endpoint(here), Endpoint(here)
+    clients = [Client(each, capabilities=TASKS) for each in (first, second)]
+    await clients[1].send(clients[1].request("tools/list"))
+    call = clients[0].call("work", {"folder": str(tmp_path)})
+    id = (await clients[0].send(call)).json["result"]["taskId"]
+    await attempt(tmp_path, 1)
+
+    await first.aclose()
+    (tmp_path / "go").touch()
+
+    assert not here.long.dormant
+    told = await clients[1].send(clients[1].request("tasks/get", {"taskId": id}))
+    assert told.json["result"]["status"] in ("working", "completed")
+    assert "attempt 1" == await result(tmp_path, id)
+    await second.aclose()
+    assert here.long.dormant
+    await here.aclose()
