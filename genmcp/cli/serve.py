@@ -141,8 +141,8 @@ def endpoint_of(http: Http) -> Endpoint:
         raise ConfigurationError(f"--path: a path begins with a slash, unlike {http.path!r}")
     endpoint = _found(http)
     if http.grace is not None:
-        jobs = endpoint.mux.long.jobs
-        jobs.adapt(replace(jobs.options, grace=http.grace))
+        service = endpoint.mux.long.jobs.service
+        service.options = replace(service.options, grace=http.grace)
     return endpoint
 
 

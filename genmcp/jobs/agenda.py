@@ -35,8 +35,10 @@ class Agenda:
         refs: Refs,
         nodes: Nodes,
         clock: Callable[[], float],
+        *,
+        writes: Writes,
     ) -> None:
-        self.writes = Writes(patience=nodes.lease)
+        self.writes = writes
         self.records = records
         self.refs = refs
         self.nodes = nodes

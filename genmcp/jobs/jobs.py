@@ -1,8 +1,7 @@
 """The tasks of a store: made, read, changed and followed, by any process that has it."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -17,6 +16,7 @@ from genmcp.jobs.records import Change, Note, Records
 from genmcp.jobs.refs import Refs, outcome_of
 from genmcp.jobs.service import Service
 from genmcp.jobs.steps import Resume, Steps
+from genmcp.jobs.writes import Writes
 from genmcp.stores.store import Store
 
 __all__ = ["Change", "Jobs", "Note", "Resume"]
@@ -31,6 +31,7 @@ class Jobs:
 
     node: the name of this process, which no other has or had; nodes tells which are alive. resume:
     goes on with a call whose wait is over. foreign: the queues whose jobs calls may wait for.
+    service: works on them here.
 
     Whoever works for a task says the *turn* it believes in, that of the Task it was given. When the
     task is over, or somebody else took it over, that raises OutOfTurn: then the work is to stop.
@@ -55,9 +56,14 @@ class Jobs:
         self.nodes = Nodes(store, node, options.lease)
         self._refs = Refs(store)
         self._records = Records(store, keep=options.keep, clock=options.clock, life=options.life)
-        self._agenda = Agenda(self._records, engine, self._refs, self.nodes, options.clock)
-        self._steps = Steps(self._agenda, resume, foreign, options)
-        self._service = Service(engine, self.nodes, self.step, options)
+        self.service = Service(engine, self.nodes, self.step, options)
+        writes = Writes(patience=options.lease, ending=lambda: self.service.closed)
+        self._agenda = Agenda(
+            self._records, engine, self._refs, self.nodes, options.clock, writes=writes
+        )
+        self._steps = Steps(
+            self._agenda, resume, foreign, options, ending=lambda: self.service.ending
+        )
 
     async def start(self) -> None:
         """Begin to work on what the engine delivers, unless this process does already, or rests.
@@ -65,30 +71,8 @@ class Jobs:
         Raises:
             Unavailable: the store could not be reached.
         """
-        if not self._service.resting:
-            self._agenda.writes.ending = False
-            await self._service.start()
-
-    def begin(self) -> "Future[None]":
-        """Do what `start` does, without waiting for it, and end a rest.
-
-        Return a future that is done when the engine delivers, or failed.
-        """
-        self._agenda.writes.ending = False
-        return self._service.begin()
-
-    @property
-    def options(self) -> JobOptions:
-        """How this process works."""
-        return self._service.options
-
-    def adapt(self, options: JobOptions) -> None:
-        """Take queues, how many at once, and grace from *options*, from the next `start` on."""
-        self._service.options = options
-
-    async def ended(self) -> None:
-        """Wait until this process works no more, on the event loop where it was started."""
-        await self._service.ended()
+        if not self.service.resting:
+            await self.service.start()
 
     async def aclose(self, *, within: float | None = None) -> None:
         """Stop working; what is not done is handed to other processes, or waits for the next.
@@ -96,18 +80,7 @@ class Jobs:
         Args:
             within: shortens the grace, in seconds.
         """
-        await self._service.aclose(within=within)
-        self._agenda.writes.ending = True
-
-    async def rest(self, *, within: float | None = None, busy: Callable[[], bool]) -> None:
-        """Stop working as `aclose` does, until `begin`; new tasks wait in the store meanwhile.
-
-        Args:
-            within: shortens the grace, in seconds.
-            busy: whether calls run here, to which this process is still alive; for a lease at most.
-        """
-        await self._service.rest(within=within, busy=busy)
-        self._agenda.writes.ending = True
+        await self.service.aclose(within=within)
 
     async def create(self, task: Task, call: bytes) -> Task:
         """Write a new task with the raw request it is about, and have its first step taken.

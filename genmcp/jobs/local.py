@@ -143,9 +143,10 @@ class _Worker:
                 return
             claimed = await self._deliveries.claim(self._queues, self._node, self._lease, free)
             for id, _ in claimed:
-                if id in self._working:  # this process was frozen, and nobody took it meanwhile
-                    continue
-                work = asyncio.create_task(self._work(id), name=f"step of {id}")
+                before = self._working.get(id)
+                if before is not None and not before.cancelling():
+                    continue  # this process was frozen, and nobody took it meanwhile
+                work = asyncio.create_task(self._work(id, before), name=f"step of {id}")
                 self._working[id] = work
                 work.add_done_callback(partial(self._forget, id, news))
 
@@ -158,7 +159,9 @@ class _Worker:
         renewal = max(0.0, self._renewal - now)
         return renewal if due is None else min(due, renewal)
 
-    async def _work(self, id: str) -> None:
+    async def _work(self, id: str, before: "asyncio.Task[None] | None") -> None:
+        if before is not None:  # it was taken from here and given back, and has not ended yet
+            await asyncio.wait({before})
         try:
             await self._step(id)
             await self._deliveries.drop(self._node, id)
@@ -167,5 +170,6 @@ class _Worker:
             logger.error("the step of %s failed, and is taken again: %s", id, error, exc_info=error)
 
     def _forget(self, id: str, news: Waiter, work: "asyncio.Task[None]") -> None:
-        del self._working[id]
+        if self._working[id] is work:
+            del self._working[id]
         news.wake()

@@ -22,7 +22,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: those whose jobs it works on. concurrency: on how many at once.
     continuations: how many steps that are no job it takes at once, of whatever queue the jobs are.
-    grace: how long what runs has to end when this process stops, before another takes it.
+    grace: how long what runs has to end when this process stops, before another takes it. There is
+    none where the store ends with the process.
     lease: how long a job stays with a process that gives no sign of life, before another takes it.
     crashes: how many processes one wait may take with it; one more, and it is Lost.
     life: how long a task is kept for which nobody does anything, as when its queue is served by no

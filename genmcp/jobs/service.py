@@ -25,7 +25,8 @@ class Service:
     """Serves *engine* on one event loop and meanwhile renews the record of this process.
 
     When that loop was closed, the next one that asks for it serves. Other `options` count from
-    the next time on that it begins.
+    the next time on that it begins. resting: whether only `begin` makes it serve again. closed:
+    whether it was closed, or rests, and has not begun again.
     """
 
     def __init__(self, engine: Engine, nodes: Nodes, step: Step, options: JobOptions) -> None:
@@ -35,6 +36,7 @@ class Service:
         self.options = options
         self._serving: _Serving | None = None
         self.resting = False
+        self.closed = False
 
     @property
     def ending(self) -> bool:
@@ -47,7 +49,7 @@ class Service:
 
     def begin(self) -> "Future[None]":
         """Serve, unless this does already; return a future that is done when the engine does."""
-        self.resting = False
+        self.resting = self.closed = False
         serving = self._serving
         if serving is None or serving.ends:
             serving = self._serving = _Serving(self._serve, after=serving)
@@ -92,7 +94,7 @@ class Service:
         if serving is not None and not serving.over:
             await serving.end(farewell)
         if self._serving is serving:  # nothing has begun it again meanwhile
-            self._serving, self.resting = None, rest
+            self._serving, self.resting, self.closed = None, rest, True
 
     async def _serve(self, serving: "_Serving") -> None:
         options = self.options
@@ -110,6 +112,7 @@ class Service:
             while await _left(delivering, within=options.lease / 3):
                 await self._said(self._nodes.beat())
         finally:
+            serving.ending.set()  # also by a defect: what runs is handed on
             for each in delivering:
                 each.cancel()
             await asyncio.wait(delivering)

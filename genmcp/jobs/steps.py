@@ -48,13 +48,21 @@ class Steps:
     """
 
     def __init__(
-        self, agenda: Agenda, resume: Resume, foreign: Sequence[Foreign], options: JobOptions
+        self,
+        agenda: Agenda,
+        resume: Resume,
+        foreign: Sequence[Foreign],
+        options: JobOptions,
+        *,
+        ending: Callable[[], bool],
     ) -> None:
+        """*ending* says whether this process stops working, so that its steps are handed on."""
         self._agenda = agenda
         self._records = agenda.records
         self._resume = resume
         self._foreign = {each.scheme: each for each in foreign}
         self._options = options
+        self._ending = ending
         self._taken: set[tuple[str, int]] = set()  # what is worked on here, each in its turn
 
     async def step(self, engine_id: str) -> None:
@@ -121,7 +129,10 @@ class Steps:
             if now is not None and now.delivered:
                 await self._agenda.submit(now)
         except asyncio.CancelledError:
-            await self._hand_back(task)
+            # A delivery that another process has taken is not ours to hand on: released, its job
+            # would begin there as if nobody had worked on it, whatever `on_lost` says.
+            if self._ending():
+                await self._hand_back(task)
             raise
 
     async def _go_on(self, task: Task) -> None:
@@ -209,7 +220,7 @@ class Steps:
             await self._agenda.abandoned(now)
 
     async def _hand_back(self, task: Task) -> None:
-        """Let somebody else go on at once: this process ends, or the task is not its own."""
+        """Let another process go on at once: this one stops working."""
         try:
             given = await self._records.change_at(task.id, task.turn, _handed_back)
             if given.delivery != task.delivery:

@@ -23,8 +23,8 @@ class Writes:
     this process works no more, so that others find what it has not written.
     """
 
-    def __init__(self, *, patience: float) -> None:
-        self.ending = False
+    def __init__(self, *, patience: float, ending: Callable[[], bool]) -> None:
+        self._ending = ending
         self._patience = patience
         self._going_on: set[asyncio.Task[Any]] = set()
 
@@ -41,7 +41,7 @@ class Writes:
             try:
                 return await write()
             except Unavailable as error:
-                if self.ending:
+                if self._ending():
                     raise
                 logger.warning("what a task came to is written again: %s", error)
                 await asyncio.sleep(next(pauses, _PAUSES[-1]))

@@ -120,7 +120,7 @@ class LongCalls:
     def wake(self) -> None:
         """Begin to work on what is in the store, on the running loop; do not wait for that."""
         self.dormant = False
-        self.jobs.begin().add_done_callback(self._woken)
+        self.jobs.service.begin().add_done_callback(self._woken)
 
     def _woken(self, ready: "Future[None]") -> None:
         if (error := ready.exception()) is not None:
@@ -143,7 +143,7 @@ class LongCalls:
         self._users.discard(user)
         if all(each.gone for each in self._users):
             self.dormant = self._host.store.durable
-            await self.jobs.rest(within=within, busy=lambda: self.tasks.busy)
+            await self.jobs.service.rest(within=within, busy=lambda: self.tasks.busy)
 
     async def begin(self, request: Request, channel: Channel) -> Result | Parked:
         """Answer a *request* that brings a state or a key along, has to be a task, or whose route

@@ -211,7 +211,8 @@ async def test_worker_works_within_a_lifespan(
         await working
 
     assert ["lifespan.startup", "lifespan.shutdown"] == app.told
-    assert (3, 0.0) == (mux.long.jobs.options.concurrency, mux.long.jobs.options.grace)
+    options = mux.long.jobs.service.options
+    assert (3, 0.0) == (options.concurrency, options.grace)
     assert before is signal.getsignal(signal.SIGTERM)
     with pytest.raises(Unavailable):
         await mux.store.get("key")
@@ -238,8 +239,8 @@ async def test_worker_ends_when_its_engine_does(
 
     async with asyncio.timeout(PATIENCE):
         working = asyncio.create_task(work(mux, Hands()))
-        await until(lambda: jobs.begin().done())
-        jobs._service._serving.ending.set()  # type: ignore[union-attr]
+        await until(lambda: jobs.service.begin().done())
+        jobs.service._serving.ending.set()  # type: ignore[union-attr]
         with pytest.raises(RuntimeError, match="the engine has ended by itself"):
             await working
     assert "the broker is gone" in caplog.text

@@ -86,7 +86,7 @@ class Bench:
             node=node,
             resume=resume or self.resumed,
             foreign=foreign,
-            options=JobOptions(**options),
+            options=JobOptions(**{"grace": 0.0, **options}),
         )
         self._jobs.append(jobs)
         return jobs
