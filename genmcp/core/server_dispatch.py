@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from genmcp.core.exchange import Exchange
+from genmcp.core.params import decoded, session_params
 from genmcp.core.request import Client, Request
 from genmcp.core.session import Session
 from genmcp.errors import (
@@ -28,7 +29,6 @@ from genmcp.errors import (
     ToolNotFound,
     UnsupportedVersion,
 )
-from genmcp.faults import decoding_fault, error_data
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.discovery import DiscoverResult
 from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, RequestMeta
@@ -85,6 +85,8 @@ _any_params = decoder_for(RequestParams)
 _anything = decoder_for(Any)
 _MODERN: Final = {revision.version: revision for revision in MODERN}
 _LEGACY: Final = frozenset(revision.version for revision in LEGACY)
+#: 2024-11-05 has another HTTP transport, whose sessions are in URLs.
+_WITH_SESSIONS: Final = _LEGACY - {LEGACY[-1].version}
 _MODERN_METHODS: Final = {
     name: method
     for name, method in LATEST.methods.items()
@@ -145,12 +147,16 @@ def check_legacy(headers: Headers) -> None:
             Streamable HTTP Revisions").
         UnsupportedVersion: it names no revision (2025-11-25, transports, "Protocol Version
             Header").
+        InvalidRequest: it names a revision with sessions, and there is no session id (2025-11-25,
+            transports, "Session Management", point 2: 400).
     """
     named = _named_version(headers)
     if named in _MODERN:
         raise NotAllowed("This revision has only POST", "POST")
     if named is not None and named not in _LEGACY:
         raise UnsupportedVersion(named, list(REVISIONS))
+    if named in _WITH_SESSIONS and SESSION_HEADER not in headers:
+        raise InvalidRequest("Bad request: no Mcp-Session-Id header. Send initialize first")
 
 
 def check_get(headers: Headers) -> None:
@@ -219,10 +225,10 @@ def modern_request(headers: Headers | None, message: Message, catalog: Catalog) 
     method = _MODERN_METHODS.get(name)
     fault: MalformedParams | None = None
     try:
-        params = _decode(_any_params if method is None else method.params_decoder, message.params)
+        params = decoded(_any_params if method is None else method.params_decoder, message.params)
     except MalformedParams as error:
         # Whatever is wrong with what only this method takes, what every request has comes first.
-        params, fault = _decode(_any_params, message.params), error
+        params, fault = decoded(_any_params, message.params), error
     revision = _revision_of(headers, name, params.meta)
     if method is None or not catalog.offers(name):
         raise MethodNotFound(name)
@@ -248,7 +254,8 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
         or (not method.routed and not catalog.offers(name))
     ):
         raise MethodNotFound(name)
-    params = revision.up(_decode(method.params_decoder, message.params))
+    params, raw = session_params(method, message.params)
+    params = revision.up(params)
     route = None
     if method.routed and method.name_member is not None:
         key = getattr(params, method.name_member)
@@ -259,7 +266,7 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
         id=message.id,  # type: ignore[arg-type]  # a request: it has one
         method=name,
         params=params,
-        raw=message.params,
+        raw=raw,
         revision=revision,
         client=session.client,
         session=session.key,
@@ -308,26 +315,18 @@ def discovered(capabilities: ServerCapabilities, instructions: str | None) -> Di
 
 
 def params_of(method: Method, message: Message) -> Any:
-    """Return the decoded params of *message*.
+    """Return the decoded params of *message*, which begins a legacy session.
 
     Raises:
         MalformedParams: they are not what *method* takes.
     """
-    return _decode(method.params_decoder, message.params)
+    return session_params(method, message.params)[0]
 
 
 def _name_of(message: Message) -> str:
     if message.method is None or not message.is_request:
         raise InvalidRequest("Not a request")
     return message.method
-
-
-def _decode(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
-    try:
-        return decoder.decode(raw or b"{}")
-    except (msgspec.DecodeError, RecursionError) as error:
-        data = error_data([decoding_fault(str(error))])
-        raise MalformedParams(f"Invalid params: {error}", data) from None
 
 
 def _revision_of(headers: Headers | None, method: str, meta: RequestMeta) -> Revision:
@@ -417,7 +416,7 @@ _UNKNOWN: Final[Mapping[str, Callable[[str], InvalidParams]]] = {
 
 
 def _arguments(params: Any) -> Any:
-    return _decode(_anything, getattr(params, "arguments", NO_ARGUMENTS))
+    return decoded(_anything, getattr(params, "arguments", NO_ARGUMENTS))
 
 
 def claimed_version(message: Message) -> str | None:

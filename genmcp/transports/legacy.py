@@ -5,6 +5,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import suppress
 
+from genmcp.core.params import notification_params
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import (
     SESSION_HEADER,
@@ -14,9 +15,8 @@ from genmcp.core.server_dispatch import (
     session_request,
 )
 from genmcp.core.session import Session
-from genmcp.errors import InvalidRequest, McpError, NotAllowed
+from genmcp.errors import InvalidRequest, MalformedParams, McpError, NotAllowed
 from genmcp.mux.listeners import LISTENER
-from genmcp.protocol.notifications import CancelledNotificationParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.transports.event_stream import EventStream, place
 from genmcp.transports.recovery import Recovery
@@ -81,8 +81,8 @@ async def post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) ->
         if isinstance(member, InvalidRequest) or member.is_request:
             asked.append(member)
         else:
-            # The others are not refused for one response that comes too late.
-            with suppress(InvalidRequest):
+            # The others are not rejected for one response that comes too late.
+            with suppress(InvalidRequest, MalformedParams):
                 await take(visit, session, member)
     if asked:
         await _served(visit, session, asked)
@@ -102,6 +102,7 @@ async def get(visit: Visit) -> None:
         stream = EventStream(visit)
         last = visit.table.get(b"last-event-id")
         if last is None:
+            _check_announces(visit)
             source = visit.mux.listeners.listen(session)
         else:
             source = await _resumed(visit, session, last.strip().decode("latin-1"), stream)
@@ -112,6 +113,17 @@ async def delete(visit: Visit) -> None:
     """End the session, and what it has open: 2025-11-25, transports, "Session Management"."""
     await visit.mux.end_session(_session(visit))
     await visit.reply(204)
+
+
+def _check_announces(visit: Visit) -> None:
+    """Check that the stream of a session would ever carry anything.
+
+    Raises:
+        NotAllowed: the server announces nothing. 2025-11-25, transports, "Listening for Messages
+            from the Server", point 2: 405 where no stream is offered.
+    """
+    if visit.mux.server.announcer is None:
+        raise NotAllowed("This server announces nothing: there is no stream to listen on", "POST")
 
 
 def _session(visit: Visit) -> Session:
@@ -165,19 +177,17 @@ async def take(visit: Visit, session: Session, message: Message) -> None:
 
     Raises:
         InvalidRequest: it is a response, and nothing was asked.
+        MalformedParams: it is a notification, and its params are not what it has.
     """
     if message.is_response:
         # 2025-11-25, transports, "Sending Messages to the Server", point 4: what cannot be
         # accepted gets an error status.
         await visit.mux.long.asked.take(session.key, visit.principal, message)
-    if message.method == "notifications/cancelled":
-        # 2025-11-25, cancellation, "Error Handling": a malformed one is ignored.
-        with suppress(McpError):
-            params: CancelledNotificationParams = params_of(_CANCELLED, message)
-            await visit.mux.peers.cancel(session.key, params.request_id)
+        return
+    params = notification_params(session.revision, message)
+    if message.method == "notifications/cancelled" and params.request_id is not None:
+        await visit.mux.peers.cancel(session.key, params.request_id)
 
-
-_CANCELLED = REVISION.methods["notifications/cancelled"]
 
 _NUMBER = re.compile(r"[0-9]{1,15}")
 

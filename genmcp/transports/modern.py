@@ -2,8 +2,10 @@
 
 from collections.abc import Awaitable
 
+from genmcp.core.params import notification_params
 from genmcp.core.server_dispatch import modern_request
 from genmcp.errors import InvalidRequest
+from genmcp.protocol.revisions.chain import LATEST
 from genmcp.transports.responder import Responder
 from genmcp.transports.visit import Visit
 from genmcp.wire.jsonrpc import Message
@@ -21,6 +23,8 @@ def post(visit: Visit, message: Message) -> Awaitable[None]:
         # 2026-07-28, Streamable HTTP, "Sending Messages", point 4.
         raise InvalidRequest("A client must not send responses")
     if not message.is_request:
-        # No notification means anything here: to cancel, the client closes its connection.
+        # No notification has an effect here: to cancel, the client closes its connection. What
+        # cannot be accepted gets an error status all the same ("Sending Messages", point 5).
+        notification_params(LATEST, message)
         return visit.reply(202)
     return Responder(visit).serve(modern_request(visit.table, message, visit.mux))

@@ -1,4 +1,4 @@
-"""The two endpoints of 2024-11-05, transports, "HTTP with SSE": for clients that know nothing else.
+"""The two endpoints of 2024-11-05, transports, "HTTP with SSE": for clients that only have these.
 
 A GET opens the event stream, whose first event names the URL to POST to; every answer comes as an
 event on the stream. The session is sealed into that URL. An answer goes through the log that the
@@ -114,7 +114,7 @@ class SsePair:
         body = await read_body(visit.receive, visit.table.get(b"content-length"), limits)
         message = jsonrpc.decode(body, max_depth=limits.depth)
         if isinstance(message, list):
-            raise InvalidRequest(f"The body must be one message: {session.version} has no batches")
+            raise InvalidRequest("The body must be one message: this transport has no batches")
         visit.id, visit.method = message.request_id, message.method
         if not message.is_request:
             await legacy.take(visit, session, message)
@@ -181,10 +181,10 @@ class _Stream:
 async def _initialized(visit: Visit, session: Session, message: jsonrpc.Message) -> bytes:
     """Keep who the client is, for it does not say so again; return what answers it.
 
-    Whatever revision it asks for, it gets the one that has this transport.
+    The revision is negotiated as on any transport. Clients that fell back to this one still speak
+    newer revisions, as far as a session goes, and other servers agree on them here.
     """
     params = params_of(REVISION.methods["initialize"], message)
-    params = msgspec.structs.replace(params, protocol_version=REVISION.version)
     introduced = begin(params, key=session.key, now=session.issued)
     packed = introduced.pack()
     if len(packed) > _LARGEST:
@@ -195,7 +195,7 @@ async def _initialized(visit: Visit, session: Session, message: jsonrpc.Message)
     await mux.store.apply(Put(_record(session), packed, ttl=mux.limits.session))
     server = mux.server
     result = introduced.welcome(server.info, server.capabilities, server.instructions)
-    return mux.encoder.response(REVISION, message.id, result)  # type: ignore[arg-type]
+    return mux.encoder.response(introduced.revision, message.id, result)  # type: ignore[arg-type]
 
 
 async def _introduced(visit: Visit, session: Session) -> Session:

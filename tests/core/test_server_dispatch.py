@@ -169,7 +169,9 @@ def test_dispatch_unsupported_version_names_the_ones_there_are() -> None:
     ("version", "refusal", "status"),
     [
         (None, None, 0),
-        (b"2025-03-26", None, 0),
+        (b"2024-11-05", None, 0),
+        (b"2025-03-26", InvalidRequest, 400),
+        (b"2025-11-25", InvalidRequest, 400),
         (b"2026-07-28", Refused, 405),
         (b"2031-01-01", UnsupportedVersion, 400),
         (b"\xff", UnsupportedVersion, 400),
@@ -178,7 +180,10 @@ def test_dispatch_unsupported_version_names_the_ones_there_are() -> None:
 def test_dispatch_sessions_streams_are_of_the_revisions_that_have_them(
     version: bytes | None, refusal: type[McpError] | None, status: int
 ) -> None:
-    """2026-07-28, "Earlier Streamable HTTP Revisions": 405; an unknown version is 400."""
+    """2026-07-28, "Earlier Streamable HTTP Revisions": 405; an unknown version is 400.
+
+    2025-11-25, "Session Management", point 2: so is the lack of a session id.
+    """
     headers = {} if version is None else {b"mcp-protocol-version": version}
 
     if refusal is None:
@@ -500,7 +505,7 @@ def test_dispatch_session_method_must_be_offered() -> None:
     assert NOT_FOUND == refused(caught.value)
 
 
-@pytest.mark.parametrize("params", [[1], "a", {"name": 1}, {}, {"name": "add", "_meta": 1}])
+@pytest.mark.parametrize("params", [[1], "a", {"name": 1}, {}, {"_meta": 1}])
 def test_dispatch_session_params_must_fit(params: Any) -> None:
     """Params that are not what the method takes are refused before any tool sees them."""
     with pytest.raises(MalformedParams) as caught:

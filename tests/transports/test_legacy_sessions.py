@@ -238,13 +238,18 @@ async def test_legacy_session_without_an_id_is_400(version: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-async def test_legacy_streams_without_a_session_are_405(version: str, method: str) -> None:
-    """Whoever has no session learns that there is only POST."""
+async def test_legacy_streams_without_a_session_are_400(version: str, method: str) -> None:
+    """2025-11-25, "Session Management", point 2: 400 without an id.
+
+    2024-11-05 has no such id, nor does a request that names no revision: 405.
+    """
     client = Client(serving(echo), version)
 
     answer = await client.send(method=method)
+    unnamed = await client.send(method=method, headers={"mcp-protocol-version": None})
 
-    assert (405, "POST") == (answer.status, answer.headers["allow"])
+    assert (405 if version == "2024-11-05" else 400) == answer.status
+    assert (405, "POST") == (unnamed.status, unnamed.headers["allow"])
 
 
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])

@@ -28,7 +28,7 @@ from genmcp import (
 from genmcp.errors import Unavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Op
-from tests.asgi import Client, Connection
+from tests.asgi import LEGACIES, MODERN, Client, Connection
 from tests.serving import serve
 
 OLD = "2024-11-05"
@@ -118,14 +118,36 @@ async def test_pair_answers_on_the_stream() -> None:
     assert "done" == threaded["result"]["content"][0]["text"]
 
 
-async def test_pair_speaks_2024_11_05_only() -> None:
-    """Whatever revision is asked for, it gets the only one that has this transport."""
-    async with connected(app_of(serving()), introduced=False) as pair:
-        answer = await pair.tell(pair.initialize(protocolVersion="2025-11-25"))
-        silent = await pair.send(pair.notification("notifications/initialized"))
+@pytest.mark.parametrize(
+    ("wanted", "agreed"),
+    [(OLD, OLD), ("2025-06-18", "2025-06-18"), ("2025-11-25", "2025-11-25"), (MODERN, LEGACIES[0])],
+)
+async def test_pair_negotiates_the_revision(wanted: str, agreed: str) -> None:
+    """Titles and output schemas are not lost to a client that fell back to this transport."""
 
-    assert OLD == answer["result"]["protocolVersion"]
+    class Titled(Tool):
+        """Has what 2024-11-05 lacks."""
+
+        name = "titled"
+        title = "A title"
+        output_schema = {"type": "object"}
+
+        async def call(self, request: Call, channel: Channel) -> dict[str, int]:
+            return {"one": 1}
+
+    async with connected(app_of(serving(Titled)), introduced=False) as pair:
+        answer = await pair.tell(pair.initialize(protocolVersion=wanted))
+        pair.version = agreed
+        silent = await pair.send(pair.notification("notifications/initialized"))
+        listed = await pair.tell(pair.request("tools/list", id=2))
+        called = await pair.tell(pair.call("titled", id=3))
+
+    assert agreed == answer["result"]["protocolVersion"]
     assert (202, b"") == (silent.status, silent.body)
+    newer = agreed != OLD
+    assert newer is ("title" in listed["result"]["tools"][-1])
+    assert newer is ("outputSchema" in listed["result"]["tools"][-1])
+    assert newer is ("structuredContent" in called["result"])
 
 
 async def test_pair_is_off_unless_it_is_asked_for() -> None:

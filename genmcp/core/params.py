@@ -1,0 +1,112 @@
+"""Params of requests and notifications, as far as their revision says what they hold."""
+
+from typing import Any, Final
+
+import msgspec
+
+from genmcp.errors import MalformedParams
+from genmcp.faults import decoding_fault, error_data
+from genmcp.protocol.meta import IDEMPOTENCY_KEY, RequestId, RequestMeta
+from genmcp.protocol.methods import Method
+from genmcp.protocol.params import NotificationParams
+from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.value import decoder_for
+from genmcp.wire.jsonrpc import Message
+
+__all__ = ["decoded", "notification_params", "session_params"]
+
+
+class _CancelledParams(NotificationParams):
+    """2025-11-25 lets `requestId` be absent, for the tasks it experiments with."""
+
+    request_id: RequestId | None = None
+
+
+_CANCELLED: Final = "notifications/cancelled"
+_object_of_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_any_object: Final = decoder_for(dict[str, Any])
+_meta: Final = decoder_for(RequestMeta)
+# A key that was given to make a call run once must not be dropped in silence.
+_DROPPED: Final = frozenset(RequestMeta.__struct_encode_fields__) - {IDEMPOTENCY_KEY}
+
+
+def decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any:
+    """Decode params; none at all are an empty object.
+
+    Raises:
+        MalformedParams: they are not what *decoder* accepts.
+    """
+    try:
+        return decoder.decode(raw or b"{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        data = error_data([decoding_fault(str(error))])
+        raise MalformedParams(f"Invalid params: {error}", data) from None
+
+
+def session_params(method: Method, raw: msgspec.Raw) -> tuple[Any, msgspec.Raw]:
+    """Decode the params of a request within a legacy session.
+
+    Of `_meta`, those members that cannot be used are left out: these revisions define only
+    `progressToken`, and "implementations MUST NOT make assumptions about values" of other keys
+    (2025-11-25, basic, "_meta"), among them those that only 2026-07-28 defines.
+
+    Returns:
+        The params, and their JSON without the members that were left out.
+
+    Raises:
+        MalformedParams: they are not what *method* accepts.
+    """
+    try:
+        return decoded(method.params_decoder, raw), raw
+    except MalformedParams:
+        usable = _with_usable_meta(raw)
+        if usable is None:
+            raise
+        return decoded(method.params_decoder, usable), usable
+
+
+def notification_params(revision: Revision, message: Message) -> Any:
+    """Decode the params of a notification.
+
+    `null` stands for none: some clients send it with `notifications/initialized`. Of a
+    notification that *revision* does not define, only the type is checked.
+
+    Raises:
+        MalformedParams: they are not what the notification has.
+    """
+    raw = b"" if bytes(message.params) == b"null" else message.params
+    name = message.method or ""
+    if name == _CANCELLED and not revision.modern:
+        return decoded(decoder_for(_CancelledParams), raw)
+    method = revision.methods.get(name)
+    if method is None or not method.is_notification:
+        return decoded(_any_object, raw)
+    return decoded(method.params_decoder, raw)
+
+
+def _with_usable_meta(raw: msgspec.Raw) -> msgspec.Raw | None:
+    """Return params without what their `_meta` cannot mean; None if they have no `_meta`."""
+    try:
+        members = _object_of_raw(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    given = members.pop("_meta", None)
+    if given is None:
+        return None
+    try:
+        meta = _object_of_raw(given)
+    except msgspec.DecodeError:
+        meta = {}  # it is not an object
+    usable = {key: value for key, value in meta.items() if _is_usable(key, value)}
+    members["_meta"] = msgspec.Raw(msgspec.json.encode(usable))
+    return msgspec.Raw(msgspec.json.encode(members))
+
+
+def _is_usable(key: str, value: msgspec.Raw) -> bool:
+    if key not in _DROPPED:
+        return True
+    try:
+        _meta.decode(msgspec.json.encode({key: value}))
+    except msgspec.DecodeError:
+        return False
+    return True
