@@ -10,6 +10,7 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from genmcp.cli.bare import plain
 from genmcp.cli.output import CannotWrite
 from genmcp.cli.parser import parser_of
 from genmcp.cli.remote import quoted
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if sys.stdout is not None:
             sys.stdout.flush()  # while somebody can still be told that nobody reads it
     except ConfigurationError as error:
-        options.parser.exit(2, f"{options.parser.prog}: {error}\n")
+        options.parser.exit(2, f"{options.parser.prog}: {plain(str(error))}\n")
     except (Broken, CannotWrite) as error:
         sys.stderr.write(str(error) if isinstance(error, Broken) else f"genmcp: {error}\n")
         status = 1
@@ -87,12 +88,25 @@ def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     return options
 
 
+class _Plain(logging.Formatter):
+    """Leaves out what a terminal would obey, and indents all lines of a record but the first.
+
+    Log records quote what peers send: without this a line end in it forges a record.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record)).replace("\n", "\n  ")
+
+
 def _log(*, serves: bool) -> None:
     """Log to standard error: what happens, or for a command that answers what is out of order."""
+    handler = logging.StreamHandler()
     if serves:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        handler.setFormatter(_Plain("%(asctime)s %(levelname)s %(message)s"))
     else:
-        logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+        handler.setFormatter(_Plain("%(levelname)s: %(message)s"))
+    level = logging.INFO if serves else logging.WARNING
+    logging.basicConfig(level=level, handlers=[handler])
     for chatty in ("httpx", "watchfiles.main"):  # each request, each look at the files
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

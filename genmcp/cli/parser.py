@@ -86,6 +86,18 @@ def _add_serve(commands: "Commands[argparse.ArgumentParser]", do: Do) -> None:
         help="how long running jobs may go on when the server is to stop (JobOptions.grace)",
     )
     http.add_argument(
+        "--proxy-headers",
+        action="store_true",
+        default=None,
+        help="take the address and scheme of a client from X-Forwarded-For and X-Forwarded-Proto: "
+        "for a server behind a proxy that sets them",
+    )
+    http.add_argument(
+        "--forwarded-allow-ips",
+        metavar="ADDRESSES",
+        help="from which addresses (127.0.0.1), with commas between them; implies --proxy-headers",
+    )
+    http.add_argument(
         "--reload", action="store_true", default=None, help="start anew when a file changes"
     )
 

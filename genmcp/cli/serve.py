@@ -1,6 +1,7 @@
 """`genmcp serve`: a server, over HTTP or over standard streams."""
 
 import asyncio
+import inspect
 import logging
 import os
 import secrets
@@ -31,8 +32,11 @@ _TARGET: Final = "GENMCP_SERVE"
 
 
 class Http(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a *target*, `module:attribute`, is served; allowed_hosts: None: as it says itself.
+    """Where and how a *target*, `module:attribute`, is served.
 
+    allowed_hosts: None: as it says itself. proxy_headers: whether `X-Forwarded-For` and
+    `X-Forwarded-Proto` replace the address and the scheme of a connection. forwarded_allow_ips:
+    from which addresses, with commas between them; None: loopback, or FORWARDED_ALLOW_IPS.
     grace: seconds for which running jobs may go on when the server stops; None: as `JobOptions` of
     its mux say.
     """
@@ -45,6 +49,27 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     reload: bool = False
     allowed_hosts: list[str] | None = None
     grace: float | None = None
+    proxy_headers: bool = False
+    forwarded_allow_ips: str | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of uvicorn.
+
+        Without a proxy `X-Forwarded-For` is whatever the client sends, by which it would seem to be
+        somewhere else, where the Host header is not checked.
+        """
+        settings: dict[str, Any] = {
+            "host": self.host,
+            "port": self.port,
+            "proxy_headers": self.proxy_headers or self.forwarded_allow_ips is not None,
+            "forwarded_allow_ips": self.forwarded_allow_ips,
+        }
+        # Pipelined requests of one connection share context variables otherwise. Older releases
+        # of uvicorn lack the setting.
+        if "reset_contextvars" in inspect.signature(uvicorn.Config).parameters:
+            settings["reset_contextvars"] = True
+        return settings
 
 
 def over_http(http: Http) -> int:
@@ -64,7 +89,7 @@ def over_http(http: Http) -> int:
         )
     if not many and not http.reload:
         app = served(endpoint, http.path)
-        server = _Server(uvicorn.Config(app, host=http.host, port=http.port), http)
+        server = _Server(uvicorn.Config(app, **http.settings), http)
         with suppress(KeyboardInterrupt, SystemExit):  # the latter where it cannot listen
             server.run()
         return 0 if server.started else 1
@@ -75,7 +100,7 @@ def over_http(http: Http) -> int:
     application = f"{__name__}:application"
     how: dict[str, Any] = {"workers": http.workers} if many else {"reload": True}
     try:
-        uvicorn.run(application, factory=True, host=http.host, port=http.port, **how)
+        uvicorn.run(application, factory=True, **http.settings, **how)
     except SystemExit as ended:  # it cannot listen
         return 1 if ended.code else 0
     return 0

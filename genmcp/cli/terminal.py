@@ -15,10 +15,12 @@ from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from genmcp.question.answers import Accepted, Declined, Dismissed
+from genmcp.question.urls import host_of
 
-__all__ = ["Bar", "Logged", "Terminal", "typed"]
+__all__ = ["Bar", "Logged", "Terminal", "marked", "typed"]
 
 _WIDTH: Final = 30
+_MARK: Final = "| "
 _LINE: Final = 64 * 1024  # bytes that a line may have; a terminal gives one at a time
 
 
@@ -85,7 +87,15 @@ class Logged(ClientHandler[None]):
 
     async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> None:
         """Show it."""
-        self._bar.tell(f"{message.level}: {message.data}\n")
+        self._bar.tell(marked(f"{message.level}: {message.data}", first=""))
+
+
+def marked(text: str, first: str = _MARK) -> str:
+    """Return *text* of a server with a mark before each line, for the first one *first*.
+
+    A message may have line ends: without the mark it could imitate what this program asks.
+    """
+    return f"{first}{plain(text).rstrip()}".replace("\n", f"\n{_MARK}") + "\n"
 
 
 def typed() -> str:
@@ -110,7 +120,7 @@ class Terminal(Logged):
     ) -> Any:
         """Ask for one field after the other, and for each until it is what its schema wants."""
         async with self._asking:
-            self._bar.tell(f"{message}\n")
+            self._bar.tell(marked(message))
             content: dict[str, Any] = {}
             fields = schema.get("properties", {})
             if not fields:
@@ -126,9 +136,16 @@ class Terminal(Logged):
             return Accepted(content)
 
     async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
-        """Show the URL, and ask whether the user has gone there."""
+        """Show the URL and its host, and ask whether the user agrees to go there.
+
+        2026-07-28, client/elicitation, "Safe URL Handling": clients MUST show the full URL, SHOULD
+        highlight the domain, and SHOULD warn of Punycode.
+        """
+        host = host_of(url)
+        shown = f"{host} (letters of other alphabets, written as ASCII)" if "xn--" in host else host
         async with self._asking:
-            self._bar.tell(f"{message}\nOpen this in a browser: {url}\n")
+            self._bar.tell(marked(message))
+            self._bar.tell(f"Open this in a browser: {url}\nIts host: {shown or 'none'}\n")
             return await self._agreed()
 
     async def _agreed(self) -> Any:

@@ -6,7 +6,7 @@ input request since.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from secrets import token_hex
 from typing import Any, Final, Generic
 
@@ -21,6 +21,7 @@ from genmcp.errors import ConfigurationError, InternalError, McpError, Overloade
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.input_required import InputRequest
 from genmcp.protocol.meta import RequestId
+from genmcp.question.urls import HTTPS
 
 __all__ = ["Answering", "Reply"]
 
@@ -41,7 +42,7 @@ class Answering(Generic[S]):
 
     parallel: how many questions are answered side by side, 2 to 16. waiting: how many more may
         wait for that. notices: how many notifications may wait for their hooks. capabilities: what
-        the client declares, whatever *handler* does.
+        the client declares, whatever *handler* does. url_schemes: see `ClientOptions`.
 
     Raises:
         ConfigurationError: *parallel* is something else, or *handler* no handler.
@@ -55,6 +56,7 @@ class Answering(Generic[S]):
         waiting: int = 64,
         notices: int = 1024,
         capabilities: ClientCapabilities | None = None,
+        url_schemes: Collection[str] = HTTPS,
     ) -> None:
         if parallel not in _PARALLEL:
             raise ConfigurationError(f"parallel: from 2 to 16, not {parallel!r}")
@@ -62,7 +64,7 @@ class Answering(Generic[S]):
         # Besides the questions: a ping, and one notification at a time.
         self._hooks = Hooks(handler, most=parallel + 2, waiting=waiting)
         self._notices = Notices(self._hooks, notices)
-        self._questions = Questions(handler, self._hooks, capabilities)
+        self._questions = Questions(handler, self._hooks, capabilities, url_schemes)
         self._turns = asyncio.Semaphore(parallel)
         self._waiting = 0
         self._allowed = waiting

@@ -30,7 +30,12 @@ from genmcp.wire.jsonrpc import RequestId
 __all__ = ["Connection"]
 
 News: TypeAlias = (
-    events.Notified | events.Missed | events.Reset | events.Disconnected | events.ConnectionFailed
+    events.Notified
+    | events.Missed
+    | events.Connected
+    | events.Reset
+    | events.Disconnected
+    | events.ConnectionFailed
 )
 """What concerns no request."""
 

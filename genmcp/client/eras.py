@@ -1,6 +1,8 @@
 """Which revision a server spoke last: 2026-07-28, basic/versioning, "Backward Compatibility"."""
 
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 
 __all__ = ["ERAS", "Eras"]
 
@@ -13,17 +15,27 @@ class Eras:
     finds it so finds out again, and remembers that.
     """
 
-    def __init__(self, most: int = 1000) -> None:
+    def __init__(self, most: int = 1000, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
-        self._met: OrderedDict[str, str] = OrderedDict()
+        self._clock = clock
+        self._met: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
-    def get(self, server: str) -> str | None:
-        """Return the version *server* spoke, None if it is not known."""
-        return self._met.get(server)
+    def get(self, server: str, ttl: float) -> str | None:
+        """Return the revision *server* spoke, None if it is not known, or older than *ttl* seconds.
+
+        A server that was upgraded still takes the handshake of the revisions before, so that only
+        asking anew tells what it speaks by now.
+        """
+        version, since = self._met.get(server, (None, 0.0))
+        if self._clock() - since < ttl:
+            return version
+        self._met.pop(server, None)
+        return None
 
     def remember(self, server: str, version: str) -> None:
-        """Remember that *server* speaks *version*."""
-        self._met[server] = version
+        """Remember that *server* speaks *version*, from the first time on that it did."""
+        known, since = self._met.get(server, (None, 0.0))
+        self._met[server] = version, since if known == version else self._clock()
         self._met.move_to_end(server)
         if len(self._met) > self._most:
             self._met.popitem(last=False)

@@ -42,6 +42,7 @@ logger = logging.getLogger("genmcp.client")
 
 _OLD_SERVER: Final = (400, 404, 405)
 """2026-07-28, Streamable HTTP, "HTTP+SSE Transport (2024-11-05)", for clients, point 2."""
+_OPENING: Final = ("initialize", "server/discover")  # what a session never is there for
 _REST = 1.0  # seconds in which what is of no use any more has to end
 
 
@@ -123,7 +124,7 @@ class HttpTransport(Transport):
 
     async def _exchange(self, message: Send) -> None:
         """Post a message and take its response, to its end or as far as it is wanted."""
-        if message.method == "initialize":
+        if message.method in _OPENING:
             self._endpoint.session = None
             await self._stream.stop()
         session = self._endpoint.session

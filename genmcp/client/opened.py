@@ -19,7 +19,14 @@ from genmcp.client.options import ClientOptions
 from genmcp.client.requests import Requests
 from genmcp.client.stdio_options import Command
 from genmcp.client.targets import Target, transport_to
-from genmcp.core.client_events import ConnectionFailed, Disconnected, Missed, Notified, Reset
+from genmcp.core.client_events import (
+    Connected,
+    ConnectionFailed,
+    Disconnected,
+    Missed,
+    Notified,
+    Reset,
+)
 from genmcp.core.client_pending import Timeouts
 from genmcp.protocol.discovery import DiscoverResult
 from genmcp.protocol.revisions.chain import REVISIONS
@@ -46,11 +53,18 @@ class Opened:
         self._options = options
         self._server = _key(target, transport.where)
         self.answering = Answering(
-            handler, parallel=options.questions, capabilities=options.capabilities
+            handler,
+            parallel=options.questions,
+            capabilities=options.capabilities,
+            url_schemes=options.url_schemes,
         )
         self.cache = Cache(options.cache)
         self.connection = Connection(
-            transport, self.answering, options, self._told, ERAS.get(self._server)
+            transport,
+            self.answering,
+            options,
+            self._told,
+            ERAS.get(self._server, options.era_ttl),
         )
         self.timeouts = Timeouts(idle=options.idle_timeout, total=options.timeout)
         self.listeners = Listeners(self.connection, self.timeouts)
@@ -82,7 +96,6 @@ class Opened:
         try:
             async with asyncio.timeout(options.open_timeout):
                 await self.connection.open()
-                self.offers.mirrors = self._mirrors and self.is_modern
                 if options.log_level is not None:
                     await self._set_log_level(options.log_level)
         except TimeoutError:
@@ -151,6 +164,8 @@ class Opened:
             case Notified():
                 self.cache.heard(event.method, event.params)
                 self.listeners.heard(event)
+            case Connected():
+                self.offers.mirrors = self._mirrors and REVISIONS[event.revision].modern
             case Missed():
                 self.cache.clear()
                 self.listeners.missed()

@@ -1,5 +1,6 @@
 """How a client behaves, whatever it is a client of."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.severity import LoggingLevel
+from genmcp.question.urls import check_schemes
 
 __all__ = ["ClientOptions"]
 
@@ -32,6 +34,12 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         put to the handler at once.
     polls: how often in a row it may fail to ask how a task stands, before waiting for it fails;
         there are half a second, 1, 2 and so on up to 30 between them, or what the server asks for.
+    first_poll: seconds after which a task is asked about first, where its server does not send
+        changes; the pauses double up to the interval of the server. 0: that interval at once.
+    era_ttl: for how many seconds it is remembered that a server speaks a revision before
+        2026-07-28. Then a new connection asks again: the server may have been upgraded.
+    url_schemes: to which URLs a server may send the user, by their schemes; http to loopback is
+        always among them. All others are refused before the handler is asked.
     pages: the most pages a list is read to.
     max_message: the largest message that is read, in bytes.
     max_pending: how many requests may be unanswered at once; 0 is no limit.
@@ -56,6 +64,9 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 10
     questions: int = 8
     polls: int = 8
+    first_poll: float = 0.02
+    era_ttl: float = 600.0
+    url_schemes: Sequence[str] = ("https",)
     pages: int = 1000
     max_message: int = 64 * 1024 * 1024
     max_pending: int = 0
@@ -72,13 +83,14 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigurationError(f"ClientOptions.{name} must be positive, not {value!r}")
-        for name in ("max_pending", "cache"):
+        for name in ("max_pending", "cache", "first_poll", "era_ttl"):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"ClientOptions.{name} must not be negative")
         if not 2 <= self.questions <= 16:
             raise ConfigurationError(
                 f"ClientOptions.questions must be from 2 to 16, not {self.questions!r}"
             )
+        check_schemes("ClientOptions.url_schemes", self.url_schemes)
         if self.revision is not None and self.revision not in REVISIONS:
             raise ConfigurationError(
                 f"ClientOptions.revision: {self.revision!r} is none of {', '.join(REVISIONS)}"

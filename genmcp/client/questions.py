@@ -4,7 +4,7 @@ Values are those of 2026-07-28, whatever way the question came.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from genmcp.protocol.roots import ListRootsResult, Root
 from genmcp.protocol.sampling import CreateMessageRequestParams, CreateMessageResult
 from genmcp.protocol.value import decoder_for
 from genmcp.question.answers import Accepted, Declined, Dismissed
+from genmcp.question.urls import HTTPS, check_url
 from genmcp.schema.schema import Schema
 
 __all__ = ["Answer", "Questions"]
@@ -44,7 +45,7 @@ class Questions:
     """The questions that *hooks*, those of *handler*, answer.
 
     `capabilities`: what the client declares: what is *declared*, or what *handler* says, or what
-    its hooks show.
+    its hooks show. url_schemes: to which URLs the user may be sent.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class Questions:
         handler: ClientHandler[Any],
         hooks: Hooks[Any],
         declared: ClientCapabilities | None = None,
+        url_schemes: Collection[str] = HTTPS,
     ) -> None:
         self._hooks = hooks
+        self._url_schemes = url_schemes
         self._warned = False
         self.capabilities = declared or handler.capabilities or _capabilities_of(handler, hooks)
 
@@ -110,6 +113,13 @@ class Questions:
         if not (declared.takes_forms if params.url is None else declared.takes_urls):
             raise InvalidParams(f"The client did not declare elicitation.{mode}")
         if params.url is not None:
+            try:
+                check_url(params.url, self._url_schemes)
+            except ConfigurationError as error:
+                logger.warning(
+                    "%r: a server asks for a URL that is refused: %s", self._hooks, error
+                )
+                raise InvalidParams(f"url: {error}") from None
             said = await self._sent_to(params.message, params.url)
             return ElicitResult(said.action)
         try:

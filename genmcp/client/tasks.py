@@ -20,6 +20,7 @@ from genmcp.client.errors import (
 )
 from genmcp.client.faults import left
 from genmcp.client.listening import Listening
+from genmcp.client.polling import Polling
 from genmcp.client.repeating import may_pass, repeated
 from genmcp.client.requests import Patience, Requests, Wait
 from genmcp.client.task_news import TaskNews
@@ -37,10 +38,6 @@ __all__ = ["TaskHandle"]
 _UNDER_WAY: Final = ("working", "input_required")
 #: What says nothing of a task, besides what may pass.
 _NO_SERVER: Final = (Closed, HttpStatus, ProcessEnded)
-#: Seconds between two looks, where the server does not say.
-_USUAL: Final = 1.0
-#: Milliseconds that are waited at least.
-_LEAST: Final = 10
 #: Seconds after which a task is looked at although its server tells of changes.
 _BACKSTOP: Final = 30.0
 
@@ -66,6 +63,7 @@ class TaskHandle:
         self._listen = listen
         self._check = check
         self._answered: set[str] = set()
+        self._polling = Polling(requests.options.first_poll)
         self._over = self._result is not None
 
     @property
@@ -87,9 +85,9 @@ class TaskHandle:
     async def wait(self, *, timeout: Wait = msgspec.UNSET) -> CallToolResult:
         """Wait for the result, and let the handler answer what the task asks meanwhile.
 
-        The server tells of changes if it can, else it is asked as often as it says, and again if
-        it cannot be asked (option: polls). Leaving this early, by cancelling it or after *timeout*
-        seconds, leaves the task as it is.
+        The server tells of changes if it can, else it is asked: soon at first (option: first_poll),
+        then as often as it says, and again if it cannot be asked (option: polls). Leaving this
+        early, by cancelling it or after *timeout* seconds, leaves the task as it is.
 
         Raises:
             ServerSaid: the task failed with this error.
@@ -210,6 +208,7 @@ class TaskHandle:
                     await _end(looking)
             if task.status == "input_required":
                 await self._answer(answering.result(), patience)
+                self._polling.restart()
                 task = await self._look(news, patience)
             return task
         finally:
@@ -224,8 +223,7 @@ class TaskHandle:
     async def _change(self, task: DetailedTask, news: TaskNews, patience: Patience) -> DetailedTask:
         """Wait until there may be something new, and return it."""
         if not news.suffices:
-            interval = task.poll_interval_ms
-            await asyncio.sleep(_USUAL if interval is None else max(interval, _LEAST) / 1000)
+            await asyncio.sleep(self._polling.pause(task.poll_interval_ms))
         else:
             with suppress(ClientError, StopAsyncIteration, TimeoutError):
                 async with asyncio.timeout(_BACKSTOP):

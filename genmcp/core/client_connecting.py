@@ -95,13 +95,14 @@ class Connecting:
         """Begin another session, since the server does not know this one any more: *error*.
 
         2025-11-25, transports, "Session Management", point 4. A server that forgets every session
-        at once is not asked again.
+        at once is not asked again. What it speaks is found out anew: a server that has lost its
+        sessions was started again, and may be another by now.
         """
         if self.renewed:
             return self.give_up(error)
         self.renewed = True
         self._lifecycle.take(Step.RENEW)
-        self._opening = self._opening_of(self.revision.version)
+        self._opening = self._opening_of(None)
         return [Reset(error), *self._carry_out(self._opening.begin(), now)]
 
     def forget(self) -> None:

@@ -1,17 +1,16 @@
 """Asking the client's user: 2026-07-28, client/elicitation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
-from urllib.parse import urlsplit
 
-from genmcp.errors import ContractError
+from genmcp.errors import ConfigurationError, ContractError
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.elicitation import ElicitRequest, ElicitRequestParams
 from genmcp.question.answers import Elicited, elicited
 from genmcp.question.form import Form, form_of_schema, form_of_type
 from genmcp.question.names import name_of, type_named
 from genmcp.question.question import Question
-from genmcp.schema.schema import Schema
+from genmcp.question.urls import HTTPS, check_schemes, check_url
 
 __all__ = ["FormQuestion", "UrlQuestion", "elicit", "elicit_url"]
 
@@ -44,23 +43,29 @@ def elicit(message: str, asked: Mapping[str, Any] | type | None = None) -> Quest
     return FormQuestion(message, type_name=name_of(asked))
 
 
-def elicit_url(message: str, url: str) -> Question:
+def elicit_url(message: str, url: str, *, schemes: Sequence[str] = HTTPS) -> Question:
     """Ask the user to go to *url*, where they do or say what the client must not see.
 
     The outcome is `Done` with `Accepted()`, `Declined()` or `Dismissed()`. Accepted means that they
     agreed to go, and not that they are done. The URL MUST hold nothing that is secret and MUST NOT
     authenticate who opens it (2026-07-28, client/elicitation, "Safe URL Handling").
 
+    schemes: those that are allowed; http to loopback is always among them. A client has a list of
+        its own (`ClientOptions.url_schemes`), which has to allow the scheme as well.
+
     Raises:
-        ContractError: (a TypeError) the message is no text, or the URL is not absolute.
+        ConfigurationError: (a ValueError) the URL is not absolute, or of another scheme.
+        ContractError: (a TypeError) the message is no text.
     """
     _check_message("elicit_url", message)
-    if not isinstance(url, str) or not _URI.fits(url) or not urlsplit(url).netloc:
-        raise ContractError(f"elicit_url: the user cannot be sent to {url!r}: give an absolute URL")
+    check_schemes("elicit_url: schemes", schemes)
+    try:
+        check_url(url, schemes)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"elicit_url: {error}") from None
     return UrlQuestion(message, url)
 
 
-_URI: Final = Schema({"type": "string", "format": "uri"}, origin="url")
 _NOTHING: Final = {"type": "object", "properties": {}}
 
 

@@ -265,3 +265,27 @@ def test_command_that_cannot_write_says_so_in_a_line(shell: str, status: int, sa
     )
 
     assert (status, said) == (ended.returncode, ended.stderr.decode().strip())
+
+
+HOSTILE = shlex.join([sys.executable, str(Path(__file__).with_name("hostile.py"))])
+
+
+def test_remote_commands_log_no_terminal_sequences() -> None:
+    """Nor a record that a server has forged: lines after the first are indented."""
+    command = [sys.executable, "-m", "genmcp", "tools", HOSTILE]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    noise = done.stderr
+
+    assert "WARNING: " in noise
+    assert "\n  WARNING: forged" in noise
+    assert "\nWARNING: forged" not in noise
+    assert not set("\x1b\x07") & set(noise)
+
+
+def test_arguments_refused_by_a_hostile_schema_are_plain(run: Run) -> None:
+    """What is missing has a name that the server has chosen."""
+    status, _, noise = run("call", HOSTILE, "t")
+
+    assert status == 2
+    assert "missing required property" in noise
+    assert not set("\x1b\x07") & set(noise)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +22,7 @@ from genmcp.cli.command import main
 from genmcp.cli.serve import Http, application, over_http, serve_until_told
 from genmcp.transports.stdio import Streams
 from tests.asgi import PATIENCE, until
+from tests.sockets import Connection, called
 from tests.transports.pipes import line, modern
 
 SHOP = """
@@ -32,6 +33,15 @@ from genmcp import *
 @tool
 async def add(a: int, b: int) -> int:
     return a + b
+
+from contextvars import ContextVar
+marked = ContextVar("marked", default="unset")
+
+@tool
+async def mark() -> str:
+    before = marked.get()
+    marked.set("set")
+    return before
 
 @tool
 async def hold() -> str:
@@ -49,7 +59,7 @@ def stuck() -> str:
     threading.Event().wait()
     return ""
 
-suite = Suite(name="shop", version="1", tools=[add, hold, stuck])
+suite = Suite(name="shop", version="1", tools=[add, mark, hold, stuck])
 mux = Mux(suite)
 endpoint = Endpoint(mux)
 """
@@ -82,9 +92,10 @@ def call(name: str) -> bytes:
     return line(modern("tools/call", {"name": name, "arguments": {}}))
 
 
-async def status_of(url: str) -> int:
-    """Return the status of a listing, once somebody answers."""
+async def status_of(url: str, more: Mapping[str, str] | None = None) -> int:
+    """Return the status of a listing with *more* headers, once somebody answers."""
     headers = {
+        **(more or {}),
         "accept": "application/json, text/event-stream",
         "mcp-protocol-version": "2026-07-28",
         "mcp-method": "tools/list",
@@ -113,6 +124,36 @@ async def test_serve_serves_over_http(shop: Path, free_port: int, options: tuple
 
     assert (b"GENMCP_STORE" in said) is ("--workers" in options)
     assert b"no secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [((), 421), (("--proxy-headers",), 200), (("--forwarded-allow-ips", "127.0.0.1"), 200)],
+)
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one", "two"])
+async def test_serve_ignores_forwarded_headers_by_default(
+    shop: Path, free_port: int, options: tuple[str, ...], status: int, workers: tuple[str, ...]
+) -> None:
+    """A page that claims to be remote would get past the check of Host (DNS rebinding)."""
+    if workers and not options:
+        options = ("--host", "127.0.0.1")
+    claim = {"x-forwarded-for": "203.0.113.5", "host": "evil.example"}
+    with started("shop:mux", *options, *workers, "--port", str(free_port), cwd=shop):
+        url = f"http://127.0.0.1:{free_port}/mcp"
+        assert await status_of(url) == 200
+        assert await status_of(url, claim) == status
+
+
+async def test_serve_gives_pipelined_requests_contexts_of_their_own(
+    shop: Path, free_port: int
+) -> None:
+    """What a hook sets in a ContextVar is not there in the next request of the connection."""
+    with started("shop:suite", "--port", str(free_port), cwd=shop):
+        await status_of(f"http://127.0.0.1:{free_port}/mcp")
+        async with await Connection.open(f"http://127.0.0.1:{free_port}") as connection:
+            await connection.send(called("mark", {}, id=1) + called("mark", {}, id=2))
+            answers = [await (await connection.response()).body() for _ in range(2)]
+    assert [b"unset" in each for each in answers] == [True, True]
 
 
 def test_serve_over_streams_lets_no_import_speak(shop: Path) -> None:

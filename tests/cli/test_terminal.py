@@ -82,7 +82,7 @@ async def test_terminal_asks_for_each_field(lines: list[str], answer: Any) -> No
 
     assert answer == await terminal.handle_elicitation_create("Who?", FORM, None)
     said = screen.getvalue()
-    assert said.startswith("Who?\n(! declines, Ctrl-D cancels)\n  Your name: ")
+    assert said.startswith("| Who?\n(! declines, Ctrl-D cancels)\n  Your name: ")
     assert ("an answer is needed" in said) is (lines[0] == "\n")
     assert said.endswith("\n") is (answer == Dismissed())
 
@@ -200,6 +200,41 @@ async def test_logged_shows_log_messages() -> None:
     await logged.handle_log(LoggingMessageNotificationParams(level="info", data={"a": 1}), None)
 
     assert "info: {'a': 1}\n" == screen.getvalue()
+
+
+async def test_logged_marks_further_lines() -> None:
+    """A message with line ends does not look like a question of this program."""
+    screen = Screen()
+    data = "a\nGo on? [y/n] "
+    await Logged(Bar(screen)).handle_log(
+        LoggingMessageNotificationParams(level="info", data=data), None
+    )
+
+    assert "info: a\n| Go on? [y/n]\n" == screen.getvalue()
+
+
+async def test_terminal_shows_the_host_of_a_url() -> None:
+    """By itself, and after the message, which cannot imitate it.
+
+    2026-07-28, client/elicitation, "Safe URL Handling".
+    """
+    terminal, screen = asked("n\n")
+    message = "Log in\nOpen this in a browser: https://good.example\nIts host: good.example\nGo on?"
+    url = "https://good.example@evil.example/login"
+    assert await terminal.handle_url_elicitation(message, url, None) == Declined()
+
+    lines = screen.getvalue().splitlines()
+    assert lines[:4] == [f"| {each}" for each in message.splitlines()]
+    assert lines[4:6] == [f"Open this in a browser: {url}", "Its host: evil.example"]
+    assert lines[6].startswith("Go on? [y/n]")
+
+
+async def test_terminal_warns_of_punycode() -> None:
+    """Such a name may look like another one once a browser shows it."""
+    terminal, screen = asked("n\n")
+    await terminal.handle_url_elicitation("Go", "https://xn--pple-43d.example/", None)
+
+    assert "Its host: xn--pple-43d.example (letters of other alphabets" in screen.getvalue()
 
 
 def test_user_is_asked_what_a_tool_asks() -> None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from starlette.types import ASGIApp
+
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.targets import transport_to
 from genmcp.client.transport import Transport
@@ -55,9 +57,8 @@ def event(message: object, **fields: object) -> str:
     return f"{lines}data: {json.dumps(message) if message else ''}\n\n"
 
 
-@asynccontextmanager
-async def served(script: Script) -> AsyncIterator[str]:
-    """Serve a script, which is run for every request."""
+def app_of(script: Script) -> ASGIApp:
+    """Return an application that runs *script* for every request."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -68,7 +69,13 @@ async def served(script: Script) -> AsyncIterator[str]:
                     break
             await script(Asked(scope, receive, send, body))
 
-    async with serve(app) as url:
+    return app
+
+
+@asynccontextmanager
+async def served(script: Script) -> AsyncIterator[str]:
+    """Serve a script, which is run for every request."""
+    async with serve(app_of(script)) as url:
         yield url + "/mcp"
 
 

@@ -1,15 +1,28 @@
 """What a client remembers of servers it has met."""
 
-from genmcp.client.eras import Eras
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from genmcp import Endpoint, Suite, tool
+from genmcp.client.client import Client
+from genmcp.client.eras import ERAS, Eras
+from genmcp.client.options import ClientOptions
+from tests.client.scripted import Asked, app_of
+from tests.serving import serve
+
+TTL = 60.0
 
 
 def test_eras_are_remembered_until_found_otherwise() -> None:
     """A server's revision is known until it speaks another."""
     eras = Eras()
     eras.remember("http://a", "2025-06-18")
-    assert eras.get("http://a") == "2025-06-18"
+    assert eras.get("http://a", TTL) == "2025-06-18"
     eras.remember("http://a", "2026-07-28")
-    assert eras.get("http://a") == "2026-07-28"
+    assert eras.get("http://a", TTL) == "2026-07-28"
 
 
 def test_eras_forget_the_server_met_longest_ago() -> None:
@@ -17,4 +30,80 @@ def test_eras_forget_the_server_met_longest_ago() -> None:
     eras = Eras(2)
     for server in ("a", "b", "a", "c"):
         eras.remember(server, "2026-07-28")
-    assert [eras.get(server) is None for server in "abc"] == [False, True, False]
+    assert [eras.get(server, TTL) is None for server in "abc"] == [False, True, False]
+
+
+def test_era_expires_however_often_it_is_used() -> None:
+    """Connections that rely on it do not confirm it: the server may have been upgraded."""
+    clock = Clock()
+    eras = Eras(clock=clock)
+    eras.remember("a", "2025-06-18")
+    for clock.now in (30.0, 59.0):
+        assert eras.get("a", TTL) == "2025-06-18"
+        eras.remember("a", "2025-06-18")
+    clock.now = 60.0
+    assert eras.get("a", TTL) is None
+    eras.remember("a", "2025-06-18")  # found anew
+    clock.now = 119.0
+    assert eras.get("a", TTL) == "2025-06-18"
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@tool
+async def version() -> str:
+    """Tells that the server is the new one."""
+    return "new"
+
+
+@pytest.mark.parametrize(("ttl", "spoken"), [(0.0, "2026-07-28"), (TTL, "2025-11-25")])
+async def test_upgraded_server_is_probed_by_a_new_connection(ttl: float, spoken: str) -> None:
+    """Once the memory has expired; until then the handshake of the older revisions is sent."""
+    both = Endpoint(Suite(name="new", version="2", tools=[version]))
+    async with asyncio.timeout(20), serve(both) as url:
+        ERAS.remember(url, "2025-06-18")
+        async with Client(url, options=ClientOptions(era_ttl=ttl)) as client:
+            assert client.revision == spoken
+
+
+async def old(asked: Asked) -> None:
+    """A server of 2025-06-18 with sessions."""
+    message = json.loads(asked.body or b"{}")
+    match message.get("method"):
+        case "initialize":
+            result: Any = {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "old", "version": "1"},
+            }
+        case "tools/call":
+            result = {"content": [{"type": "text", "text": "old"}]}
+        case "notifications/initialized":
+            await asked.reply(202)
+            return
+        case _:
+            await asked.reply(405)
+            return
+    answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+    await asked.reply(200, answer, mcp_session_id="s")
+
+
+async def test_upgraded_server_is_probed_when_a_session_ends() -> None:
+    """A server that has lost its sessions was started again, and may speak a newer revision."""
+    serving: list[Any] = [app_of(old)]
+
+    async def host(scope: Any, receive: Any, send: Any) -> None:
+        await serving[-1](scope, receive, send)
+
+    async with asyncio.timeout(20), serve(host) as url, Client(url) as client:
+        assert (client.revision, (await client.call("version")).text) == ("2025-06-18", "old")
+        serving.append(Endpoint(Suite(name="new", version="2", tools=[version])))
+        assert (await client.call("version")).text == "new"
+        assert client.revision == "2026-07-28"

@@ -191,6 +191,6 @@ async def test_in_time_what_one_client_was_told_decides_for_itself_alone() -> No
     """The next client of the server, which was told nothing, finds out for itself."""
     async with served(older) as url:
         async with Client(url, options=ClientOptions(revision="2025-03-26")):
-            assert ERAS.get(url) is None
+            assert ERAS.get(url, 60) is None
         async with Client(url):
-            assert ERAS.get(url) == "2025-06-18"
+            assert ERAS.get(url, 60) == "2025-06-18"

@@ -23,6 +23,7 @@ from genmcp.client.errors import (
 )
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.client.polling import Polling
 from genmcp.client.repeating import pause
 from tests.client.scripted import Asked, served
 
@@ -143,6 +144,36 @@ async def client_of(oven: Oven, **options: Any) -> AsyncIterator[Client]:
         Client(url, handler=handler, options=ClientOptions(**options)) as client,
     ):
         yield client
+
+
+def slowly(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return *answer* of a server that wants to be asked every minute."""
+    return answer | {"pollIntervalMs": 60_000}
+
+
+async def test_short_task_does_not_take_a_poll_interval() -> None:
+    """The first pauses are short: 20 ms, then twice as long each, up to what the server says."""
+    oven = Oven(*[slowly(WORKING)] * 3, DONE)
+    async with client_of(oven) as client:  # it has 20 s, and the server says a minute
+        assert (await client.call("bake")).text == "bread"
+    assert oven.methods.count("tasks/get") == 4
+
+
+async def test_answered_task_is_asked_about_soon_again() -> None:
+    """Whoever has answered a question waits for what comes of it, however late it was asked."""
+    oven = Oven(*[WORKING] * 3, slowly(ASKING), *[slowly(WORKING)] * 3, DONE)
+    async with client_of(oven, handler=Agreeing()) as client:
+        assert (await client.call("bake")).text == "bread"
+
+
+def test_polling_grows_to_the_interval_of_the_server() -> None:
+    """SEP-2663, "Task Polling": clients SHOULD respect `pollIntervalMs`, which may change."""
+    polling = Polling(0.02)
+    pauses = [polling.pause(5000) for _ in range(10)]
+    assert pauses[:3] == [0.02, 0.04, 0.08]
+    assert pauses[8:] == [5.0, 5.0]
+    assert polling.pause(1000) == 1.0
+    assert [Polling(0).pause(each) for each in (5000, None, 0)] == [5.0, 1.0, 0.01]
 
 
 async def test_poll_outlives_a_server_that_dies_and_comes_back(free_port: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from genmcp.client.answering import Answering
 from genmcp.client.handler import ClientHandler, DefaultHandler, Denied, Sampled
+from genmcp.client.options import ClientOptions
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
@@ -460,3 +461,41 @@ def test_handler_is_an_instance_and_its_hooks_return() -> None:
     for parallel in (1, 17):
         with pytest.raises(ConfigurationError, match="from 2 to 16"):
             Answering(parallel=parallel)
+
+
+class Opening(ClientHandler[None]):
+    """Opens every URL, and keeps it."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+        self.opened.append(url)
+        return Accepted()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["javascript:alert(1)", "file:///etc/passwd", "data:,x", "", "not a url", "http://a.example/"],
+)
+async def test_client_refuses_dangerous_urls_before_the_hook(url: str) -> None:
+    """With -32602; 2026-07-28, client/elicitation, "Safe URL Handling"."""
+    handler = Opening()
+    with pytest.raises(InvalidParams, match="url: the user"):
+        await answer(handler, "elicitation/create", ElicitRequestParams("?", url=url, mode="url"))
+    assert handler.opened == []
+
+
+async def test_client_option_allows_other_schemes() -> None:
+    """`ClientOptions.url_schemes`; loopback is allowed without it."""
+    handler = Opening()
+    answering = Answering(handler, url_schemes=["https", "vscode"])
+    await answering.open()
+    for url in ("vscode://a/b", "http://127.0.0.1:1/", "https://a.example/"):
+        await answering.answer("elicitation/create", ElicitRequestParams("?", url=url, mode="url"))
+    await answering.close()
+
+    assert handler.opened == ["vscode://a/b", "http://127.0.0.1:1/", "https://a.example/"]
+    for schemes in (["file"], "https"):
+        with pytest.raises(ConfigurationError, match=r"ClientOptions\.url_schemes"):
+            ClientOptions(url_schemes=schemes)

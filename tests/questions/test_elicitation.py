@@ -543,11 +543,57 @@ def test_a_url_is_asked_to_be_visited() -> None:
     assert Dismissed() == question.read({"action": "cancel"})
 
 
-@pytest.mark.parametrize("url", ["", "/key", "example.com", "mailto:a@b.no", "https://a b", None])
-def test_a_url_that_is_not_absolute_is_refused_at_once(url: Any) -> None:
-    """2026-07-28, client/elicitation: `url` MUST contain a valid URL."""
-    with pytest.raises(ContractError, match="give an absolute URL"):
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "/key",
+        "example.com",
+        "mailto:a@b.no",
+        "https://a b",
+        "https:///path",
+        "https://a.example:port/",
+        "https://good.example\\@evil.example/",
+        "javascript:alert(1)",
+        "javascript://x/%0aalert(1)",
+        "data:text/html,x",
+        "file:///etc/passwd",
+        "file://host/",
+        "http://example.com/",
+        "http://127.0.0.1.example.com/",
+        None,
+    ],
+)
+def test_elicit_url_refuses_dangerous_urls(url: Any) -> None:
+    """2026-07-28, client/elicitation: `url` MUST contain a valid URL, and SHOULD be https."""
+    with pytest.raises(ConfigurationError, match="elicit_url: the user"):
         elicit_url("?", url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.com/a?b=c",
+        "https://xn--bcher-kva.example",
+        "http://localhost:8000/",
+        "http://app.localhost/",
+        "http://127.0.0.1/",
+        "http://[::1]:80/",
+    ],
+)
+def test_elicit_url_allows_https_and_loopback(url: str) -> None:
+    """Security Best Practices, "URL Scheme Validation"."""
+    params: Any = elicit_url("?", url).request.params
+    assert params.url == url
+
+
+def test_elicit_url_allows_schemes_that_are_asked_for() -> None:
+    """None by which a URL runs code."""
+    assert elicit_url("?", "vscode://x/y", schemes=["vscode"])
+    assert elicit_url("?", "http://example.com/", schemes=["http"])
+    for schemes in (["javascript"], ["data"], ["HTTP"], "http", [5], [""]):
+        with pytest.raises(ConfigurationError, match="elicit_url: schemes"):
+            elicit_url("?", "https://example.com/", schemes=schemes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("message", ["", " ", None, 3])

@@ -1,0 +1,74 @@
+"""URLs that a user may be sent to: 2026-07-28, client/elicitation, "Safe URL Handling"."""
+
+import ipaddress
+from collections.abc import Collection
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from genmcp.errors import ConfigurationError
+from genmcp.schema.schema import Schema
+
+__all__ = ["HTTPS", "check_schemes", "check_url", "host_of"]
+
+HTTPS: Final = ("https",)
+"""The schemes that are allowed unless an option says otherwise."""
+
+#: Security Best Practices, "URL Scheme Validation": these MUST be rejected.
+_DANGEROUS: Final = frozenset({"javascript", "data", "file", "vbscript", "blob", "about"})
+#: RFC 3986: ASCII without blanks and backslashes, which browsers and parsers read differently.
+_URI: Final = Schema({"type": "string", "format": "uri"}, origin="url")
+
+
+def check_url(url: Any, schemes: Collection[str] = HTTPS) -> None:
+    """Check that a user may be sent to *url*: by https, by http to loopback, or one of *schemes*.
+
+    Raises:
+        ConfigurationError: it is no absolute URL, or its scheme is not allowed. The message does
+            not repeat the URL, which may hold what is not for a log.
+    """
+    if not isinstance(url, str) or not _URI.fits(url):
+        raise ConfigurationError(
+            "the user can only be sent to an absolute URL, such as https://..."
+        )
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"the user cannot be sent to a URL like that: {error}") from None
+    scheme = parts.scheme
+    if scheme in ("http", "https") and not host:
+        raise ConfigurationError("the user can only be sent to a URL that names a host")
+    if scheme in schemes or scheme == "https" or (scheme == "http" and _is_loopback(host or "")):
+        return
+    allowed = ", ".join(dict.fromkeys([*HTTPS, *schemes]))
+    raise ConfigurationError(
+        f"the user must not be sent to a URL of the scheme {scheme!r}: "
+        f"allowed are {allowed}, and http to loopback"
+    )
+
+
+def check_schemes(option: str, schemes: Any) -> None:
+    """Check the value of an option with the schemes that are allowed.
+
+    Raises:
+        ConfigurationError: it is none, or has a scheme by which a URL can run code.
+    """
+    if isinstance(schemes, str) or not all(isinstance(each, str) for each in schemes):
+        raise ConfigurationError(f"{option} takes a list of schemes, not {schemes!r}")
+    for each in schemes:
+        if each in _DANGEROUS or each != each.lower() or not each:
+            raise ConfigurationError(f"{option}: {each!r} cannot be allowed")
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL that `check_url` has passed, empty where it has none."""
+    return urlsplit(url).hostname or ""
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, section 6.3
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
