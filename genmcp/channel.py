@@ -46,6 +46,9 @@ class Sink(Protocol):
     def keep(self) -> Collection[str]:
         """The keys of copied assigns that go along where a store keeps the call."""
 
+    def watch_client(self) -> None:
+        """Notice from now on at once, not within a tick, that the client has left."""
+
     async def promote(self, channel: "Channel") -> None:
         """Make the call of *channel* a task, while it runs on."""
 
@@ -241,6 +244,13 @@ class Channel(msgspec.Struct, eq=False):
     async def log_level(self) -> LoggingLevel | None:
         """Return the least severe level of log messages that are sent; None: none is."""
         return None if self.closed else await self._sink.level(self.request)
+
+    def watch_client(self) -> None:
+        """Notice from now on at once, not within a tick, that the client has left.
+
+        A call does this before it has work done elsewhere, which would else go on for nobody.
+        """
+        self._sink.watch_client()
 
     async def promote(self) -> None:
         """Make this call a task now: its client gets the handle, and the call runs on."""

@@ -55,6 +55,11 @@ class Hook:
             self._cancels += 1
             self._task.cancel()
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was cancelled through this."""
+        return self._reason is not None
+
     def end(self, cancelled: asyncio.CancelledError | None = None) -> Reason | None:
         """Take in that it has ended; return why it was cancelled, None if it was not.
 

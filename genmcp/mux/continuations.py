@@ -123,6 +123,7 @@ class Continuations:
     async def _work(self, step: Continue, continuation: Continuation, channel: Channel) -> Result:
         """Have a job worked on, and answer with a task, or with what comes of it."""
         assert step.work is not None
+        channel.watch_client()
         task = await self._tasks.begin(channel, continuation, step.work)
         if channel.request.route.policy.task != "never" and has_tasks(channel.request):
             return handle_of(task)

@@ -131,6 +131,9 @@ class TaskSink:
         """Refuse: what a task asks is kept in its record."""
         raise Unable({})
 
+    def watch_client(self) -> None:
+        """Do nothing: a task has no client to watch."""
+
     async def promote(self, channel: Channel) -> None:
         """Do nothing: it is a task."""
 

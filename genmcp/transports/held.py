@@ -15,16 +15,14 @@ from genmcp.core.actions import Action, Record
 from genmcp.core.exchange import Exchange, State
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import exchange_of
-from genmcp.errors import Unable
-from genmcp.mux.calls import Reason
+from genmcp.mux.calls import Hook, Reason
 from genmcp.mux.mux import Answer
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
 from genmcp.protocol.value import Value
-from genmcp.transports.asgi import ClientLeft, encoded, left
-from genmcp.transports.heartbeat import Heartbeat
+from genmcp.transports.asgi import encoded, left
 from genmcp.transports.hooks import Hooks
 from genmcp.transports.kept_stream import KeptStream
 from genmcp.transports.outgoing import Outgoing
@@ -50,13 +48,13 @@ class Held:
 
     __slots__ = (
         "_exchange",
-        "_heartbeat",
         "_kept",
         "_logs",
         "_loop",
         "_newest",
         "_outgoing",
         "_over",
+        "_timer",
         "_turn",
         "_visit",
         "_watch",
@@ -71,7 +69,7 @@ class Held:
         self._kept: KeptStream | None = None
         if session is not None and exchange.stream is not None:
             self._kept = KeptStream(visit.mux.replay, session, exchange.stream, requests)
-        self._newest = Newest(visit.mux.limits.progress_rate, self._note)
+        self._newest = Newest(visit.mux.limits.progress_rate, self.send_note)
         self._outgoing = Outgoing(
             visit.send,
             visit.headers,
@@ -81,9 +79,9 @@ class Held:
             said=self._newest.say,
         )
         self.hooks = Hooks(visit, self)
-        self._logs = Pace(visit.mux.limits.log_rate)
+        self._logs: Pace | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._heartbeat: Heartbeat | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._loop = visit.loop
         self._turn = 0.0
         self._over = False
@@ -95,6 +93,11 @@ class Held:
         stream = secrets.token_urlsafe(9) if resumable else None
         exchange = exchange_of([request], request.revision, stream=stream, streams=streams)
         return cls(visit, exchange, request.session, [request])
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client accepts an event stream."""
+        return self._exchange.streams
 
     @property
     def closed(self) -> bool:
@@ -110,25 +113,17 @@ class Held:
         else:
             if full:
                 await self._outgoing.room()
-            if isinstance(params, LoggingMessageNotificationParams) and (wait := self._logs.turn()):
-                await asyncio.sleep(wait)
-            self._note(message)
+            if isinstance(params, LoggingMessageNotificationParams):
+                self._logs = self._logs or Pace(self._visit.mux.limits.log_rate)
+                if wait := self._logs.turn():
+                    await asyncio.sleep(wait)
+            self.send_note(message)
         await self._let_others_run()
         return self._exchange.state is not State.WAITING
 
-    def _note(self, message: bytes) -> None:
+    def send_note(self, message: bytes) -> None:
+        """Send a notification, or a request of the server's own."""
         self._step(partial(self._exchange.note, message), len(message))
-
-    async def ask(self, request: Request, method: str, params: Value) -> bytes:
-        """Send a request of the server's own, and return its result as JSON.
-
-        Raises:
-            Failure: the client cannot be asked, answers with an error, or not in time.
-        """
-        if not self._exchange.streams:
-            raise Unable({"streams": {}})
-        mux, principal = self._visit.mux, self._visit.principal
-        return await mux.long.asked.ask(request, principal, method, params, self._note)
 
     async def _let_others_run(self) -> None:
         """Take turns, but not after each of many words: those said in one turn go out together."""
@@ -163,9 +158,9 @@ class Held:
 
     # Its hooks.
 
-    def hold(self, channel: Channel) -> None:
-        """Take in that the hook of *channel* waits for something, in the running asyncio.Task."""
-        self.hooks.hold(channel)
+    def hold(self, channel: Channel, hook: Hook | None = None) -> None:
+        """Add the hook of *channel*, which waits: *hook*, or the running asyncio.Task's."""
+        self.hooks.hold(channel, hook)
         if self._kept is not None:
             channel.carrier.following = partial(self._kept.follow, channel.request)
         if self._watch is None:
@@ -207,7 +202,7 @@ class Held:
         if self._kept is not None:
             self._kept.add(self)
         self._watch = self._loop.create_task(self._watch_client())
-        self._heartbeat = Heartbeat(visit.heartbeat, self._spoke, self._beat)
+        self._timer = self._loop.call_later(visit.heartbeat, self._beat)
         self._outgoing.write()
 
     def _uncount(self) -> None:
@@ -215,6 +210,11 @@ class Held:
         if self._kept is not None:
             self._kept.discard(self)
         visit.shutdown.discard(self)
+
+    def take_last(self, request: Request, answer: Answer) -> None:
+        """Add the response to *request*, the only one; `finish` sends it."""
+        self._outgoing.pause()
+        self.take(request, answer)
 
     async def finish(self) -> None:
         """Send what is left.
@@ -232,12 +232,12 @@ class Held:
         promotions = self.hooks.end()
         self._visit.answered = self._outgoing.begun
         self._newest.close()
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
+        if self._timer is not None:
+            self._timer.cancel()
         tasks = [*promotions, *self._outgoing.close()]
         if self._watch is not None:
-            self._watch.cancel()
-            tasks.append(self._watch)
+            self._watch.cancel()  # not awaited: it has nothing to clean up
+            self._watch = None
             self._uncount()
         try:
             if tasks:  # a host may cancel this, but not what is written or deleted meanwhile
@@ -255,12 +255,6 @@ class Held:
         """Give the client no more than a moment to read what is left."""
         self._outgoing.hasten()
 
-    async def say_last_words(self) -> None:
-        """Send what is left if the client reads it at once, and nobody cancels this again."""
-        self.hasten()
-        with suppress(ClientLeft, asyncio.CancelledError):
-            await self.finish()
-
     def _leave(self) -> None:
         self._exchange.cancels |= self.hooks.are_cancelled_when_left
         if self._exchange.leave():
@@ -274,11 +268,17 @@ class Held:
             raise
         self._leave()
 
-    def _spoke(self) -> float:
-        return self._outgoing.spoke
-
     def _beat(self) -> None:
-        self._outgoing.push(self._exchange.beat())
+        """Send a comment if nothing was sent for the heartbeat's seconds.
+
+        There is one timer for each response, which is not touched when something is sent.
+        """
+        heartbeat = self._visit.heartbeat
+        silent = self._loop.time() - self._outgoing.spoke
+        if silent >= heartbeat:
+            self._outgoing.push(self._exchange.beat())
+            silent = 0.0
+        self._timer = self._loop.call_later(heartbeat - silent, self._beat)
 
     async def _keep(self, records: Sequence[Record]) -> None:
         if self._kept is not None:

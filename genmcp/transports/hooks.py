@@ -14,9 +14,9 @@ from genmcp.mux.mux import Answer, Mux
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.transports.patience import Patience, Response
 
-__all__ = ["Caller", "Hooks", "tool_of"]
+__all__ = ["NO_ANSWER", "Caller", "Hooks", "begin", "release", "tool_of"]
 
-_NO_ANSWER: Final = Answer(None)
+NO_ANSWER: Final = Answer(None)
 
 
 class Caller(Protocol):
@@ -41,6 +41,25 @@ def tool_of(request: Request) -> str | None:
     return params.name if isinstance(params, CallToolRequestParams) else None
 
 
+def begin(caller: Caller, request: Request) -> Hook:
+    """Return the hook of *request*, which waits in the running asyncio.Task, and take its slot.
+
+    From now on its client can cancel it. `release` gives the slot back.
+    """
+    hook = Hook(request)
+    caller.mux.held.take(caller.client_key, tool_of(request))
+    if request.session is not None:
+        caller.mux.calls.add(request.session, hook)
+    return hook
+
+
+def release(caller: Caller, request: Request, hook: Hook) -> None:
+    """Give back the slot of a *hook* that has ended; nobody can cancel it any more."""
+    caller.mux.held.leave(caller.client_key, tool_of(request))
+    if request.session is not None:
+        caller.mux.calls.discard(request.session, hook)
+
+
 class Hooks:
     """The hooks of *response*, by their requests.
 
@@ -59,17 +78,16 @@ class Hooks:
     def __contains__(self, request: Request) -> bool:
         return request in self._hooks
 
-    def hold(self, channel: Channel) -> None:
-        """Take in that the hook of *channel* waits for something, in the running asyncio.Task."""
-        request, mux, client = channel.request, self._caller.mux, self._caller.client_key
-        self._hooks[request] = hook = Hook(request)
+    def hold(self, channel: Channel, hook: Hook | None = None) -> None:
+        """Add the hook of *channel*, which waits: *hook*, or the running asyncio.Task's."""
+        request = channel.request
+        if hook is None:
+            hook = begin(self._caller, request)
+        self._hooks[request] = hook
         if request.route is not None and request.route.pending:
             channel.carrier.found = partial(self._be_patient, hook, channel)
         else:
             self._be_patient(hook, channel)
-        mux.held.take(client, tool_of(request))
-        if request.session is not None:
-            mux.calls.add(request.session, hook)
 
     def _be_patient(self, hook: Hook, channel: Channel) -> None:
         if Patience.ends(channel.request):
@@ -89,24 +107,35 @@ class Hooks:
         Raises:
             asyncio.CancelledError: somebody else has cancelled the asyncio.Task it runs in.
         """
-        request, mux = channel.request, self._caller.mux
-        answer = _NO_ANSWER
-        cancelled: asyncio.CancelledError | None = None
         try:
             answer = await work
             channel.carrier.outcome = answer.outcome
         except asyncio.CancelledError as error:
-            cancelled = error
+            return await self.settle(channel, NO_ANSWER, error)
+        return await self.settle(channel, answer)
+
+    async def settle(
+        self,
+        channel: Channel,
+        answer: Answer,
+        cancelled: asyncio.CancelledError | None = None,
+    ) -> Answer:
+        """Return what is sent for a call whose hook has ended, with *answer* or *cancelled*.
+
+        Raises:
+            asyncio.CancelledError: the asyncio.Task was cancelled by somebody else.
+        """
+        request, mux = channel.request, self._caller.mux
         try:
             reason = self.let_go(request, cancelled)
         finally:
             if channel.promoted:
-                await mux.long.ended(channel, answer.outcome, stopped=answer is _NO_ANSWER)
+                await mux.long.ended(channel, answer.outcome, stopped=answer is NO_ANSWER)
         if reason in (Reason.ASKED, Reason.LEFT):
             await mux.long.abandon(channel)
         if reason is Reason.ASKED:
-            return _NO_ANSWER
-        if reason is Reason.STOPPING and answer is _NO_ANSWER:
+            return NO_ANSWER
+        if reason is Reason.STOPPING and answer is NO_ANSWER:
             return mux.refusal(request, Overloaded("The server is shutting down"))
         return answer
 
@@ -121,8 +150,7 @@ class Hooks:
         hook = self._hooks.pop(request, None)
         if hook is None:
             return None
-        self._caller.mux.held.leave(self._caller.client_key, tool_of(request))
-        self._forget(request, hook)
+        release(self._caller, request, hook)
         if hook.patience is not None:
             self._promotions = [*self._promotions, *hook.patience.end()]
         return hook.end(cancelled)
@@ -130,11 +158,8 @@ class Hooks:
     def hand_out(self, request: Request) -> None:
         """Take in that the client has a handle: its request is over for it."""
         self.handed_out = [*self.handed_out, request]
-        self._forget(request, self._hooks[request])
-
-    def _forget(self, request: Request, hook: Hook) -> None:
         if request.session is not None:
-            self._caller.mux.calls.discard(request.session, hook)
+            self._caller.mux.calls.discard(request.session, self._hooks[request])
 
     async def promote(self, request: Request) -> None:
         """Make the call of *request* a task now."""
@@ -155,4 +180,5 @@ class Hooks:
         """Let go of what is left, and return what is still to be waited for."""
         for request in list(self._hooks):
             self.let_go(request)
+        del self._response  # which has this: a reference cycle
         return self._promotions

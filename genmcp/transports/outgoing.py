@@ -48,7 +48,7 @@ class Outgoing(msgspec.Struct, eq=False):
         """Take in *actions*, which are about *size* bytes, to be sent with what is there."""
         self._ready += actions
         self._size += size
-        if self._writes:
+        if self._writes and actions:
             self._wake_writer()
 
     def write(self) -> None:
@@ -77,6 +77,10 @@ class Outgoing(msgspec.Struct, eq=False):
             self._sent.clear()
             await self._sent.wait()
 
+    def pause(self) -> None:
+        """Leave the rest to `finish`, which comes next: the writer need not be woken for it."""
+        self._writes = False
+
     async def finish(self) -> None:
         """Send what is left."""
         self._writes = False
@@ -98,10 +102,14 @@ class Outgoing(msgspec.Struct, eq=False):
         self._finishing = True
         if self._sent is not None:
             self._sent.set()
-        if self._writer is None:
+        # Its owner has this and is called by this: a cycle that the garbage collector would have
+        # to find, once for each call.
+        self.keep, self.left, self.said = _keep_nothing, _nothing, _nothing
+        writer = self._writer
+        if writer is None or writer.done():
             return []
-        self._writer.cancel()
-        return [self._writer]
+        writer.cancel()
+        return [writer]
 
     async def _write(self, wake: asyncio.Event) -> None:
         while self._ready or not self._finishing:
@@ -139,3 +147,11 @@ class Outgoing(msgspec.Struct, eq=False):
             self.begun = True
             await perform(actions, self.send, self.headers)
             self.spoke = asyncio.get_running_loop().time()
+
+
+async def _keep_nothing(records: Sequence[Record]) -> None:
+    """Keep no *records*: the response is over."""
+
+
+def _nothing() -> None:
+    """Do nothing: the response is over."""

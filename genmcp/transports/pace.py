@@ -45,18 +45,22 @@ class Newest:
     rate: how many are said in a second. say: says one.
     """
 
-    __slots__ = ("_kept", "_pace", "_say", "_timer")
+    __slots__ = ("_kept", "_pace", "_rate", "_say", "_timer")
 
     def __init__(self, rate: float, say: Callable[[bytes], None]) -> None:
-        self._pace = Pace(rate)
+        self._rate = rate
         self._say = say
-        self._kept: dict[Request, bytes] = {}
+        # Most responses have no progress: what it needs is made with the first of it.
+        self._pace: Pace | None = None
+        self._kept: dict[Request, bytes] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def offer(self, request: Request, message: bytes, *, room: bool) -> None:
         """Say *message*, or keep it instead of older until there is time and *room*."""
         if room and not self._kept and not self._wait():
             self._say(message)
+        elif self._kept is None:
+            self._kept = {request: message}
         else:
             self._kept[request] = message
 
@@ -69,18 +73,20 @@ class Newest:
 
     def finish(self, request: Request) -> None:
         """Say what is kept of *request*, whose answer comes next."""
-        if request in self._kept:
+        if self._kept and request in self._kept:
             self._say(self._kept.pop(request))
 
     def close(self) -> None:
         """Say no more."""
         if self._timer is not None:
             self._timer.cancel()
+        self._say = _drop
 
     def _wait(self) -> bool:
         """Return whether it is too early; it is tried again when it is not."""
         if self._timer is not None:
             return True
+        self._pace = self._pace or Pace(self._rate)
         delay = self._pace.delay()
         if delay:
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_time)
@@ -89,3 +95,7 @@ class Newest:
     def _on_time(self) -> None:
         self._timer = None
         self.say()
+
+
+def _drop(message: bytes) -> None:
+    """Send nothing: the response is over."""

@@ -153,6 +153,9 @@ class PipedCall:
         pipe = self._pipe
         return await pipe.mux.long.asked.ask(request, pipe.principal, method, params, pipe.say)
 
+    def watch_client(self) -> None:
+        """Do nothing: the connection itself is watched."""
+
     async def promote(self, channel: Channel) -> None:
         """Make the call of *channel* a task, while it runs on."""
         await self._hooks.promote(channel.request)

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from threading import Lock
+from contextlib import suppress
+from threading import Lock, get_ident
 from typing import Any, Final
 
 import msgspec
@@ -11,17 +12,19 @@ from genmcp.channel import Channel
 from genmcp.core.client_key import ClientKey
 from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
-from genmcp.errors import Overloaded
+from genmcp.errors import Overloaded, Unable
 from genmcp.log_handler import ClientLogHandler, forwarding
+from genmcp.mux.calls import Hook
 from genmcp.mux.mux import AT_ONCE, LISTEN, Answer
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
-from genmcp.transports.asgi import encoded, reply
+from genmcp.transports.asgi import ClientLeft, encoded, reply
 from genmcp.transports.held import Held
-from genmcp.transports.hooks import tool_of
+from genmcp.transports.hooks import NO_ANSWER, begin, release, tool_of
 from genmcp.transports.listening import listen
+from genmcp.transports.pending import TICK
 from genmcp.transports.steps import resume
 from genmcp.transports.visit import Visit
 
@@ -44,6 +47,7 @@ class Responder(msgspec.Struct, eq=False):
     _request: Request | None = None
     _held: Held | None = None
     _over: bool = False
+    _pending: "tuple[Channel, Hook] | None" = None
 
     def serve(self, request: Request) -> Awaitable[None]:
         """Return what answers the one *request* of a POST.
@@ -56,22 +60,63 @@ class Responder(msgspec.Struct, eq=False):
         self._request = request
         begun = self._begin(request)
         if isinstance(begun, Answer) and self._held is None:
-            self._over = True
-            visit = self.visit
-            visit.answered = True
-            headers = [*visit.headers, *encoded(begun.headers)] if begun.headers else visit.headers
-            return reply(visit.send, begun.status, begun.message or b"", headers)
-        return self._serve(request, begun)
+            return self._reply(begun)
+        if self._pending is None:
+            return self._serve(request, begun)
+        return self._serve_pending(*self._pending, begun)
+
+    def _reply(self, answer: Answer) -> Awaitable[None]:
+        """Send *answer* as the whole response."""
+        self._over = True
+        visit = self.visit
+        visit.answered = True
+        headers = [*visit.headers, *encoded(answer.headers)] if answer.headers else visit.headers
+        return reply(visit.send, answer.status, answer.message or b"", headers)
+
+    async def _serve_pending(self, channel: Channel, hook: Hook, work: Any) -> None:
+        """Respond to a call that is pending, and may be opened meanwhile, with the rest of *work*.
+
+        A call that is cancelled is opened: what follows a cancellation is decided in one place.
+        """
+        try:
+            answer = await work
+        except asyncio.CancelledError as error:
+            self.open_call()
+            settled = self._holding().hooks.settle(channel, NO_ANSWER, error)
+        else:
+            if self._held is None and not hook.cancelled:
+                self._end_pending(channel, hook)
+                await self._reply(answer)
+                return
+            self.open_call()
+            settled = self._holding().hooks.settle(channel, answer)
+        finally:
+            if self._pending is not None:  # the process is exiting, or the loop was closed
+                self._end_pending(channel, hook)
+        await self._serve(channel.request, settled)
+
+    def _end_pending(self, channel: Channel, hook: Hook) -> None:
+        self._pending = None
+        self.visit.shutdown.pending(self.visit.loop).discard(self)
+        hook.end()
+        release(self.visit, channel.request, hook)
+
+    def open_call(self) -> None:
+        """Make the pending call open, unless it is already: watch its client, begin its timers."""
+        if self._pending is not None:
+            (channel, hook), self._pending = self._pending, None
+            self.visit.shutdown.pending(self.visit.loop).discard(self)
+            self._holding().hold(channel, hook)
 
     async def _serve(self, request: Request, begun: Begun) -> None:
         held = self._holding()
         try:
-            held.take(request, begun if isinstance(begun, Answer) else await begun)
+            held.take_last(request, begun if isinstance(begun, Answer) else await begun)
             await held.finish()
         except asyncio.CancelledError:
             # By the host, or by the hook itself: whoever waits is told.
             held.take(request, self._cancelled(request))
-            await held.say_last_words()
+            await _finish_at_once(held)
             raise
         finally:
             self._over = True
@@ -101,7 +146,7 @@ class Responder(msgspec.Struct, eq=False):
         except asyncio.CancelledError:
             for request in left:
                 held.take(request, self._cancelled(request))
-            await held.say_last_words()
+            await _finish_at_once(held)
             raise
         finally:
             self._over = True
@@ -141,16 +186,30 @@ class Responder(msgspec.Struct, eq=False):
         except StopIteration as done:
             answer: Answer = done.value
             return answer
+        if self._held is None and _may_be_pending(request):
+            hook = begin(visit, request)
+            self._pending = channel, hook
+            visit.shutdown.pending(visit.loop).add(self)
+            return resume(work, waited)
         held = self._holding()
         held.hold(channel)
         return held.hooks.outcome(channel, resume(work, waited))
 
     def _holding(self) -> Held:
-        with _making:  # a thread of the hook may speak before the hook itself waits
-            if self._held is None:
-                assert self._request is not None
-                self._held = Held.of(self.visit, self._request, streams=self.visit.streams)
-            return self._held
+        held = self._held
+        if held is None:
+            with _making:  # a thread of the hook may speak before the hook itself waits
+                if self._held is None:
+                    assert self._request is not None
+                    self._held = Held.of(self.visit, self._request, streams=self.visit.streams)
+                held = self._held
+            if self._pending is not None:
+                if get_ident() == self.visit.thread:
+                    self.open_call()
+                else:
+                    with suppress(RuntimeError):  # the loop was closed, and the call with it
+                        self.visit.loop.call_soon_threadsafe(self.open_call)
+        return held
 
     # What channels say.
 
@@ -180,6 +239,10 @@ class Responder(msgspec.Struct, eq=False):
         """The keys of copied assigns that go along where a store keeps a call."""
         return self.visit.keep
 
+    def watch_client(self) -> None:
+        """Make the call open, at the latest when it waits."""
+        self._holding()
+
     async def promote(self, channel: Channel) -> None:
         """Make the call of *channel* a task, while it runs on."""
         await asyncio.sleep(0)  # what answers it is held from now on
@@ -191,7 +254,11 @@ class Responder(msgspec.Struct, eq=False):
         Raises:
             Failure: the client cannot be asked, answers with an error, or not in time.
         """
-        return await self._holding().ask(request, method, params)
+        held, visit = self._holding(), self.visit
+        if not held.streams:
+            raise Unable({"streams": {}})
+        asked = visit.mux.long.asked
+        return await asked.ask(request, visit.principal, method, params, held.send_note)
 
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
         """Return what came of the call *id*."""
@@ -214,3 +281,21 @@ class Responder(msgspec.Struct, eq=False):
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the mux's pool."""
         return await self.visit.mux.threads.run(function, *arguments)
+
+
+def _may_be_pending(request: Request) -> bool:
+    """Whether nothing has to be begun for *request* before a tick is over."""
+    route = request.route
+    if route is None:
+        return True
+    if route.pending:
+        return False
+    policy = route.policy
+    return policy.patience > TICK and (policy.hold is None or policy.hold > TICK)
+
+
+async def _finish_at_once(held: Held) -> None:
+    """Send the rest if the client reads it at once, unless the host cancels this again."""
+    held.hasten()
+    with suppress(ClientLeft, asyncio.CancelledError):
+        await held.finish()

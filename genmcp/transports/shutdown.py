@@ -11,6 +11,8 @@ import signal
 from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
+from genmcp.transports.pending import PendingCalls
+
 __all__ = ["LAST_WORDS", "Shutdown", "Stoppable", "uvicorn_server"]
 
 LAST_WORDS: Final = 1.0
@@ -40,6 +42,16 @@ class Shutdown:
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self._loops: dict[asyncio.AbstractEventLoop, _Open] = {}
+        self._pending: dict[asyncio.AbstractEventLoop, PendingCalls] = {}
+
+    def pending(self, loop: asyncio.AbstractEventLoop) -> PendingCalls:
+        """Return the pending calls of *loop*, the running one."""
+        pending = self._pending.get(loop)
+        if pending is None:
+            for closed in [each for each in self._pending if each.is_closed()]:
+                del self._pending[closed]
+            pending = self._pending[loop] = PendingCalls(loop)
+        return pending
 
     def add(self, stoppable: Stoppable) -> None:
         """Count *stoppable* as open."""
@@ -62,7 +74,10 @@ class Shutdown:
 
     async def stop(self) -> None:
         """End what is open on this loop, and return when it has."""
-        opened = self._loops.get(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        # A pending call is not among what can be stopped: it is opened first.
+        self.pending(loop).open_all()
+        opened = self._loops.get(loop)
         if opened is not None:
             await opened.stop()
 

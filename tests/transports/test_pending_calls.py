@@ -1,0 +1,214 @@
+"""Calls that wait for less than a tick, or a little longer, and how little of them is left behind.
+
+test_cancellation.py and test_shutdown.py hold for these calls as well; here is what is theirs.
+"""
+
+import asyncio
+import gc
+import json
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from genmcp import Call, Channel, Tool
+from genmcp.transports.endpoint import Endpoint
+from genmcp.transports.pending import TICK
+from tests.asgi import MODERN, Client, serving
+
+HOST: ContextVar[str] = ContextVar("HOST", default="")
+
+
+class Wait(Tool):
+    """Waits for as many seconds as requested, or until `go` is set."""
+
+    name = "wait"
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.began = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.told = asyncio.Event()
+        self.ran_in: list[Any] = []
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        if request.arguments.get("progress"):
+            await channel.progress(1)
+        self.began.set()
+        try:
+            if (seconds := request.arguments.get("seconds")) is not None:
+                await asyncio.sleep(seconds)
+            else:
+                await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        self.ran_in.append((asyncio.current_task(), HOST.get()))
+        return "done"
+
+    async def on_cancel(self, channel: Channel) -> None:
+        self.told.set()
+
+
+async def bare(app: Endpoint, client: Client, message: Any, *, leaves: bool) -> None:
+    """Send one request to *app*, with nothing around it that could be in a reference cycle."""
+    headers = client.open(message)._scope["headers"]
+    body = [json.dumps(message).encode()]
+
+    async def receive() -> dict[str, Any]:
+        if body:
+            return {"type": "http.request", "body": body.pop()}
+        if not leaves:
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "headers": headers, "client": None}
+    await app(scope, receive, send)
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Keep the garbage collector from running by itself, so that garbage can be counted."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+@pytest.mark.parametrize(
+    ("arguments", "leaves"),
+    [
+        ({"seconds": 0}, False),
+        ({"seconds": 1.2 * TICK}, False),
+        ({"seconds": 0, "progress": True}, False),
+        ({"seconds": 4 * TICK}, True),
+    ],
+    ids=["pending", "open", "streamed", "left"],
+)
+async def test_waiting_call_leaves_no_cyclic_garbage(
+    version: str, arguments: dict[str, Any], leaves: bool, no_collections: None
+) -> None:
+    """Reference counts free all of a call, so that none causes a pause of the collector."""
+    app = serving(Wait)
+    client = await Client.begin(app, version)
+
+    async def garbage(calls: int) -> int:
+        messages = [client.call("wait", arguments, id=n, progressToken=n) for n in range(calls)]
+        await asyncio.gather(*(bare(app, client, each, leaves=leaves) for each in messages))
+        await asyncio.sleep(0)  # the cancelled disconnect watches end
+        await asyncio.sleep(0)
+        return gc.collect()
+
+    await garbage(10)
+    few, many = await garbage(40), await garbage(80)
+
+    assert many <= few
+
+
+async def test_pending_call_runs_in_the_task_of_its_request() -> None:
+    """So that the host's timeouts, cancellations and context variables reach the hook."""
+    wait = Wait()
+    app, client = serving(wait), Client(None)
+
+    async def host() -> None:
+        HOST.set("the host's")
+        message = client.call("wait", {"seconds": 0})
+        await bare(app, client, message, leaves=False)
+
+    task = asyncio.create_task(host())
+    await task
+
+    assert [(task, "the host's")] == wait.ran_in
+
+
+async def test_client_that_leaves_is_noticed_within_a_tick() -> None:
+    """2026-07-28, Streamable HTTP, "Cancellation": the hook is cancelled, and `on_cancel` runs."""
+    wait = Wait()
+    client = Client(serving(wait))
+    async with client.open(client.call("wait")) as connection:
+        await wait.began.wait()
+        connection.disconnect()
+        await connection.over()
+
+    assert wait.cancelled.is_set()
+    assert 499 == connection.status
+
+
+async def test_cancelled_notification_reaches_a_pending_call() -> None:
+    """The call ends without a response; its slot is free again."""
+    wait = Wait()
+    app = serving(wait)
+    client = await Client.begin(app, "2025-11-25")
+    async with client.open(client.call("wait", id=7)) as connection:
+        await wait.began.wait()
+        assert 1 == len(app.mux.held)
+        await client.send(client.notification("notifications/cancelled", requestId=7))
+        await connection.over()
+
+    assert wait.cancelled.is_set()
+    assert (202, b"") == (connection.status, connection.body)
+    assert 0 == len(app.mux.held)
+
+
+async def test_slot_is_given_back_once_per_call() -> None:
+    """However a call ends: answered while pending, answered while open, or cancelled."""
+    app = serving(Wait)
+    client = Client(app)
+    for seconds, leaves in ((0, False), (1.2 * TICK, False), (4 * TICK, True)):
+        message = client.call("wait", {"seconds": seconds})
+        await bare(app, client, message, leaves=leaves)
+        assert 0 == len(app.mux.held)
+
+
+async def test_host_that_cancels_a_pending_call_gets_its_cancellation() -> None:
+    """The client is told, and the host's asyncio.Task ends as it asked."""
+    wait = Wait()
+    client = Client(serving(wait))
+    async with client.open(client.call("wait")) as connection:
+        await wait.began.wait()
+        connection.task.cancel()
+        await connection.over()
+
+    assert connection.task.cancelled()
+    assert 503 == connection.status
+    assert wait.cancelled.is_set()
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_shutdown_reaches_calls_while_only_pending_ones_exist(version: str) -> None:
+    """The call is told that the server is shutting down once the grace is over."""
+    wait = Wait()
+    app = serving(wait, grace=0)
+    client = await Client.begin(app, version)
+    async with client.open(client.call("wait")) as connection:
+        await wait.began.wait()
+        await app.aclose()
+        await connection.over()
+
+    assert wait.cancelled.is_set()
+    assert "shutting down" in connection.json["error"]["message"]
+
+
+async def test_event_stream_opens_when_a_thread_sends_first() -> None:
+    """A `def` hook that reports progress while its call is pending opens the response."""
+
+    class Blocks(Tool):
+        name = "blocks"
+
+        def call(self, request: Call, channel: Channel) -> str:
+            for n in range(3):
+                channel.in_loop(channel.progress(n, 3))
+            channel.start_stream()
+            return "done"
+
+    client = Client(serving(Blocks))
+    async with client.open(client.call("blocks", progressToken="p")) as connection:
+        await connection.over()
+
+    assert connection.is_stream
+    assert [0, 1, 2] == [each["params"]["progress"] for each in connection.messages[:-1]]
+    assert "done" == connection.messages[-1]["result"]["content"][0]["text"]
