@@ -17,7 +17,11 @@ from genmcp.hook import Hook
 from genmcp.protocol.result import Result
 from genmcp.server import Route
 
-__all__ = ["ContinuingRoute", "check_goes_on"]
+__all__ = ["ContinuingRoute", "UnknownTag", "check_goes_on"]
+
+
+class UnknownTag(ContractError):
+    """`continue_` returned nothing: no case of it takes the tag and outcome."""
 
 
 class ContinuingRoute(Route, frozen=True, kw_only=True):
@@ -77,11 +81,9 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         if type(value) is Continue:
             return value
         if value is None:
-            raise self.broken(
-                "continue_",
-                None,
-                f"nothing was said for tag {continuation.tag!r} and {type(outcome).__name__}; "
-                f"an empty result is []",
+            raise UnknownTag(
+                f"{self.hook_name('continue_')} returned NoneType: nothing was said for tag "
+                f"{continuation.tag!r} and {type(outcome).__name__}; an empty result is []"
             )
         return self.result_of("continue_", value, channel.request)
 

@@ -31,6 +31,7 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     names: every name that a question of this call has had on the wire, where each MUST be unique
     (2026-07-28, basic/patterns, MRTR, "Server Requirements"; SEP-2663, "Task Update Requests").
     task: the record in the store that it waits for, if it does, and the last event heard of it.
+    release: the version of the server that wrote this step.
     """
 
     id: str
@@ -44,11 +45,19 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     names: tuple[str, ...] = ()
     task: str | None = None
     heard: str | None = None
+    release: str = ""
 
-    def then(self, tag: str, assigns: Mapping[str, Any]) -> "Continuation":
+    def then(self, tag: str, assigns: Mapping[str, Any], release: str = "") -> "Continuation":
         """Return the next step of the same call."""
         return replace(
-            self, step=self.step + 1, tag=tag, assigns=assigns, asked=(), answers={}, task=None
+            self,
+            step=self.step + 1,
+            tag=tag,
+            assigns=assigns,
+            asked=(),
+            answers={},
+            task=None,
+            release=release,
         )
 
     def asking(self, questions: Mapping[str, bytes], *, alone: bool) -> "Continuation":

@@ -39,6 +39,7 @@ __all__ = [
     "Task",
     "Work",
     "Working",
+    "passed_on",
 ]
 
 End: TypeAlias = Literal["completed", "failed", "cancelled"]
@@ -151,6 +152,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: the delivery by which a worker took it and has not let go.
     outcome: how the wait ended, packed; with one, `continue_` is to run, or runs.
     result, error: how it ended, as JSON. changes: grows with each change.
+    passed: for how many seconds its step was passed on by processes that lack the code for it.
     """
 
     id: str
@@ -178,6 +180,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: bytes | None = None
     error: bytes | None = None
     changes: int = 0
+    passed: float = 0.0
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Task":
@@ -301,7 +304,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self
         if self.settled:
             raise OutOfTurn("settle", "settled")
-        return self._next("settle", now, outcome=outcome, crashes=0)
+        return self._next("settle", now, outcome=outcome, crashes=0, passed=0.0)
 
     def taken_over(self, now: float) -> "Task":
         """Return it as the next delivery finds it; whoever worked on it is refused from now on."""
@@ -326,6 +329,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             # What `continue_` itself awaits is still in the hands of the worker that runs it.
             held=self.held if isinstance(parked.work, Awaiting) else None,
             crashes=0,
+            passed=0.0,
             outcome=None,
         )
 
@@ -372,21 +376,29 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def _ended(self, end: End, now: float, ended: Ended) -> "Task":
         return self._next(
-            "end",
-            now,
-            end=end,
-            continuation=b"",
-            work=None,
-            held=None,
-            outcome=None,
-            result=ended.result,
-            error=ended.error,
+            "end", now, end=end, result=ended.result, error=ended.error, **_NOTHING_LEFT
         )
 
     def _next(self, step: str, now: float, /, **fields: Any) -> "Task":
         if self.over:
             raise OutOfTurn(step, self.status)
         return replace(self, updated=now, changes=self.changes + 1, **fields)
+
+
+_NOTHING_LEFT: Final[Mapping[str, Any]] = {
+    "continuation": b"",
+    "work": None,
+    "held": None,
+    "outcome": None,
+}
+
+
+def passed_on(task: Task, now: float, delay: float) -> Task:
+    """Return *task* waiting for a process that has the code for its step; this was no attempt."""
+    passed = replace(task.resubmitted(now, delay), passed=task.passed + delay)
+    if isinstance(task.work, Working) and not task.settled:
+        return replace(passed, work=replace(task.work, attempt=task.work.attempt - 1))
+    return passed
 
 
 _LOST: Final = pack(Failed(Lost()))

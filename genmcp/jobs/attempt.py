@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from genmcp.core.outcome import Failed, pack
 from genmcp.core.task import Job
 from genmcp.errors import Cancelled, ContractError, OutOfTurn, TimedOut
+from genmcp.jobs.elsewhere import Elsewhere
 from genmcp.jobs.job import JobFunction, find
 from genmcp.jobs.outcomes import done, raised
 from genmcp.jobs.progress import Progress, Reporter, Write
@@ -53,17 +54,24 @@ async def attempt(
     *write* keeps its progress; *in_thread* runs it if it blocks.
 
     Raises:
+        Elsewhere: no such function is here, or none that takes these arguments.
         OutOfTurn: its progress was refused: the task is over, or somebody else's.
         asyncio.CancelledError: this was cancelled, and so is the function.
     """
     name = f"job {job.name}"
     function = find(job.name)
     if function is None:
-        missing = LookupError(
-            f"no function under @job is called {job.name!r} here: a worker imports its module, and "
-            f"a function of a script (`__main__`) needs a name"
+        raise Elsewhere(
+            f"no function under @job is called {job.name!r} here: a worker imports its module",
+            "The job is not known to any worker",
         )
-        return Tried(raised(name, missing), again=False)
+    try:
+        function.check(job.arguments)
+    except TypeError as error:
+        raise Elsewhere(
+            f"job {job.name} has other parameters here: {error}",
+            "The job does not take its arguments any more",
+        ) from error
     reporter = Reporter(write, lambda: working.cancel())
     working = asyncio.create_task(_called(function, job, begin, reporter, in_thread), name=name)
     try:

@@ -1,7 +1,7 @@
 """Functions that run as jobs: found again by name, in whatever process works on them."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypedDict, TypeVar, overload
 
@@ -24,6 +24,7 @@ _POSITIONAL: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
+_SCRIPT: Final = "__main__:"
 _functions: dict[str, "JobFunction[Any, Any]"] = {}
 
 
@@ -65,6 +66,14 @@ class JobFunction(Generic[P, R]):
         """What it is found by."""
         return self._template.name
 
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """Check that it takes *arguments*, which may be from another release of it.
+
+        Raises:
+            TypeError: it does not; says which.
+        """
+        self._signature.bind(**arguments)
+
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Return the work of calling it with these arguments, which are JSON.
 
@@ -105,8 +114,8 @@ def job(function: Any = None, /, **options: Unpack[Options]) -> Any:
     to say about its jobs is in `Job`.
 
     Raises:
-        ConfigurationError: another function has that name, a parameter cannot be passed by name,
-            or an option is wrong.
+        ConfigurationError: another function has that name, or it is a function of a script and has
+            none; a parameter cannot be passed by name, or an option is wrong.
     """
     if function is None:
         return partial(_registered, options)
@@ -122,6 +131,11 @@ def _registered(options: Options, function: Any) -> JobFunction[Any, Any]:
     if not inspect.isfunction(function):
         raise ConfigurationError(f"@job is for functions, not for {function!r}")
     made: JobFunction[Any, Any] = JobFunction(function, **options)
+    if made.name.startswith(_SCRIPT):
+        raise ConfigurationError(
+            f"@job: {made.name} is a function of a script, whose module has no name by which a "
+            f"worker could import it: give it one, @job(name=...), or move it to a module"
+        )
     known = _functions.get(made.name)
     if known is not None and known.home != made.home:  # the same once more is a reload
         raise ConfigurationError(

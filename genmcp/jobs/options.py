@@ -28,6 +28,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     crashes: how many processes one wait may take with it; one more, and it is Lost.
     life: how long a task is kept for which nobody does anything, as when its queue is served by no
     process. It is to be longer than any backlog; questions and results are kept for the tool's ttl.
+    unknown_timeout: for how many seconds a step that this process has no code for (an unknown job,
+    tool or question, as during a rolling deploy) is passed on to other processes, before it fails.
     keep: how many events of a task are kept for those who follow it.
     assigns: gives what a job's `Run.assigns` holds.
     in_thread: runs a blocking function. clock: gives Unix time.
@@ -40,6 +42,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     lease: float = 30.0
     crashes: int = 3
     life: float = 7 * 86400.0
+    unknown_timeout: float = 600.0
     keep: int = 1000
     assigns: Callable[[Task], Mapping[str, Any]] = _nothing
     in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
@@ -52,8 +55,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"JobOptions.{name} must be positive, not {getattr(self, name)!r}"
                 )
-        if not self.grace >= 0:
-            raise ConfigurationError(f"JobOptions.grace must not be negative: {self.grace!r}")
+        for name in ("grace", "unknown_timeout"):
+            if not getattr(self, name) >= 0:
+                raise ConfigurationError(
+                    f"JobOptions.{name} must not be negative: {getattr(self, name)!r}"
+                )
         if not self.queues or isinstance(self.queues, str):
             raise ConfigurationError(
                 f"JobOptions.queues takes the names of queues, not {self.queues!r}"

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from genmcp.core.outcome import Outcome, unpack
-from genmcp.core.task import LOST, Ended, Following, Job, Parked, Ref, Task, Working
+from genmcp.core.task import LOST, Ended, Following, Job, Parked, Ref, Task, Working, passed_on
 from genmcp.errors import (
     ConfigurationError,
     ContractError,
@@ -21,6 +21,7 @@ from genmcp.errors import (
 )
 from genmcp.jobs.agenda import Agenda
 from genmcp.jobs.attempt import Tried, attempt
+from genmcp.jobs.elsewhere import Elsewhere, pause_after
 from genmcp.jobs.foreign import Foreign
 from genmcp.jobs.options import JobOptions
 from genmcp.jobs.outcomes import raised
@@ -148,13 +149,27 @@ class Steps:
 
     async def _work(self, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
-        tried = await attempt(
-            job,
-            partial(self._run, task),
-            write=partial(self._report, task),
-            in_thread=self._options.in_thread,
-        )
+        try:
+            tried = await attempt(
+                job,
+                partial(self._run, task),
+                write=partial(self._report, task),
+                in_thread=self._options.in_thread,
+            )
+        except Elsewhere as unknown:
+            if passed := await self._passed_on(task, unknown):
+                return passed
+            outcome = unknown.outcome(task.passed)
+            return await self._write(task, lambda task, now: task.settled_with(outcome, now))
         return await self._write(task, partial(_after, tried))
+
+    async def _passed_on(self, task: Task, unknown: Elsewhere) -> Task | None:
+        """Leave the step to another process; None if that was done for as long as it may be."""
+        if task.passed >= self._options.unknown_timeout:
+            return None
+        pause = pause_after(task.passed)
+        logger.warning("task %s is passed on: %s", task.id, unknown)
+        return await self._write(task, lambda task, now: passed_on(task, now, pause))
 
     async def _watch(self, task: Task, ref: Ref) -> Task:
         """Follow somebody else's job; return the task settled, or waiting for the next look."""
@@ -193,7 +208,14 @@ class Steps:
 
     async def _continue(self, task: Task) -> None:
         call = await self._records.call(task.id)
-        came = Ended(error=LOST) if call is None else await self._resumed(task, call)
+        try:
+            came = Ended(error=LOST) if call is None else await self._resumed(task, call)
+        except Elsewhere as unknown:
+            if passed := await self._passed_on(task, unknown):
+                await self._records.touch(passed)
+                await self._agenda.submit(passed)
+                return
+            came = unknown.ended(task.passed)
         if isinstance(came, Parked):
             await self._agenda.park(task.id, came, task.turn)
         else:
@@ -205,7 +227,7 @@ class Steps:
             came = await self._resume(task, call, unpack(task.outcome))
             if not isinstance(came, Parked | Ended):
                 raise ContractError(f"resume gave {came!r}, not Parked or Ended")
-        except StoreError:
+        except (StoreError, Elsewhere):
             raise
         except Exception as error:
             if isinstance(error, OutOfTurn):  # refused; or else a defect, as any other

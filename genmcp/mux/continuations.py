@@ -74,7 +74,7 @@ class Continuations:
         """
         while isinstance(step, Continue):
             try:
-                continuation = _next(step, channel, continuation)
+                continuation = _next(step, channel, continuation, self._server.info.version)
                 outcome: Outcome | Result | Parked
                 if step.work is not None or step.questions:
                     outcome = await self._elsewhere(step, continuation, channel)
@@ -273,8 +273,10 @@ def _brought(request: Request) -> Mapping[str, Any]:
     return {} if params.request_state is not None else params.input_responses or {}
 
 
-def _next(step: Continue, channel: Channel, last: Continuation | None) -> Continuation:
-    """Return the record of *step*.
+def _next(
+    step: Continue, channel: Channel, last: Continuation | None, release: str
+) -> Continuation:
+    """Return the record of *step*, taken by the server's version *release*.
 
     Raises:
         ContractError: the assigns that hooks have set are not JSON.
@@ -284,9 +286,10 @@ def _next(step: Continue, channel: Channel, last: Continuation | None) -> Contin
     if last is None:
         params: Any = channel.request.params
         key = params.uri if channel.request.method == "resources/read" else params.name
-        continuation = Continuation(secrets.token_urlsafe(12), 1, key, step.tag, own)
+        id = secrets.token_urlsafe(12)
+        continuation = Continuation(id, 1, key, step.tag, own, release=release)
     else:
-        continuation = last.then(step.tag, own)
+        continuation = last.then(step.tag, own, release)
     if step.questions:
         packed = {key: question.pack() for key, question in step.questions.items()}
         continuation = continuation.asking(packed, alone=step.alone)

@@ -8,7 +8,7 @@ import msgspec
 from genmcp.channel import Channel, Sink
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Client, Request
-from genmcp.errors import ContractError
+from genmcp.jobs.elsewhere import Elsewhere
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.meta import RequestId
@@ -72,19 +72,26 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
         """Return what `pack` packed.
 
         Raises:
-            msgspec.MsgspecError: it was packed by a release that speaks of it differently.
+            Elsewhere: it was packed by a release that speaks of it differently.
         """
-        return _decoder.decode(packed)
+        try:
+            return _decoder.decode(packed)
+        except msgspec.MsgspecError as error:
+            unknown = f"a request was kept by another release: {error}"
+            raise Elsewhere(
+                unknown, "The call was kept by another release of the server"
+            ) from error
 
     def request(self) -> Request:
         """Return the request, without what the server finds for it.
 
         Raises:
-            ContractError: its revision is not served any more.
+            Elsewhere: its revision is not served here.
         """
         revision = REVISIONS.get(self.version)
         if revision is None:
-            raise ContractError(f"{self.version} is not served any more")
+            unknown = f"{self.version} is not served any more"
+            raise Elsewhere(unknown, unknown)
         method = revision.methods[self.method]
         return Request(
             id=self.id,
@@ -102,14 +109,15 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
         """Return a channel for the same request, whose words go to *sink*.
 
         Raises:
-            ContractError: what it asked for is not there any more, or its revision is not served.
+            Elsewhere: what it asked for is not here, or its revision is not served.
         """
         request = self.request()
         method = request.revision.methods[self.method]
         key = getattr(request.params, method.name_member or "")
         route = server.find(self.method, key)
         if route is None:
-            raise ContractError(f"{self.method} {key} is not there any more")
+            unknown = f"{self.method} {key} is not there any more"
+            raise Elsewhere(unknown, unknown)
         request = msgspec.structs.replace(request, route=route)
         channel = Channel(request, sink, self.principal, static, self.kept)
         channel.restore(own, self.gone)

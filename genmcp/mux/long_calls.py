@@ -16,6 +16,7 @@ from genmcp.core.task import Ended, Parked, Task
 from genmcp.errors import McpError, TaskNotFound
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.jobs import Jobs
+from genmcp.jobs.options import JobOptions
 from genmcp.jobs.scoped import ScopedEngine
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.idempotency import Idempotency
@@ -94,7 +95,7 @@ class LongCalls:
             node=self.inbox.node,
             resume=self._resume,
             foreign=storage.foreign,
-            options=replace(storage.jobs, assigns=self._assigns, in_thread=self.in_thread),
+            options=self._options(storage.jobs),
         )
         self.tasks = Tasks(self.jobs, seal, self.inbox)
         states = States(seal, ttl=limits.question)
@@ -231,6 +232,11 @@ class LongCalls:
         for each in users:
             each.end()
         self.dormant = self._host.store.durable
+
+    def _options(self, options: JobOptions) -> JobOptions:
+        if not self._host.store.shared:  # no other process has the code that this one lacks
+            options = replace(options, unknown_timeout=0.0)
+        return replace(options, assigns=self._assigns, in_thread=self.in_thread)
 
     def _assigns(self, task: Task) -> Mapping[str, Any]:
         return self._host.assigns

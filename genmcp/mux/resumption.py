@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from genmcp.carrier import Carrier
 from genmcp.channel import Channel
+from genmcp.continuing import UnknownTag
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Failed, Outcome, unpack
 from genmcp.core.request import Request
 from genmcp.core.task import Ended, Parked, Task
-from genmcp.errors import McpError, OutOfTurn, StoreError
+from genmcp.errors import ConfigurationError, McpError, OutOfTurn, StoreError
+from genmcp.jobs.elsewhere import Elsewhere
 from genmcp.mux.answers import outcome_of
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.continuations import Continuations
@@ -26,6 +28,8 @@ from genmcp.protocol.result import Result
 from genmcp.server import Server
 
 __all__ = ["Resumption"]
+
+_CANNOT_GO_ON: Final = "No process of the server can go on with the call"
 
 
 class Host(Protocol):
@@ -55,11 +59,16 @@ class Resumption:
         Raises:
             StoreError: the store failed, so that it has to be tried again.
             OutOfTurn: somebody else goes on with it.
+            Elsewhere: this process lacks the code that goes on with it.
         """
-        continuation = Continuation.unpack(task.continuation)
-        channel = self._channel(task, call, continuation.assigns)
-        if continuation.asked:
-            outcome = _read(continuation, outcome)
+        try:
+            continuation = Continuation.unpack(task.continuation)
+            channel = self._channel(task, call, continuation.assigns)
+            if continuation.asked:
+                outcome = _read(continuation, outcome)
+        except (ConfigurationError, msgspec.MsgspecError) as error:
+            unknown = f"a continuation of {task.tool} was kept by another release: {error}"
+            raise Elsewhere(unknown, _CANNOT_GO_ON) from error
         tell = self._host.observers.resuming(channel, continuation.tag)
         raised: BaseException | None = None
         try:
@@ -73,6 +82,11 @@ class Resumption:
                 tell(None, error)
                 await self._stopped(task, channel)
                 raise
+            latest = channel.carrier.continuation or continuation
+            if isinstance(error, UnknownTag) and latest.release != self._server.info.version:
+                tell(None, error)
+                unknown = f"{error} (of a call of release {latest.release!r})"
+                raise Elsewhere(unknown, _CANNOT_GO_ON) from error
             await self._writer.failed(channel)
             came_to, raised = self._host.outcome(channel.request, error), error
         finally:

@@ -1,5 +1,6 @@
 """The methods of the tasks extension: SEP-2663."""
 
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -11,7 +12,14 @@ from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Done, Outcome
 from genmcp.core.request import Request
 from genmcp.core.task import Asking, Task
-from genmcp.errors import ArgumentFaults, MissingCapability, Overloaded, TaskNotFound
+from genmcp.errors import (
+    ArgumentFaults,
+    ConfigurationError,
+    InvalidParams,
+    MissingCapability,
+    Overloaded,
+    TaskNotFound,
+)
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.long_calls import LongCalls
 from genmcp.mux.tasks import result_of, shown
@@ -20,11 +28,14 @@ from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import PROGRESS, DetailedTask, TaskStatusNotificationParams
+from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
 __all__ = ["TASKS_CHANGED", "TaskMethods", "detailed_of", "status_of"]
+
+logger = logging.getLogger("genmcp")
 
 TASKS_CHANGED: Final = "notifications/tasks"
 
@@ -59,12 +70,17 @@ class TaskMethods:
         return detailed_of(task, self._encoder)
 
     async def update(self, request: Request, channel: Channel) -> Result:
-        """Take answers in. Those that are none are left out, so that they are asked for again."""
+        """Take answers, all or none.
+
+        Raises:
+            InvalidParams: one does not fit what was asked; says what is wrong with it. The question
+                stays open.
+        """
         params: Any = request.params
         task = await self._tasks.jobs.get(params.task_id, channel.principal)
         if isinstance(task.work, Asking):
             continuation = Continuation.unpack(task.continuation)
-            answers = _good(continuation, params.input_responses)
+            answers = _good(continuation, task.work, params.input_responses)
             await self._tasks.answer(task.id, channel.principal, answers)
         return Result()
 
@@ -130,18 +146,56 @@ def _members(task: Task, encoder: Encoder) -> dict[str, Any]:
     return members
 
 
-def _good(continuation: Continuation, responses: Mapping[str, msgspec.Raw]) -> dict[str, Outcome]:
-    """Return those of *responses*, by names on the wire, that answer what was asked."""
+def _good(
+    continuation: Continuation, asking: Asking, responses: Mapping[str, msgspec.Raw]
+) -> dict[str, Outcome]:
+    """Return those of *responses*, by names on the wire, that answer what is still asked.
+
+    Others are ignored (SEP-2663, "Task Update Requests").
+
+    Raises:
+        InvalidParams: one does not fit (SEP-2663, "Splitting Reads": servers SHOULD return errors
+            for clearly invalid requests).
+    """
     good: dict[str, Outcome] = {}
     for each in continuation.asked:
-        if each.name in responses:
+        if each.name in responses and each.name in asking.missing:
             answer = msgspec.json.decode(responses[each.name])
             try:
-                unpack(each.question).read(answer)
-            except ArgumentFaults:
-                continue
+                _check(each.question, asking.questions[each.name], answer)
+            except ArgumentFaults as error:
+                raise InvalidParams(f"The answer to {each.name!r} does not fit: {error}") from None
             good[each.name] = Done(answer)
     return good
+
+
+def _check(question: bytes, shown: bytes, answer: Any) -> None:
+    """Check *answer* against *question*, or else against what the client was *shown*.
+
+    The two differ where the type asked for was changed in a deploy while the client was asked. Then
+    the tool is told that its type does not take the answer.
+
+    Raises:
+        ArgumentFaults: it fits neither.
+    """
+    try:
+        unpack(question).read(answer)
+    except (ArgumentFaults, ConfigurationError):
+        asked = msgspec.json.decode(shown, type=_Shown)
+        if asked.params.requested_schema is None:
+            raise
+        FormQuestion("", schema=asked.params.requested_schema).read(answer)
+        logger.warning("an answer fits what the client was shown, and not the type of today")
+
+
+class _ShownParams(msgspec.Struct, rename="camel"):
+    requested_schema: Mapping[str, Any] | None = None
+
+
+class _Shown(msgspec.Struct):
+    """A question as its client was shown it."""
+
+    params: _ShownParams = msgspec.field(default_factory=_ShownParams)
 
 
 _METHODS: Final[

@@ -20,6 +20,7 @@ from genmcp.core.task import (
     Task,
     Work,
     Working,
+    passed_on,
 )
 from genmcp.errors import Lost, OutOfTurn
 
@@ -292,3 +293,23 @@ def test_resubmitted_task_has_a_new_delivery() -> None:
     task = made(Following(Ref("celery", "7"))).claimed(2.0, crashes=3).resubmitted(2.0, 5.0)
 
     assert (7.0, 1, None) == (task.due, task.delivery, task.held)
+
+
+def test_step_that_is_passed_on_is_no_attempt() -> None:
+    """A process without the code for it leaves it to another, which counts from there."""
+    claimed = made(Working(JOB)).claimed(2.0, crashes=3)
+    once = passed_on(claimed, 3.0, 0.5)
+    twice = passed_on(once.claimed(4.0, crashes=3), 5.0, 2.0)
+
+    assert Working(JOB, attempt=0) == twice.work
+    assert (2.5, 7.0, None, 0) == (twice.passed, twice.due, twice.held, twice.crashes)
+    assert 0.0 == twice.claimed(8.0, crashes=3).settled_with(DONE, 9.0).passed
+
+
+def test_continuation_that_is_passed_on_keeps_its_outcome() -> None:
+    """The wait is over, and only `continue_` is left."""
+    settled = made(Working(JOB, attempt=1)).settled_with(DONE, 2.0).claimed(3.0, crashes=3)
+    passed = passed_on(settled, 4.0, 1.0)
+
+    assert (DONE, Working(JOB, attempt=1), 1.0) == (passed.outcome, passed.work, passed.passed)
+    assert 0.0 == passed.parked(Parked(1, b"c", Running("n1")), 5.0).passed

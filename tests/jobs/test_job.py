@@ -146,3 +146,16 @@ def test_job_that_could_not_work_is_refused_where_it_stands(
     """Wrong configuration fails when the module is imported."""
     with pytest.raises(ConfigurationError, match=says):
         job(**options)(function)
+
+
+def test_function_of_a_script_needs_a_name() -> None:
+    """Its module is called `__main__` where it runs, and something else where a worker is."""
+
+    async def scripted(run: Run) -> None: ...
+
+    scripted.__module__ = "__main__"
+    with pytest.raises(ConfigurationError, match=r"script.*name=") as raised:
+        job(scripted)
+
+    assert "__main__:" in str(raised.value)
+    assert "tests.scripted" == job(name="tests.scripted")(scripted).job().name

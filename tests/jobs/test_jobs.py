@@ -238,7 +238,7 @@ async def test_job_that_cannot_be_run_or_kept_fails_clearly(
     async def gives_an_object(run: Run) -> object:
         return object()
 
-    jobs = bench.jobs()
+    jobs = bench.jobs(unknown_timeout=0)
     await jobs.create(made(Working(Job(name=name, arguments={}, retries=5, backoff=60))), b"")
 
     await ended(jobs)

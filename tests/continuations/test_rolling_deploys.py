@@ -1,0 +1,289 @@
+"""Two releases of a server over one store: what one of them does not know, the other takes."""
+
+import asyncio
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    Failed,
+    JobOptions,
+    Mux,
+    Outcome,
+    Run,
+    SQLiteStore,
+    Storage,
+    Suite,
+    Tool,
+    elicit,
+    job,
+)
+from genmcp.core.task import Job, Working
+from genmcp.errors import Raised
+from tests.asgi import PATIENCE, TASKS, Client
+from tests.jobs.bench import Bench, ended, made, opened, until
+
+ASKS = {"elicitation": {"form": {}}, **TASKS}
+
+
+class Stage:
+    """What the job of a test waits for."""
+
+    go: asyncio.Event
+
+
+@pytest.fixture(autouse=True)
+async def _staged(_tasks_end: None) -> None:
+    Stage.go = asyncio.Event()
+
+
+@job(name="deploy.work")
+async def work(run: Run) -> str:
+    await Stage.go.wait()
+    return "worked"
+
+
+class Works(Tool):
+    """Has a job done, and goes on under the tag of its release."""
+
+    name = "works"
+
+    def __init__(self, tag: str = "worked") -> None:
+        self.tag = tag
+
+    def call(self, request: Call, channel: Channel) -> Continue:
+        return Continue(self.tag, work.job())
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        if tag == self.tag and isinstance(outcome, Done):
+            return f"{outcome.value} under {tag}"
+        return None
+
+
+class Contact(Struct):
+    name: str
+
+
+class Asks(Tool):
+    """Asks for a contact."""
+
+    name = "asks"
+    task = "always"
+
+    def call(self, request: Call, channel: Channel) -> Continue:
+        return Continue("named", elicit("Who?", Contact))
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        match outcome:
+            case Done(Accepted(contact)):
+                return f"It is {contact.name}"
+            case Failed(Raised(_, kind, text)):
+                return f"{kind}: {text}"
+
+
+@asynccontextmanager
+async def release(
+    version: str, folder: Path, *tools: Tool, timeout: float = 60.0
+) -> AsyncIterator[Endpoint]:
+    """Serve one release over the store in *folder*."""
+    store = SQLiteStore(folder / "store.db")
+    mux = Mux(
+        Suite(name="deployed", version=version, tools=tools),
+        secret="a secret of 16 bytes",
+        store=Storage(store=store, jobs=JobOptions(unknown_timeout=timeout)),
+    )
+    await mux.long.jobs.start()
+    try:
+        yield Endpoint(mux)
+    finally:
+        await mux.aclose()
+        await store.aclose()
+
+
+async def begun(client: Client, tool: str) -> str:
+    answer = await client.send(client.call(tool))
+    id: str = answer.json["result"]["taskId"]
+    return id
+
+
+async def shown(client: Client, id: str, *statuses: str) -> Any:
+    """Return a task when it has one of *statuses*."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = await client.send(client.request("tasks/get", {"taskId": id}))
+            task = answer.json["result"]
+            if task["status"] in statuses:
+                return task
+            await asyncio.sleep(0.01)
+
+
+async def text_of(client: Client, id: str) -> str:
+    task = await shown(client, id, "completed", "failed")
+    text: str = task["result"]["content"][0]["text"]
+    return text
+
+
+async def passed_on(app: Endpoint, id: str) -> None:
+    """Wait until a task was left to another process."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            task = await app.mux.long.jobs.get(id, None)
+            assert not task.over, task
+            if task.passed:
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("new", "old"), [([Works()], []), ([Works("of_2")], [Works("of_1")])], ids=["tool", "tag"]
+)
+async def test_continuation_goes_to_the_release_that_knows_it(
+    tmp_path: Path, new: list[Tool], old: list[Tool]
+) -> None:
+    """A new tool, or a new tag of a tool, and the old process is the first to take the step."""
+    async with release("2", tmp_path, *new) as app:
+        id = await begun(Client(app, capabilities=TASKS), "works")
+    Stage.go.set()
+    async with release("1", tmp_path, *old) as app:
+        await passed_on(app, id)
+        async with release("2", tmp_path, *new) as app:
+            assert "worked under" in await text_of(Client(app, capabilities=TASKS), id)
+
+
+async def test_continuation_that_no_release_knows_fails_in_time(tmp_path: Path) -> None:
+    """The tool was removed for good: the error says so, once the bound is reached."""
+    async with release("1", tmp_path, Works()) as app:
+        id = await begun(Client(app, capabilities=TASKS), "works")
+    Stage.go.set()
+    async with release("2", tmp_path, Asks(), timeout=0.1) as app:
+        task = await shown(Client(app, capabilities=TASKS), id, "failed")
+
+    assert -32603 == task["error"]["code"]
+    assert "tools/call works is not there any more" in task["error"]["message"]
+
+
+async def test_tag_that_its_own_release_does_not_know_fails_at_once(tmp_path: Path) -> None:
+    """A missing case is a defect of this release: no other process would do better."""
+
+    class Forgets(Works):
+        def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+            return None
+
+    Stage.go.set()
+    async with release("1", tmp_path, Forgets()) as app:
+        client = Client(app, capabilities=TASKS)
+        task = await shown(client, await begun(client, "works"), "failed", "completed")
+
+    assert "Internal error" in task["error"]["message"]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened("sqlite", tmp_path) as bench:
+        yield bench
+
+
+def later(register: Callable[..., Any], *parameters: str) -> Any:
+    """Register a job that has other *parameters* in each release, under one name."""
+
+    async def grown(run: Run, **given: Any) -> Any:
+        return [run.attempt, given]
+
+    run = inspect.Parameter("run", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    others = [run.replace(name=each) for each in parameters]
+    grown.__signature__ = inspect.Signature([run, *others])  # type: ignore[attr-defined]
+    return register(grown)
+
+
+async def test_job_goes_to_a_worker_that_knows_it(bench: Bench) -> None:
+    """Unknown here, or with other parameters: that was no attempt at it."""
+    jobs = bench.jobs()
+    arguments = {"url": "x"}
+    await jobs.create(made(Working(Job(name="deploy.later", arguments=arguments))), b"")
+    await until(jobs, lambda task: task.passed > 0)
+    later(job(name="deploy.later"), "address")
+    await until(jobs, lambda task: task.passed > 0.5)
+    later(job(name="deploy.later"), "url")
+
+    await ended(jobs)
+
+    (outcome,) = bench.resumed.outcomes
+    assert Done([1, arguments]) == outcome
+
+
+async def test_job_that_no_worker_knows_fails_in_time(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tool is told, with a text that its client may see; the log names the job."""
+    jobs = bench.jobs(unknown_timeout=0.1)
+    await jobs.create(made(Working(Job(name="deploy.never", arguments={}, retries=3))), b"")
+
+    await ended(jobs)
+
+    (outcome,) = bench.resumed.outcomes
+    assert isinstance(outcome, Failed) and isinstance(outcome.error, Raised)
+    assert "The job is not known to any worker" == outcome.error.message
+    assert "'deploy.never'" in caplog.text and "JobOptions.unknown_timeout" in caplog.text
+
+
+async def answered(client: Client, id: str, content: Any) -> Any:
+    responses = {"named": {"action": "accept", "content": content}}
+    update = {"taskId": id, "inputResponses": responses}
+    return (await client.send(client.request("tasks/update", update))).json
+
+
+@pytest.mark.parametrize("changed", ["required", "gone"])
+async def test_answer_to_what_was_shown_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """The type was changed while the client was asked: the tool is told, or another process."""
+    async with release("1", tmp_path, Asks()) as app:
+        client = Client(app, capabilities=ASKS)
+        id = await begun(client, "asks")
+        await shown(client, id, "input_required")
+
+    class Grown(Struct):
+        name: str
+        email: str
+
+    here = sys.modules[__name__]
+    if changed == "required":
+        monkeypatch.setattr(here, "Contact", Grown)
+    else:
+        monkeypatch.delattr(here, "Contact")
+    async with release("2", tmp_path, Asks()) as app:
+        client = Client(app, capabilities=ASKS)
+        assert "result" in await answered(client, id, {"name": "Ann"})
+        if changed == "required":
+            assert "email: please fill it in" in await text_of(client, id)
+        else:
+            await passed_on(app, id)
+            monkeypatch.undo()
+            assert "It is Ann" == await text_of(client, id)
+
+
+async def test_answer_that_fits_nothing_is_refused_aloud(tmp_path: Path) -> None:
+    """An empty success would say that it was taken; the question stays open."""
+    async with release("1", tmp_path, Asks()) as app:
+        client = Client(app, capabilities=ASKS)
+        id = await begun(client, "asks")
+        await shown(client, id, "input_required")
+
+        error = (await answered(client, id, {"name": 7}))["error"]
+        await answered(client, id, {"name": "Ann"})
+
+        assert "It is Ann" == await text_of(client, id)
+    assert -32602 == error["code"]
+    assert "The answer to 'named' does not fit: name: " in error["message"]
