@@ -14,6 +14,7 @@ Three numbers keep processes apart that both think it is theirs:
   does not go round for ever.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
@@ -39,6 +40,7 @@ __all__ = [
     "Task",
     "Work",
     "Working",
+    "is_id",
     "passed_on",
 ]
 
@@ -50,6 +52,14 @@ LOST: Final = msgspec.json.encode(
     {"code": -32603, "message": "The call was lost: the process that worked on it is gone"}
 )
 """The error of a task that nobody is left to end."""
+
+
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def is_id(text: str) -> bool:
+    """Whether *text* has the form of a task's id: base64 for URLs."""
+    return _ID.fullmatch(text) is not None
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from genmcp.core.task import Ended, Following, Parked, Ref, Task, Work
+from genmcp.core.task import Ended, Following, Parked, Ref, Task, Work, is_id
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.jobs.agenda import Agenda
 from genmcp.jobs.engine import Engine
@@ -263,7 +263,8 @@ class Jobs:
         await self._steps.step(id)
 
     async def _owned(self, id: str, owner: str | None) -> Task:
-        task = await self._records.find(id)
+        # Other records have keys that begin with an id: of another form, there is no task.
+        task = await self._records.find(id) if is_id(id) else None
         if task is None or task.owner != owner:
             raise TaskNotFound(id)
         return task

@@ -46,7 +46,7 @@ from genmcp.mux.sessions import Sessions
 from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.subscriptions import Subscriptions
 from genmcp.mux.task_methods import TaskMethods
-from genmcp.mux.telemetry import Observers, Telemetry
+from genmcp.mux.telemetry import Observers, Telemetry, on_one_line
 from genmcp.mux.threads import Threads
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.subscriptions import SubscriptionFilter
@@ -282,7 +282,8 @@ class Mux:
         reference = secrets.token_hex(6)
         if not is_expected(error):
             asked = getattr(request.params, "name", None) or getattr(request.params, "uri", "")
-            logger.error("%s %s failed [%s]", request.method, asked, reference, exc_info=error)
+            named = on_one_line(str(asked))
+            logger.error("%s %s failed [%s]", request.method, named, reference, exc_info=error)
         if not isinstance(error, Exception):
             error = RuntimeError("a hook ended itself")
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -107,7 +108,8 @@ class Resumption:
         """Let the tool of *task* know that it was cancelled."""
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
         channel = self._channel(task, call, assigns)
-        await find_route(channel)
+        with suppress(McpError):  # hidden from its caller meanwhile: it is notified all the same
+            await find_route(channel)
         await self._server.cancelled(channel)
 
     async def _stopped(self, task: Task, channel: Channel) -> None:

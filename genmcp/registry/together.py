@@ -186,8 +186,9 @@ class Together(Server):
     def find(self, method: str, key: str) -> Route | None:
         """Return what the server that *key* begins with calls by the rest of it."""
         found = [each for each in self._found(method, key) if each is not None]
-        # One that is pending may turn out to be of nobody.
-        return min(found, key=lambda route: route.pending, default=None)
+        # What an extension may have is pending, and may turn out to exist nowhere. What is only
+        # hidden from some is pending too, and exists.
+        return min(found, key=lambda route: route.pending and route.visible is None, default=None)
 
     def _found(self, method: str, key: str) -> Iterator["_Qualified | None"]:
         if method == "resources/read":

@@ -77,9 +77,15 @@ class Kind(msgspec.Struct, frozen=True):
         """Return *route* as it is found under *key*: itself where everybody may see it."""
         if route is None or route.visible is None:
             return route  # type: ignore[no-any-return]
-        return self.kept_private(route, key)
+        return Hidden(
+            on_disconnect=route.on_disconnect,
+            visible=route.visible,
+            route=route,
+            key=key,
+            kind=self,
+        )
 
-    def kept_private(self, route: Any, key: str) -> Route:
+    def kept_private(self, route: Any, key: str) -> "Guarded":
         """Return *route* as it answers under *key* where not everybody may see it."""
         return Guarded(
             headers=route.headers,
@@ -93,16 +99,48 @@ class Kind(msgspec.Struct, frozen=True):
         )
 
 
+class Hidden(Route, frozen=True, kw_only=True):
+    """A *route* that only some may see, before it is known who asks.
+
+    It is pending, so that visibility is decided first: its header rules, its need of tasks and a
+    task made in advance would show that there is something under *key*.
+    """
+
+    eager: bool = True
+    pending: bool = True
+
+    route: Any
+    key: str
+    kind: Kind
+
+    async def found(self, channel: Channel) -> Route:
+        """Return the route itself.
+
+        Raises:
+            McpError: it does not exist for the principal of *channel*.
+        """
+        if not self.is_visible(channel.principal):
+            raise self.kind.absent(self.key)
+        return self.kind.kept_private(self.route, self.key)
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Notify the route: a call of it was cancelled, even if it is hidden meanwhile."""
+        await self.route.cancelled(channel)
+
+
 class Guarded(Route, frozen=True, kw_only=True):
-    """A *route* that only some may see; for others it is *absent*, an error made of its *key*."""
+    """A *route* that only some may see, for a caller who may.
+
+    When a call is resumed it is checked again: for others it is *absent*, an error made of its
+    *key*.
+    """
 
     route: Any
     key: str
     absent: Callable[[str], McpError]
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Answer as the route does, if it is there for whoever asks."""
-        self._check(channel)
+        """Answer as the route does."""
         step: Result | Continue = await self.route.handle(request, channel)
         return private(step)
 
@@ -110,17 +148,14 @@ class Guarded(Route, frozen=True, kw_only=True):
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Go on as the route does, if it is still there for whoever asked."""
-        self._check(channel)
+        if not self.is_visible(channel.principal):
+            raise self.absent(self.key)
         step: Result | Continue = await self.route.resume(continuation, outcome, channel)
         return private(step)
 
     async def cancelled(self, channel: Channel) -> None:
         """Tell the route."""
         await self.route.cancelled(channel)
-
-    def _check(self, channel: Channel) -> None:
-        if not self.is_visible(channel.principal):
-            raise self.absent(self.key)
 
 
 def private(result: R) -> R:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.mux.telemetry import Failure, Rejection, Resumed, Telemetry
+from genmcp.mux.telemetry import Failure, Rejection, Resumed, Telemetry, on_one_line
 from genmcp.protocol.result import Result
 
 __all__ = ["LoggingTelemetry"]
@@ -89,17 +89,11 @@ class LoggingTelemetry(Telemetry):
             return
         method, name = attributes["mcp_method"], attributes["mcp_name"]
         duration, code = attributes["mcp_duration"], attributes["mcp_code"]
-        said = [_shown(method or "a message")]
+        said = [on_one_line(method or "a message")]
         if name is not None:
-            said.append(_shown(name))
+            said.append(on_one_line(name))
         said.append(outcome if code is None else f"{outcome} {code}")
         if duration is not None:
             said.append(f"{duration * 1000:.1f} ms")
         extra = {"mcp_outcome": outcome, **attributes}
         self._logger.log(level, "%s", " ".join(said), extra=extra)
-
-
-def _shown(claimed: str) -> str:
-    """Return *claimed*, which a client wrote, so that it stays on its line of a log."""
-    shown = claimed if claimed.isprintable() else repr(claimed)
-    return shown if len(shown) <= 200 else shown[:200] + "..."

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Channel, Endpoint, Mux, Suite, Tool
+from genmcp import Channel, Continue, Endpoint, Mux, Suite, Tool, elicit
 from tests.asgi import TASKS, Client
 
 
@@ -16,6 +16,18 @@ class Quick(Tool):
 
     def call(self, request: Any, channel: Channel) -> str:
         return "done"
+
+
+class Asks(Quick):
+    """Waits for an answer."""
+
+    name = "asks"
+
+    def call(self, request: Any, channel: Channel) -> Any:
+        return Continue("asked", elicit("Go on?"))
+
+    def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
+        return "went on"
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -61,6 +73,27 @@ async def test_task_methods_want_the_capability_and_a_task(method: str) -> None:
         unknown.json["error"]["code"],
         unknown.json["error"]["data"],
     )
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_task_id_names_no_other_record(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Records beside a task have keys that begin with its id: they are unknown tasks."""
+    suite = Suite(name="test", version="1", tools=[Asks], result_tool=True)
+    mux = Mux(suite)
+    client = Client(Endpoint(mux), capabilities={**TASKS, "elicitation": {}})
+    try:
+        task = (await client.send(client.call("asks"))).json["result"]["taskId"]
+        id = f"{task}:call"  # its request, kept for as long as it waits
+        params = {"taskId": id, **METHODS[method]}
+
+        answer = await client.send(client.request(method, params, id=2))
+        called = await client.send(client.call("get_call_result", {"id": id}, id=3))
+    finally:
+        await mux.aclose()
+
+    assert (200, -32602) == (answer.status, answer.json["error"]["code"])
+    assert "There is no call" in called.json["result"]["content"][0]["text"]
+    assert not caplog.records
 
 
 async def test_task_methods_are_not_there_before_2026() -> None:

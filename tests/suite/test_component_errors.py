@@ -13,6 +13,7 @@ from genmcp import (
     PromptError,
     Resource,
     ResourceError,
+    ResourceRepo,
     Suite,
     Tool,
     ToolError,
@@ -87,6 +88,25 @@ async def test_prompt_error_shows_its_text(version: str) -> None:
 
     assert (200, -32603) == (answer.status, answer.error["code"])
     assert "No text has been approved." == answer.error["message"]
+
+
+async def test_log_of_a_failure_stays_on_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    """A client chose the URI: no forged records, no escape sequences for a terminal."""
+
+    class Broken(ResourceRepo):
+        name = "broken"
+        prefix = "broken://"
+
+        async def read(self, key: Any, channel: Channel) -> Any:
+            raise RuntimeError("no")
+
+    suite = Suite(name="test", version="1", resources=[Broken])
+
+    await asked(suite, "2025-11-25", "resources/read", uri="broken://a\n\x1b[31mERROR forged")
+
+    (record,) = caplog.records
+    assert "forged" in record.getMessage()
+    assert record.getMessage().isprintable()
 
 
 class Pair(msgspec.Struct):

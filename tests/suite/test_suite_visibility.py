@@ -18,6 +18,7 @@ from genmcp import (
     ConfigurationError,
     Endpoint,
     Extension,
+    MemoryStore,
     Mux,
     Prompt,
     PromptRepo,
@@ -32,6 +33,7 @@ from genmcp import (
 )
 from genmcp.protocol.prompts import PromptDefinition
 from genmcp.suite.suite import Components
+from tests.asgi import Client
 from tests.speaking import Speaker
 
 
@@ -253,13 +255,50 @@ EMPTY: Components = {"resources": [Resource("x:y", 1)], "prompts": [other]}
 
 
 async def test_visible_tool_keeps_its_headers_and_its_way_to_end() -> None:
-    """What is told of a tool before it runs is told of a guarded one."""
+    """A guarded tool is cancelled like others; its headers are checked for those who see it."""
     route = SUITES["visible"].find("tools/call", "secret")
     assert route is not None
-    assert ("cancel", 1) == (route.on_disconnect, len(route.headers))
+    assert ("cancel", True) == (route.on_disconnect, route.pending)
 
     answer = await client_of(SUITES["visible"], "ann").call("secret", {"region": "north"})
     assert -32020 == answer.error["code"]
+
+
+class HiddenTask(Secret):
+    """A task before it runs."""
+
+    name = "hidden_task"
+    task = "always"
+
+
+class TasksOnly(Secret):
+    """Runs as a task only."""
+
+    name = "tasks_only"
+    requires_tasks = True
+
+
+@pytest.mark.parametrize("name", ["secret", "hidden_task", "tasks_only"])
+@pytest.mark.parametrize("extensions", [{}, {"io.modelcontextprotocol/tasks": {}}])
+async def test_hidden_tool_does_not_show_itself(name: str, extensions: dict[str, Any]) -> None:
+    """Neither its headers, nor its need of tasks, nor a task made in advance: visibility first."""
+    store = MemoryStore()
+    suite = Suite(name="test", version="1", tools=[Secret, HiddenTask, TasksOnly])
+    endpoint = Endpoint(Mux(suite, store=store))
+    client = Client(endpoint, capabilities={"extensions": extensions})
+
+    hidden = await client.send(client.call(name, {"region": "north"}))
+    absent = await client.send(client.call("no" + name, {"region": "north"}))
+    await endpoint.mux.aclose()
+
+    assert (200, -32602, {"name": name}) == (
+        hidden.status,
+        hidden.json["error"]["code"],
+        hidden.json["error"]["data"],
+    )
+    assert absent.status == hidden.status
+    assert absent.json["error"]["code"] == hidden.json["error"]["code"]
+    assert "<MemoryStore: 0 records" in repr(store)
 
 
 def test_visible_costs_nothing_where_it_is_not_overridden() -> None:
