@@ -31,7 +31,8 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     names: every name that a question of this call has had on the wire, where each MUST be unique
     (2026-07-28, basic/patterns, MRTR, "Server Requirements"; SEP-2663, "Task Update Requests").
     task: the record in the store that it waits for, if it does, and the last event heard of it.
-    release: the version of the server that wrote this step.
+    release: the version of the server that wrote this step. key_id: the secret that sealed the
+    first state of the call; every process that can open a state of it derives the same ids.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     task: str | None = None
     heard: str | None = None
     release: str = ""
+    key_id: str = ""
 
     def then(self, tag: str, assigns: Mapping[str, Any], release: str = "") -> "Continuation":
         """Return the next step of the same call."""

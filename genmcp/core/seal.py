@@ -81,14 +81,15 @@ class Keyring:
 
     def __init__(self, secret: str | bytes | Sequence[str | bytes]) -> None:
         secrets = [secret] if isinstance(secret, str | bytes) else secret
-        self._secrets = [_bytes(material) for material in secrets]
-        for material in self._secrets:
+        # One that is given twice counts once, so that these are in the order of their key ids.
+        self._materials = [*dict.fromkeys(map(_bytes, secrets))]
+        for material in self._materials:
             if len(material) < SECRET_BYTES:
                 raise ConfigurationError(
                     f"secret: one of {len(material)} bytes is too short, the least is "
                     f"{SECRET_BYTES}; `openssl rand -base64 32` makes a good one"
                 )
-        if not self._secrets:
+        if not self._materials:
             raise ConfigurationError("secret: the list is empty; give at least one")
 
     @cached_property
@@ -99,7 +100,7 @@ class Keyring:
             _FORMAT + urlsafe_b64encode(derive(material, "key id", 6)).decode()[:6]: {
                 purpose: Cipher(derive(material, purpose, 32)) for purpose in Purpose
             }
-            for material in self._secrets
+            for material in self._materials
         }
 
     def sealing(self, purpose: Purpose) -> "tuple[str, Cipher]":
@@ -107,11 +108,16 @@ class Keyring:
         first = next(iter(self._ciphers))
         return first, self._ciphers[first][purpose]
 
-    def mark(self, purpose: Purpose, data: bytes) -> bytes:
-        """Return the HMAC-SHA-256 of *data*, under the secret that seals."""
+    def mark(self, purpose: Purpose, data: bytes, key_id: str = "") -> bytes:
+        """Return the HMAC-SHA-256 of *data*, under the secret that *key_id* names.
+
+        Where that is not here, it is the secret that seals.
+        """
         from genmcp.core.cipher import derive  # see there
 
-        return hmac.digest(derive(self._secrets[0], f"{purpose} mark", 32), data, "sha256")
+        ids = [*self._ciphers]
+        index = ids.index(key_id) if key_id in ids else 0
+        return hmac.digest(derive(self._materials[index], f"{purpose} mark", 32), data, "sha256")
 
     def opening(self, key_id: str, purpose: Purpose) -> "Cipher | None":
         """Return the cipher for *purpose* of the secret that *key_id* names, if it is here."""
@@ -164,14 +170,19 @@ class Seal:
         )
         return key_id + _encoded(nonce + box).decode()
 
-    def mark(self, purpose: Purpose, *parts: Part) -> str:
+    def mark(self, purpose: Purpose, *parts: Part, key_id: str = "") -> str:
         """Return a name for *parts* that nobody can guess: 160 bits, letters, digits, - and _.
 
-        The same for equal parts, as long as the same secret seals.
+        The same for equal parts under the same secret: that of *key_id*, which `key_id_of` returns,
+        else the one that seals.
         """
-        return _encoded(
-            self._keyring.mark(purpose, self._prefixes[purpose] + _joined(parts))[:20]
-        ).decode()
+        data = self._prefixes[purpose] + _joined(parts)
+        return _encoded(self._keyring.mark(purpose, data, key_id)[:20]).decode()
+
+    @staticmethod
+    def key_id_of(text: str) -> str:
+        """Return which secret sealed *text*, for `mark`."""
+        return text[:_KEY_ID]
 
     def open(self, purpose: Purpose, text: str, *, now: float, bound: Sequence[Part] = ()) -> bytes:
         """Return what was sealed as *text*, for this purpose, this audience and these parts.

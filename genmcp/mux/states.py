@@ -57,7 +57,9 @@ class States:
                 now=time.time(),
                 bound=_bound(request, principal),
             )
-            return Continuation.unpack(packed)
+            continuation = Continuation.unpack(packed)
+            key_id = continuation.key_id or self._seal.key_id_of(params.request_state)
+            return msgspec.structs.replace(continuation, key_id=key_id)
         except Expired:
             told = "requestState has expired: send the request again without it"
         except (SealError, msgspec.MsgspecError) as error:

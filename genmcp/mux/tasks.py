@@ -72,7 +72,8 @@ class Tasks:
 
         An answer that comes again has the same continuation, so that its work begins once.
         """
-        id = self._seal.mark(Purpose.TASK, continuation.id, str(continuation.step))
+        step = str(continuation.step)
+        id = self._seal.mark(Purpose.TASK, continuation.id, step, key_id=continuation.key_id)
         channel.carrier.task = id  # whoever stops the call from now on has to stop that, too
         return await self._create(id, channel, self.parked(work, continuation))
 

@@ -287,3 +287,68 @@ async def test_answer_that_fits_nothing_is_refused_aloud(tmp_path: Path) -> None
         assert "It is Ann" == await text_of(client, id)
     assert -32602 == error["code"]
     assert "The answer to 'named' does not fit: name: " in error["message"]
+
+
+BEGUN: list[str] = []
+
+
+@job(name="deploy.begun")
+async def begins(run: Run) -> str:
+    BEGUN.append(run.id)
+    return "done"
+
+
+class AsksThenWorks(Tool):
+    """Asks twice, and has a job done."""
+
+    name = "asks"
+
+    def call(self, request: Call, channel: Channel) -> Continue:
+        return Continue("first", elicit("Who?", Contact))
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        match tag, outcome:
+            case "first", Done(Accepted()):
+                return Continue("second", elicit("Sure?", Contact))
+            case "second", Done(Accepted()):
+                return Continue("worked", begins.job())
+            case "worked", Done(value):
+                return value
+        raise ValueError(tag)
+
+
+OLD, NEW = "the old secret of 16 bytes", "the new secret of 16 bytes"
+
+
+async def test_answer_begins_one_job_while_the_secret_is_rotated(tmp_path: Path) -> None:
+    """Copies of both answers reach the processes of before and after, in every order."""
+    BEGUN.clear()
+    stores = [SQLiteStore(tmp_path / "store.db") for _ in range(2)]
+    muxes = [
+        Mux(Suite(name="rotated", version="1", tools=[AsksThenWorks]), secret=secret, store=store)
+        for secret, store in zip((OLD, [NEW, OLD]), stores, strict=True)
+    ]
+    before, after = [Client(Endpoint(mux), capabilities=ASKS) for mux in muxes]
+    for mux in muxes:
+        await mux.long.jobs.start()
+
+    async def answer(client: Client, asked: Any, name: str) -> Any:
+        again = client.call("asks")
+        again["params"] |= {
+            "requestState": asked["requestState"],
+            "inputResponses": {name: {"action": "accept", "content": {"name": "Ann"}}},
+        }
+        return (await client.send(again)).json["result"]
+
+    asked = (await before.send(before.call("asks"))).json["result"]
+    second = [await answer(each, asked, "first") for each in (after, before)]
+    seconds = [(after, second[0]), (after, second[1]), (before, second[1])]
+    tasks = [await answer(client, each, "second") for client, each in seconds]
+    for task in tasks:
+        assert "done" == await text_of(after, task["taskId"])
+
+    assert 1 == len({task["taskId"] for task in tasks})
+    assert 1 == len(BEGUN)
+    for mux, store in zip(muxes, stores, strict=True):
+        await mux.aclose()
+        await store.aclose()

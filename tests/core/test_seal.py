@@ -298,3 +298,16 @@ def test_canonical_refuses_what_is_not_json(value: object) -> None:
     """Only JSON values have a canonical text."""
     with pytest.raises((TypeError, UnicodeEncodeError, msgspec.DecodeError)):
         canonical(value)
+
+
+def test_mark_is_the_same_under_the_secret_that_sealed() -> None:
+    """A process that already seals with the new secret finds the name that the old one gave."""
+    old, new = b"o" * 16, b"n" * 16
+    before, after = Seal(Keyring(old), "a"), Seal(Keyring([new, old, new]), "a")
+    text = before.seal(Purpose.TASK, b"x", now=0.0, ttl=1.0, nonce=NONCE)
+    key_id = before.key_id_of(text)
+
+    name = before.mark(Purpose.TASK, "t")
+
+    assert name == after.mark(Purpose.TASK, "t", key_id=key_id)
+    assert name != after.mark(Purpose.TASK, "t") == after.mark(Purpose.TASK, "t", key_id="g1gone")
