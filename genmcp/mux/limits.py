@@ -50,7 +50,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 1_000
     calls: int = 10_000
     calls_of_principal: int = 1_000
-    calls_of_session: int = 100
+    calls_of_session: int = 500
     calls_of_address: int = 1_000
     calls_of_tool: int = 10_000
     anonymous: float = 0.8
