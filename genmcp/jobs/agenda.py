@@ -149,7 +149,7 @@ class Agenda:
             await self.look_later(task, 0)
         elif task.delivered:
             queue = task.job.queue if task.job else CONTINUATIONS
-            delay = max(0.0, task.due - self._clock())
+            delay = _left(task, self._clock())
             await self._engine.submit(task.engine_id, queue=queue, delay=delay)
 
     async def look_later(self, task: Task, looks: int) -> None:
@@ -167,8 +167,10 @@ class Agenda:
             return await self.abandoned(task)
         # What is held is delivered again by the engine itself.
         if task.delivered and task.held is None:
-            overdue = self._clock() - max(task.due, task.updated)
-            if overdue > self.nodes.lease / 2:
+            now = self._clock()
+            overdue = now - max(task.due, task.updated)
+            was_set = now < task.updated - self.nodes.lease  # the clock, or another process's
+            if overdue > self.nodes.lease / 2 or was_set:
                 await self.submit(task)
         return task
 
@@ -184,3 +186,11 @@ class Agenda:
     async def _enter(self, id: str, work: Work | None) -> None:
         if isinstance(work, Following):
             await self.refs.enter(work.ref, id)
+
+
+def _left(task: Task, now: float) -> float:
+    """Return how many seconds are left until the next step of *task* is due.
+
+    Where the clock was put back, no more than it was to wait when it was written last.
+    """
+    return max(0.0, min(task.due - now, task.due - task.updated))

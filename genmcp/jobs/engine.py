@@ -50,11 +50,13 @@ class Engine(ABC):
         concurrency: int,
         lease: float,
         grace: float = 0.0,
+        doubts: Callable[[], bool] = lambda: False,
     ) -> AbstractAsyncContextManager[None]:
         """Deliver the ids of *queues* to *step*, at most *concurrency* at once, while entered.
 
         An id whose process gives no sign of life for *lease* seconds is delivered again, as is one
         whose step raised. When this is left nothing more is delivered here; steps that run have
         *grace* seconds to end. Then they are cancelled, and their ids delivered to somebody else
-        at once.
+        at once. While this process *doubts* that others are gone, because it was away itself, no id
+        is delivered here that another holds.
         """

@@ -12,6 +12,7 @@ from genmcp.jobs.engine import Engine
 from genmcp.jobs.foreign import Foreign, Snapshot
 from genmcp.jobs.nodes import Nodes
 from genmcp.jobs.options import JobOptions
+from genmcp.jobs.presence import Presence
 from genmcp.jobs.records import Change, Note, Records
 from genmcp.jobs.refs import Refs, outcome_of
 from genmcp.jobs.service import Service
@@ -53,7 +54,8 @@ class Jobs:
         schemes = [each.scheme for each in foreign]
         if len({*schemes}) < len(schemes):
             raise ConfigurationError(f"foreign: several of one scheme: {', '.join(schemes)}")
-        self.nodes = Nodes(store, node, options.lease)
+        presence = Presence(options.lease, options.clock)
+        self.nodes = Nodes(store, node, options.lease, presence)
         self._refs = Refs(store)
         self._records = Records(store, keep=options.keep, clock=options.clock, life=options.life)
         self.service = Service(engine, self.nodes, self.step, options)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from secrets import token_hex
@@ -47,8 +47,9 @@ class LocalEngine(Engine):
         concurrency: int,
         lease: float,
         grace: float = 0.0,
+        doubts: Callable[[], bool] = lambda: False,
     ) -> AsyncGenerator[None, None]:
-        worker = _Worker(self._deliveries, step, queues, concurrency, lease)
+        worker = _Worker(self._deliveries, step, queues, concurrency, lease, doubts)
         serving = asyncio.create_task(worker.run())
         try:
             yield
@@ -69,12 +70,14 @@ class _Worker:
         queues: Collection[str],
         concurrency: int,
         lease: float,
+        doubts: Callable[[], bool],
     ) -> None:
         self._deliveries = deliveries
         self._step = step
         self._queues = tuple(queues)
         self._concurrency = concurrency
         self._lease = lease
+        self._doubts = doubts
         self._node = token_hex(8)
         self._working: dict[str, asyncio.Task[None]] = {}
         self._claiming = asyncio.Lock()
@@ -141,7 +144,9 @@ class _Worker:
             free = self._concurrency - len(self._working)
             if free <= 0:
                 return
-            claimed = await self._deliveries.claim(self._queues, self._node, self._lease, free)
+            claimed = await self._deliveries.claim(
+                self._queues, self._node, self._lease, free, lapsed=not self._doubts()
+            )
             for id, _ in claimed:
                 before = self._working.get(id)
                 if before is not None and not before.cancelling():

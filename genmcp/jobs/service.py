@@ -18,6 +18,8 @@ __all__ = ["Service"]
 
 logger = logging.getLogger("genmcp")
 
+# Of these a lease has so many that a few may be late before this process counts as away.
+_SIGNS: Final = 9
 _LOOK: Final = 0.05  # seconds between two looks at whether calls still run here
 
 
@@ -99,6 +101,7 @@ class Service:
     async def _serve(self, serving: "_Serving") -> None:
         options = self.options
         both = asyncio.Barrier(2)
+        self._nodes.presence.forget()  # it did not have to show itself until now
         await self._nodes.beat()
         serving.delivering = delivering = [
             asyncio.create_task(self._deliver(serving, queues, concurrency, both))
@@ -109,7 +112,7 @@ class Service:
         ]
         try:
             # Until the last step has ended this process is alive to others.
-            while await _left(delivering, within=options.lease / 3):
+            while await _left(delivering, within=options.lease / _SIGNS):
                 await self._said(self._nodes.beat())
         finally:
             serving.ending.set()  # also by a defect: what runs is handed on
@@ -125,7 +128,7 @@ class Service:
             async with asyncio.timeout(self.options.lease):
                 while busy():
                     await self._said(self._nodes.beat())
-                    await asyncio.sleep(min(_LOOK, self.options.lease / 3))
+                    await asyncio.sleep(min(_LOOK, self.options.lease / _SIGNS))
 
     async def _deliver(
         self,
@@ -140,6 +143,7 @@ class Service:
             concurrency=concurrency,
             lease=self.options.lease,
             grace=self.options.grace,
+            doubts=lambda: self._nodes.presence.doubts,
         ):
             if await both.wait() == 0:
                 serving.ready.set_result(None)

@@ -59,7 +59,13 @@ class Deliveries(ABC):
 
     @abstractmethod
     async def claim(
-        self, queues: Collection[str], node: str, lease: float, limit: int
+        self,
+        queues: Collection[str],
+        node: str,
+        lease: float,
+        limit: int,
+        *,
+        lapsed: bool = True,
     ) -> Sequence[Delivery]:
         """Let *node* hold at most *limit* of what is due in *queues*.
 
@@ -67,6 +73,11 @@ class Deliveries(ABC):
         For *lease* seconds: until then nobody else is given it. An id that *node* still works on,
         because its lease ran out unnoticed (the process was frozen), may be among them; it is to be
         taken for a renewal.
+
+        Without *lapsed* a delivery whose lease has run out is not among them: it stays with its
+        holder for another *lease*. So it does where the claim itself has taken more than a third of
+        a lease, because the store took nothing or this process was stopped: the holder may not have
+        been able to renew, either.
         """
 
     @abstractmethod
@@ -142,11 +153,20 @@ class MemoryDeliveries(Deliveries):
             self._wake()
 
     async def claim(
-        self, queues: Collection[str], node: str, lease: float, limit: int
+        self,
+        queues: Collection[str],
+        node: str,
+        lease: float,
+        limit: int,
+        *,
+        lapsed: bool = True,
     ) -> Sequence[Delivery]:
         with self._lock:
             now = self._now()
             served = self._served(queues)
+            if not lapsed:
+                for queue in served:
+                    queue.spare(now, now + lease)
             claimed: list[Delivery] = []
             while len(claimed) < limit and served:
                 longest = min(served, key=lambda queue: queue.next_due(now))
@@ -280,6 +300,13 @@ class _Queue:
             del self._due[owner]
             self._due[owner] = ids  # behind the other owners
         return id
+
+    def spare(self, now: float, until: float) -> None:
+        """Leave what is due because its lease ran out with its holder, *until* then."""
+        self.next_due(now)
+        for id in [id for ids in self._due.values() for id in ids]:
+            if (node := self.held[id].node) is not None:
+                self.hold(id, node, until)
 
     def forget(self, id: str) -> None:
         self._no_longer_due(id, self.held.pop(id).owner)

@@ -1,6 +1,7 @@
 """How a process stops working on jobs: what runs may end, and the rest is somebody else's."""
 
 import asyncio
+import time
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 
@@ -11,10 +12,15 @@ from genmcp.jobs.engine import Engine
 from genmcp.jobs.local import LocalEngine
 from genmcp.jobs.nodes import Nodes
 from genmcp.jobs.options import JobOptions
+from genmcp.jobs.presence import Presence
 from genmcp.jobs.service import Service
 from genmcp.stores.deliveries import Delivery, MemoryDeliveries
 from genmcp.stores.memory import MemoryStore
 from tests.jobs.bench import BOUND
+
+
+def node(store: MemoryStore) -> Nodes:
+    return Nodes(store, "n", 30.0, Presence(30.0, time.time))
 
 
 class Steps:
@@ -43,7 +49,7 @@ async def test_what_runs_ends_within_the_grace() -> None:
     """Meanwhile nothing more is taken: that is left to others."""
     steps, store = Steps(), MemoryStore()
     engine = LocalEngine(store.deliveries)
-    service = Service(engine, Nodes(store, "n", 30.0), steps, JobOptions(grace=BOUND))
+    service = Service(engine, node(store), steps, JobOptions(grace=BOUND))
     await service.start()
     await engine.submit("a")
     assert "a" == await steps.begins()
@@ -78,12 +84,12 @@ async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
 
     class Slow(MemoryDeliveries):
         async def claim(
-            self, queues: Collection[str], node: str, lease: float, limit: int
+            self, queues: Collection[str], node: str, lease: float, limit: int, **how: bool
         ) -> Sequence[Delivery]:
             claiming.set()
             if node != "n2":
                 await go.wait()
-            return await super().claim(queues, node, lease, limit)
+            return await super().claim(queues, node, lease, limit, **how)
 
     deliveries = Slow()
     engine = LocalEngine(deliveries)
@@ -100,7 +106,7 @@ async def test_options_count_from_the_next_start_on() -> None:
     """A worker takes other queues than those its mux was made with."""
     steps, store = Steps(), MemoryStore()
     engine = LocalEngine(store.deliveries)
-    service = Service(engine, Nodes(store, "n", 30.0), steps, JobOptions(queues=["a"]))
+    service = Service(engine, node(store), steps, JobOptions(queues=["a"]))
     await service.ended()  # there is nothing to wait for
     await service.start()
     service.options = JobOptions(queues=["b"])
@@ -123,7 +129,7 @@ async def test_engine_that_fails_in_one_queue_serves_no_other() -> None:
 
     store = MemoryStore()
     engine: Engine = Half(store.deliveries)
-    service = Service(engine, Nodes(store, "n", 30.0), Steps(), JobOptions())
+    service = Service(engine, node(store), Steps(), JobOptions())
     with pytest.raises(Unavailable, match="no such queue"):
         await service.start()
 

@@ -15,6 +15,7 @@ import pytest
 from genmcp.core.task import Job, Task, Working
 from genmcp.jobs.jobs import Jobs
 from tests.jobs.bench import BOUND, Bench, ended, made, opened, until
+from tests.jobs.worker_process import LEASE
 
 
 class Worker:
@@ -141,6 +142,29 @@ async def test_job_of_a_worker_that_is_frozen_is_taken_over(
     await first.says("cancelled 1")
     assert b'"attempt 2"' == task.result
     assert task == await over(jobs)
+
+
+async def test_job_outlives_a_freeze_of_all_processes(
+    bench: Bench, start: Start, tmp_path: Path
+) -> None:
+    """A laptop that sleeps, a machine whose snapshot is taken: every lease has run out, and nobody
+    is gone. The process that is back first gives the holder a lease to show that it is alive."""
+    one, other = await start("w1"), await start("w2")
+    jobs = client(bench)
+    work = Job(name="held", arguments={"end": str(tmp_path / "end")})
+    await jobs.create(made(Working(work), on_lost="fail"), b"call")
+    await jobs.aclose()
+    first, second = await whoever(one, other, "attempt 1")
+
+    for worker in (first, second):
+        worker.freeze(tmp_path / "jobs.db")
+    await asyncio.sleep(1.5 * LEASE)
+    second.signal(signal.SIGCONT)
+    await asyncio.sleep(LEASE / 4)  # it would have taken the job at once
+    first.signal(signal.SIGCONT)
+    (tmp_path / "end").touch()
+
+    assert b'"attempt 1"' == (await over(jobs)).result
 
 
 async def test_job_does_not_run_again_for_a_continuation_that_was_killed(

@@ -142,6 +142,7 @@ async def test_process_that_cannot_say_it_lives_goes_on(
     jobs = bench.jobs(store=store, lease=0.03)
     await jobs.start()
     store.fails["touch"] = 1
+    store.touched = asyncio.Queue()
 
     for _ in range(2):
         await store.touches("node:n1")
@@ -186,12 +187,12 @@ async def test_worker_goes_on_when_the_store_is_back(
     failing = 1
     claim = store.deliveries.claim
 
-    async def fails_once(*arguments: Any) -> Any:
+    async def fails_once(*arguments: Any, **options: Any) -> Any:
         nonlocal failing
         if failing:
             failing -= 1
             raise Unavailable("claim failed")
-        return await claim(*arguments)
+        return await claim(*arguments, **options)
 
     monkeypatch.setattr(store.deliveries, "claim", fails_once)
     monkeypatch.setattr("genmcp.jobs.local._RESPITE", 0.01)

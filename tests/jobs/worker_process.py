@@ -39,6 +39,20 @@ async def patient(run: Run, until: int) -> str:
     return f"attempt {run.attempt}"
 
 
+@job(name="held")
+async def held(run: Run, end: str) -> str:
+    """Work until the file *end* is there."""
+    say(f"attempt {run.attempt}")
+    while not is_there(end):
+        await run.progress(run.attempt)
+        await asyncio.sleep(0.02)
+    return f"attempt {run.attempt}"
+
+
+def is_there(file: str) -> bool:
+    return Path(file).exists()
+
+
 async def resume(task: Task, call: bytes, outcome: Outcome) -> Ended:
     """Stands in for `continue_`; a call that says "hang" never comes to an end."""
     say(f"continued {call.decode()}")

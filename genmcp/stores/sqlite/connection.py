@@ -5,12 +5,14 @@ import os
 import sqlite3
 import stat
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Final
 
 from genmcp.errors import ConfigurationError
+from genmcp.stores.sqlite.file_clock import file_clock
 
 __all__ = ["connect", "prepare"]
 
@@ -80,8 +82,8 @@ def connect(path: Path, *, busy_timeout: float, max_bytes: int | None = None) ->
     return connection
 
 
-def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> None:
-    """Make the file, and its tables, if they are not there; nothing stays open.
+def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> Callable[[], float]:
+    """Make the file, and its tables, if they are not there; return its clock. Nothing stays open.
 
     Raises:
         ConfigurationError: the folder or the file cannot be used, or the file is not ours.
@@ -93,8 +95,10 @@ def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> None:
             _write_ahead(connection, path, time.monotonic() + busy_timeout)
             connection.execute("BEGIN IMMEDIATE")
             _make_tables(connection, path)
+            clock = file_clock(connection)
             connection.execute("COMMIT")
             _close_to_others(path)
+            return clock
     except (OSError, ValueError, sqlite3.Error) as error:
         if isinstance(error, ConfigurationError):
             raise

@@ -13,6 +13,7 @@ from math import inf
 from sqlite3 import Connection
 from typing import Final
 
+from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Deliveries, Delivery
 from genmcp.stores.sqlite.database import Database, Transaction
 from genmcp.stores.waiter import Waiter
@@ -44,14 +45,24 @@ class SQLiteDeliveries(Deliveries):
         await self._database().write(change)
 
     async def claim(
-        self, queues: Collection[str], node: str, lease: float, limit: int
+        self,
+        queues: Collection[str],
+        node: str,
+        lease: float,
+        limit: int,
+        *,
+        lapsed: bool = True,
     ) -> Sequence[Delivery]:
+        asked = steady()
+
         # Queue by queue: then it is the first rows of an index, however many are due.
         def is_any_due(connection: Connection, now: float) -> bool:
             return any(_first_due(connection, queue) <= now for queue in queues)
 
         def change(transaction: Transaction) -> list[Delivery]:
             until = transaction.now + lease
+            if not lapsed or steady() - asked > lease / 3:
+                _spare(transaction, queues, until)
             due = [_due(transaction, queue, limit) for queue in queues]
             claimed: list[Delivery] = []
             while len(claimed) < limit and (left := [rows for rows in due if rows]):
@@ -124,6 +135,16 @@ def _first_due(connection: Connection, queue: str) -> float:
         "SELECT min(due) FROM deliveries WHERE queue = ? AND turn IS NULL", (queue,)
     ).fetchone()
     return inf if due is None else float(due)
+
+
+def _spare(transaction: Transaction, queues: Collection[str], until: float) -> None:
+    """Leave what is due because its lease ran out with its holder, *until* then."""
+    for queue in queues:
+        transaction.execute(
+            "UPDATE deliveries SET due = ?, turn = NULL"
+            " WHERE queue = ? AND node IS NOT NULL AND due <= ?",
+            (until, queue, transaction.now),
+        )
 
 
 def _due(transaction: Transaction, queue: str, limit: int) -> deque[tuple[float, int, str, str]]:

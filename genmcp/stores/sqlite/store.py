@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -36,7 +35,8 @@ class SQLiteStore(Store):
     has run out. New work is refused while the *reserve*, a fraction of the file and of each
     client's share, is all that is left: steps of what is kept already need it. A process that waits
     for longer than *busy_timeout* seconds while others write gets Unavailable. *clock* gives
-    seconds and has to be the same in all processes.
+    seconds and has to be the same in all processes; the default is the file's own, which setting
+    the time of day does not change (on Linux).
 
     May be made before the process forks, and used before and after: each process opens the file
     itself, at its first use. It is open until `aclose`.
@@ -56,14 +56,15 @@ class SQLiteStore(Store):
         max_bytes: int = 4 * 1024**3,
         reserve: float = 0.1,
         busy_timeout: float = 5.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         bounds = Bounds(max_bytes, reserve=reserve)
         # Absolute: a process that changes its folder later still means this file.
-        self._settings = Settings(Path(path).absolute(), bounds, busy_timeout, clock)
+        file = Path(path).absolute()
+        of_file = prepare(file, busy_timeout=busy_timeout, max_bytes=max_bytes)
+        self._settings = Settings(file, bounds, busy_timeout, clock or of_file)
         self._databases: dict[int, Database] = {}  # of the process with this id
         self._deliveries = SQLiteDeliveries(self._database)
-        prepare(self._settings.path, busy_timeout=busy_timeout, max_bytes=max_bytes)
 
     def __repr__(self) -> str:
         return f"<SQLiteStore: {str(self._settings.path)!r}>"

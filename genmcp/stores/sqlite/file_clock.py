@@ -1,0 +1,47 @@
+"""The time that the processes of one machine measure together, whatever the time of day is set to.
+
+A file has the time of the machine's steady clock, ahead of it by as much as makes it Unix time when
+the file is first opened after a boot. So a clock that is set moves no deadline, lease or delay
+while the machine runs. Where there is no such clock (macOS, Windows) a file has Unix time.
+"""
+
+import time
+from collections.abc import Callable
+from sqlite3 import Connection
+from typing import Final
+
+from genmcp.stores.clocks import boot, steady
+
+__all__ = ["file_clock"]
+
+# `opened` is the time in the file when the clock of that boot was entered.
+_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS clocks (
+    boot TEXT NOT NULL PRIMARY KEY, ahead REAL NOT NULL, opened REAL NOT NULL
+)
+"""
+
+
+def file_clock(connection: Connection) -> Callable[[], float]:
+    """Return the clock of the file, and enter it there if it is new. Within a transaction."""
+    name = boot()
+    if name is None:
+        return time.time
+    connection.execute(_TABLE)
+    row = connection.execute("SELECT ahead FROM clocks WHERE boot = ?", (name,)).fetchone()
+    ahead: float = row[0] if row else _entered(connection, name)
+    return lambda: steady() + ahead
+
+
+def _entered(connection: Connection, name: str) -> float:
+    now = time.time()
+    (opened,) = connection.execute("SELECT max(opened) FROM clocks").fetchone()
+    if opened is not None and now < opened:
+        # The machine came up with a clock that is behind: what waits is due nevertheless.
+        due = "SELECT max(due) FROM deliveries WHERE node IS NULL"
+        (latest,) = connection.execute(due).fetchone()
+        now = max(opened, latest or opened)
+    connection.execute("DELETE FROM clocks WHERE boot NOT LIKE ? || '%'", (name.partition(" ")[0],))
+    ahead = now - steady()
+    connection.execute("INSERT INTO clocks VALUES (?, ?, ?)", (name, ahead, now))
+    return ahead

@@ -1,0 +1,163 @@
+"""A process that was itself away takes no other for gone until a lease has passed."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from genmcp.core.task import Running, Working
+from genmcp.jobs.job import job
+from genmcp.jobs.nodes import Nodes
+from genmcp.jobs.presence import Presence
+from genmcp.jobs.records import Records
+from genmcp.jobs.run import Run
+from genmcp.stores.memory import MemoryStore
+from tests.jobs.bench import Bench, ended, made, opened, until
+
+
+class Clocks:
+    """A clock that can be set, and one that cannot."""
+
+    def __init__(self) -> None:
+        self.wall = 1000.0
+        self.steady = 0.0
+
+    def pass_time(self, seconds: float) -> None:
+        self.wall += seconds
+        self.steady += seconds
+
+    def presence(self, lease: float = 9.0) -> Presence:
+        presence = Presence(lease, lambda: self.wall, lambda: self.steady)
+        presence.show()
+        return presence
+
+
+@pytest.fixture
+def clocks() -> Clocks:
+    return Clocks()
+
+
+def test_process_that_shows_itself_doubts_nobody(clocks: Clocks) -> None:
+    """Each third of a lease is enough."""
+    presence = clocks.presence()
+    for _ in range(9):
+        clocks.pass_time(3.0)
+        assert not presence.doubts
+        presence.show()
+    assert not presence.doubts
+
+
+def test_process_that_was_away_doubts_for_a_lease(
+    clocks: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the moment on that it is back; it is logged."""
+    presence = clocks.presence()
+    clocks.pass_time(3.1)
+    assert presence.doubts
+    clocks.pass_time(40.0)
+    presence.show()
+    for _ in range(8):
+        clocks.pass_time(1.0)
+        presence.show()
+        assert presence.doubts
+    clocks.pass_time(1.0)
+    assert not presence.doubts
+    assert "was away for 43.1 seconds" in caplog.text
+
+
+@pytest.mark.parametrize("seconds", [40.0, -3600.0])
+def test_clock_that_was_set_makes_a_process_doubt(clocks: Clocks, seconds: float) -> None:
+    """Where leases are measured by it, all of them seem to have run out."""
+    presence = clocks.presence()
+    clocks.wall += seconds
+    assert presence.doubts
+    presence.show()
+    clocks.pass_time(2.9)
+    assert presence.doubts
+    for _ in range(3):
+        presence.show()
+        clocks.pass_time(2.1)
+    assert not presence.doubts
+
+
+def test_process_that_does_not_work_need_not_show_itself(clocks: Clocks) -> None:
+    """It begins anew when it works again."""
+    presence = clocks.presence()
+    presence.forget()
+    clocks.pass_time(100.0)
+    assert not presence.doubts
+    presence.show()
+    assert not presence.doubts
+
+
+async def test_call_of_another_process_is_not_lost_after_a_common_freeze(clocks: Clocks) -> None:
+    """What runs in a process whose record has run out goes on, until that had time to renew it."""
+    now = 0.0
+    store = MemoryStore(clock=lambda: now)
+    here = Nodes(store, "here", 9.0, clocks.presence())
+    there = Nodes(store, "there", 9.0, clocks.presence())
+    for node in (here, there):
+        await node.beat()
+    now = 40.0
+    clocks.pass_time(40.0)
+
+    await here.beat()
+    assert await here.lives("there")
+    for _ in range(4):
+        clocks.pass_time(2.5)
+        await here.beat()
+    assert not await here.lives("there")
+    await there.beat()
+    assert await here.lives("there")
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened("sqlite", tmp_path) as bench:
+        yield bench
+
+
+@job(name="presence.work")
+async def work(run: Run, end: str) -> int:
+    while not is_there(end):
+        await run.progress(1)
+        await asyncio.sleep(0.01)
+    return run.attempt
+
+
+def is_there(file: str) -> bool:
+    return Path(file).exists()
+
+
+async def test_job_outlives_a_lock_of_its_file(bench: Bench, tmp_path: Path) -> None:
+    """A backup holds it for longer than a lease: nobody could renew, and nobody is gone."""
+    holder, other = bench.jobs("holder", lease=0.9), bench.jobs("other", lease=0.9)
+    await holder.create(made(Working(work.job(str(tmp_path / "end"))), on_lost="fail"), b"")
+    await holder.create(made(Running("holder"), id="t2"), b"")
+    await until(holder, lambda task: task.held is not None)
+    await other.start()
+
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as locking:
+        locking.execute("BEGIN IMMEDIATE")
+        await asyncio.sleep(1.8)
+        locking.execute("ROLLBACK")
+    (tmp_path / "end").touch()
+
+    assert b"1" == (await ended(other)).result
+    assert "working" == (await other.get("t2", None)).status
+
+
+async def test_task_is_taken_up_after_the_clock_was_put_back(bench: Bench) -> None:
+    """Its step was never submitted: it is when somebody asks for the task, whatever the time is."""
+    store = bench.store()
+    now = time.time()
+    records = Records(store, keep=10, clock=lambda: now)
+    await records.create(made(Working(work.job("/")), created=now, updated=now, due=now), b"")
+    jobs = bench.jobs(store=store, clock=lambda: now - 3600.0)
+    await jobs.get("t1", None)
+
+    assert b"1" == (await ended(jobs)).result

@@ -1,0 +1,136 @@
+"""The time in a file of SQLite, on a machine whose clock is set."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from genmcp.stores import clocks
+from genmcp.stores.sqlite import file_clock
+from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.stores.store import Append, Put
+
+BOUND = 5.0
+DAY = 86400.0
+
+needs_steady_clock = pytest.mark.skipif(
+    clocks.boot() is None, reason="the system has no clock that cannot be set"
+)
+
+SetClock = Callable[[float], None]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+async def opened(path: Path) -> AsyncIterator[Callable[[], SQLiteStore]]:
+    stores: list[SQLiteStore] = []
+
+    def opened() -> SQLiteStore:
+        stores.append(SQLiteStore(path))
+        return stores[-1]
+
+    yield opened
+    for store in stores:
+        await store.aclose()
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    """Sets the time of day by so many seconds."""
+    unix = time.time
+    return lambda by: monkeypatch.setattr(time, "time", lambda: unix() + by)
+
+
+@needs_steady_clock
+@pytest.mark.parametrize("by", [-3600.0, 2 * 3600.0, 8 * DAY])
+async def test_clock_that_is_set_stops_no_queue_and_drops_nothing(
+    by: float, opened: Callable[[], SQLiteStore], set_clock: SetClock
+) -> None:
+    """Neither here nor in a process that opens the file later."""
+    store = opened()
+    deliveries = store.deliveries
+    for id in ("waiting", "held"):
+        await deliveries.put(id)
+    await deliveries.claim(["default"], "n1", 30.0, 1)
+    await store.apply(Put("result", b"1", ttl=3600.0), Append("log", b"1", ttl=3600.0))
+    set_clock(by)
+
+    other = opened()
+    await other.apply(Put("another", b"2", ttl=60.0))  # and so it may sweep
+    assert 1 == len(await other.deliveries.claim(["default"], "n2", 30.0, 9))
+    for each in (store, other):
+        assert None is not await each.get("result")
+        assert 1 == len(await each.read("log"))
+        assert None is not await each.get("another")
+
+
+@needs_steady_clock
+async def test_clock_behind_after_a_boot_stops_no_queue(
+    opened: Callable[[], SQLiteStore], set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without a battery comes up in 1970; what was due is due."""
+    store = opened()
+    await store.deliveries.put("waiting")
+    await store.apply(Put("result", b"1", ttl=3600.0))
+    monkeypatch.setattr(file_clock, "boot", lambda: "the next boot")
+    set_clock(-time.time())
+
+    other = opened()
+    assert ["waiting"] == [id for id, _ in await other.deliveries.claim(["default"], "n", 9.0, 9)]
+    assert None is not await other.get("result")
+
+
+async def test_file_has_unix_time_where_no_steady_clock_is_shared(
+    opened: Callable[[], SQLiteStore], set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On macOS and Windows."""
+    monkeypatch.setattr(file_clock, "boot", lambda: None)
+    set_clock(DAY)
+    await opened().apply(Put("result", b"1", ttl=60.0))
+    set_clock(0.0)
+
+    with closing(sqlite3.connect(opened()._settings.path)) as connection:
+        (deadline,) = connection.execute("SELECT deadline FROM records").fetchone()
+    assert abs(deadline - time.time() - DAY - 60.0) < BOUND
+
+
+def test_clock_has_no_name_where_it_cannot_be_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither without the clock nor without the name of the boot; namespaces came later."""
+    (tmp_path / "boot_id").write_text("b\n")
+    monkeypatch.setattr(clocks, "_BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(clocks, "_TIME_NAMESPACE", tmp_path / "none")
+    monkeypatch.setattr(clocks, "_BOOT_TIME", 7)
+    assert "b" == clocks.boot()
+    monkeypatch.setattr(clocks, "_BOOT_ID", tmp_path / "none")
+    assert None is clocks.boot()
+    monkeypatch.setattr(clocks, "_BOOT_TIME", None)
+    assert None is clocks.boot()
+    assert time.monotonic is clocks._since_boot()
+
+
+async def test_claim_that_waited_for_the_file_takes_nothing_held(path: Path) -> None:
+    """It waited for a third of its lease: so did the holder, who could not renew."""
+    now = 0.0
+    store = SQLiteStore(path, clock=lambda: now)
+    await store.deliveries.put("a")
+    await store.deliveries.claim(["default"], "n1", 10.0, 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as locking:
+        locking.execute("BEGIN IMMEDIATE")
+        now = 11.0
+        claiming = asyncio.create_task(store.deliveries.claim(["default"], "n2", 0.3, 1))
+        await asyncio.sleep(0.3)
+        locking.execute("ROLLBACK")
+
+    assert [] == await claiming
+    assert [] == await store.deliveries.lost("n1", ["a"])
+    await store.aclose()
