@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from genmcp.core.exchange import Exchange
+from genmcp.core.names import check_length, check_names
 from genmcp.core.params import decoded, session_params
 from genmcp.core.request import Client, Request
 from genmcp.core.session import Session
@@ -70,6 +71,10 @@ class Catalog(Protocol):
 
         It has `headers`, and says if it is `pending`.
         """
+
+    @property
+    def longest_name(self) -> int:
+        """The most bytes of a URI or name that a client sends."""
 
 
 Headers = Mapping[bytes, bytes]
@@ -257,8 +262,10 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
     params, raw = session_params(method, message.params)
     params = revision.up(params)
     route = None
+    check_names(name, params, catalog.longest_name)
     if method.routed and method.name_member is not None:
         key = getattr(params, method.name_member)
+        check_length(key, catalog.longest_name)
         route = catalog.find(name, key)
         if route is None:
             raise _UNKNOWN[name](key)
@@ -360,6 +367,8 @@ def _request(
     route = mirrors = None
     if method.name_member is not None:
         key = getattr(params, method.name_member)
+        if len(key) * 4 > catalog.longest_name:  # a name of ASCII is seldom so long
+            check_length(key, catalog.longest_name)
         if (
             headers is not None
             and (
@@ -371,6 +380,8 @@ def _request(
             and (method.routed or NAME_HEADER in headers)
         ):
             check_name(headers, key)  # encoded in a way that headers can carry, or wrong
+    else:
+        check_names(method.name, params, catalog.longest_name)
     if method.routed:
         route = catalog.find(method.name, key)
         if route is None:

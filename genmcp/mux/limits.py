@@ -13,15 +13,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of what a mux takes and keeps; sizes in bytes, times in seconds.
 
     header: how large a header may be, of those by which a request is judged.
-    body: the largest request body. depth: how deep JSON may nest.
+    body: the largest request body. depth: how deep JSON may nest. containers: how many objects and
+        arrays a body may have; at least `depth`.
+    uri: the largest URI, or name of a tool, prompt, resource template or task, that a client may
+        send.
+    batch: how many messages one batch may have (2025-03-26). batch_concurrency: how many requests
+        of a batch run at once.
     body_time: how long a body may take to arrive.
-    threads: how many `def` hooks run at once. waiting: how many wait for a thread.
+    threads: how many `def` hooks run at once. threads_of_client: of one client, which is a
+        principal, or a peer address without one.
+    waiting: how many `def` hooks wait for a thread; clients take turns. waiting_of_client: of one
+        client.
     calls: how many calls wait for something at once. calls_of_principal: of one principal.
         calls_of_session, calls_of_address: of one legacy session and of one peer address without a
         principal. calls_of_tool: of one tool.
     anonymous: the part of each total (`calls`, `streams`, and so on), from 0 to 1, that all clients
         without a principal may have together.
-    result: the largest result, as JSON.
+    result: the largest result, as JSON; of a batch, all of its answers together.
     progress_rate: how many notifications of progress a response sends in a second; of those in
         between, the newest counts. log_rate: how many log messages; a hook that says more waits.
     streams: how many streams of sessions and subscriptions are open at once.
@@ -45,9 +53,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     header: int = 8 * 1024
     body: int = 4 * 1024 * 1024
     depth: int = 64
+    containers: int = 100_000
+    uri: int = 2048
+    batch: int = 100
+    batch_concurrency: int = 10
     body_time: float = 30.0
     threads: int = 32
+    threads_of_client: int = 24
     waiting: int = 1_000
+    waiting_of_client: int = 200
     calls: int = 10_000
     calls_of_principal: int = 1_000
     calls_of_session: int = 500
@@ -79,6 +93,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"Limits.{name} must be positive, not {getattr(self, name)!r}"
                 )
+        if self.containers < self.depth:
+            raise ConfigurationError(
+                f"Limits.containers must not be less than depth, {self.depth}: {self.containers!r}"
+            )
         if self.anonymous > 1:
             raise ConfigurationError(f"Limits.anonymous is at most 1, not {self.anonymous!r}")
 

@@ -1,7 +1,7 @@
 """What a mux has for calls that do not end at once."""
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
@@ -173,9 +173,11 @@ class LongCalls:
             return request.log_level
         return await self._host.sessions.level(request.session)
 
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the pool of threads."""
-        return await self._host.threads.run(function, *arguments)
+    async def in_thread(
+        self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
+    ) -> Any:
+        """Run a blocking *function* in the pool of threads, where *client* takes turns."""
+        return await self._host.threads.run(function, *arguments, client=client)
 
     async def ended(
         self, channel: Channel, outcome: Result | McpError | None, *, stopped: bool

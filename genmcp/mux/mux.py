@@ -125,6 +125,7 @@ class Mux:
         self.server = server
         self.find = server.find
         self.limits = limits or Limits()
+        self.longest_name = self.limits.uri
         storage, self._closes_store = storage_of(store)
         self.store, engine = storage.opened()
         self.assigns = dict(assigns or {})
@@ -146,7 +147,7 @@ class Mux:
         self.streams = Occupancy("streams", bounds)
         self.calls = Calls()
         self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)
-        self.threads = Threads(bounds.threads, bounds.waiting)
+        self.threads = Threads.within(bounds)
         self.observers = Observers(telemetry)
         self.long = LongCalls(self, engine, storage, seal, audience)
         self.replay = Replay(

@@ -1,6 +1,6 @@
 """Where the words of a call go that has become a task: to its record, and to who follows it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -43,8 +43,10 @@ class Writer(Protocol):
     async def level_of(self, request: Request) -> LoggingLevel | None:
         """Return the least severe level that the request wants to hear of."""
 
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the pool of threads."""
+    async def in_thread(
+        self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
+    ) -> Any:
+        """Run a blocking *function* in the pool of threads, where *client* takes turns."""
 
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
         """Return what came of the call *id*."""
@@ -149,4 +151,5 @@ class TaskSink:
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the mux's pool."""
-        return await self._writer.in_thread(function, *arguments)
+        client = self.client_key.owner
+        return await self._writer.in_thread(function, *arguments, client=client)

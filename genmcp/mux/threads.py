@@ -1,7 +1,7 @@
 """The pool of threads that blocking hooks run in."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -10,36 +10,54 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from genmcp.continuation import Continue
-from genmcp.errors import Overloaded
+from genmcp.mux.limits import Limits
+from genmcp.mux.turns import Turns
 
 __all__ = ["Threads"]
 
 
 class Threads:
-    """At most *most* run at once on an event loop; at most *waiting* wait for that.
+    """At most *most* functions run at once on an event loop; at most *waiting* wait for that.
 
-    Work waits in the loop and not in the pool: what is cancelled meanwhile leaves nothing behind.
+    *of_client* and *waiting_of_client* bound those of one client; clients take turns. Work waits
+    in the loop and not in the pool: what is cancelled meanwhile leaves nothing behind.
     """
 
-    def __init__(self, most: int, waiting: int) -> None:
+    def __init__(
+        self,
+        most: int,
+        waiting: int,
+        *,
+        of_client: int | None = None,
+        waiting_of_client: int | None = None,
+    ) -> None:
         self._most = most
-        self._allowed = waiting
-        self._waiting = 0
+        self._bounds = (most, of_client or most, waiting, waiting_of_client or waiting)
         self._pool = self._made()
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+
+    @classmethod
+    def within(cls, limits: Limits) -> "Threads":
+        """Return the threads of a mux with these *limits*."""
+        return cls(
+            limits.threads,
+            limits.waiting,
+            of_client=limits.threads_of_client,
+            waiting_of_client=limits.waiting_of_client,
         )
 
     @property
     def waiting(self) -> int:
-        """How many wait for a thread."""
-        return self._waiting
+        """How many calls wait for a thread."""
+        return sum(turns.waiting for turns in [*self._turns.values()])
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def run(
+        self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
+    ) -> Any:
         """Run a blocking *function*, within a copy of the caller's context.
 
-        Who is cancelled meanwhile goes on without its result; the thread is free again when
-        *function* returns.
+        *client* is the one that takes turns with others for a thread. A caller that is cancelled
+        meanwhile goes on without the result; the thread is free again when *function* returns.
 
         Raises:
             Overloaded: too many wait already.
@@ -47,16 +65,14 @@ class Threads:
         loop = asyncio.get_running_loop()
         turns = self._turns.get(loop)
         if turns is None:
-            turns = self._turns[loop] = asyncio.Semaphore(self._most)
-        if turns.locked() and self._waiting >= self._allowed:
-            raise Overloaded(f"Too many calls wait for a thread: {self._allowed} (limit: waiting)")
-        self._waiting += 1
+            turns = self._turns[loop] = Turns(*self._bounds)
+        await turns.acquire(client)
         try:
-            await turns.acquire()
-        finally:
-            self._waiting -= 1
-        work = self._pool.submit(copy_context().run, _run, function, *arguments)
-        work.add_done_callback(partial(_give_back, loop, turns))
+            work = self._pool.submit(copy_context().run, _run, function, *arguments)
+        except BaseException:
+            turns.release(client)
+            raise
+        work.add_done_callback(partial(_give_back, loop, turns, client))
         try:
             return await asyncio.wrap_future(work)
         except asyncio.CancelledError:
@@ -73,10 +89,10 @@ class Threads:
 
 
 def _give_back(
-    loop: asyncio.AbstractEventLoop, turns: asyncio.Semaphore, work: "Future[Any]"
+    loop: asyncio.AbstractEventLoop, turns: Turns, client: Hashable, work: "Future[Any]"
 ) -> None:
-    with suppress(RuntimeError):  # the loop was closed, and whoever waited went with it
-        loop.call_soon_threadsafe(turns.release)
+    with suppress(RuntimeError):  # the loop was closed, and its waiting calls with it
+        loop.call_soon_threadsafe(turns.release, client)
 
 
 def _drop(work: "Future[Any]") -> None:

@@ -4,13 +4,14 @@ from collections.abc import Awaitable, Generator
 from types import CoroutineType, coroutine
 from typing import Any, Final
 
-from genmcp.errors import TooLarge, TooSlow
+from genmcp.errors import InvalidRequest, TooLarge, TooSlow
 from genmcp.mux.limits import Limits
 from genmcp.transports.asgi import ClientLeft, Message, Receive
 from genmcp.transports.deadline import Deadline
 from genmcp.transports.steps import resume
+from genmcp.wire import jsonrpc
 
-__all__ = ["read_body"]
+__all__ = ["decoded", "read_body"]
 
 _LONGEST_LENGTH: Final = 18
 """Digits of a Content-Length that is still worth reading as a number."""
@@ -79,6 +80,19 @@ async def _read(message: Message, receive: Receive, limits: Limits) -> bytes:
         if not message.get("more_body", False):
             return b"".join(parts)
         message = await receive()
+
+
+def decoded(
+    body: bytes, limits: Limits
+) -> jsonrpc.Message | list[jsonrpc.Message | InvalidRequest]:
+    """Return the message that *body* holds, or the members of a batch, within *limits*.
+
+    Raises:
+        McpError: it is not JSON-RPC, or past one of the limits.
+    """
+    return jsonrpc.decode(
+        body, max_depth=limits.depth, containers=limits.containers, batch=limits.batch
+    )
 
 
 def _too_large(limits: Limits) -> TooLarge:

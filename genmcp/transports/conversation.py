@@ -18,7 +18,7 @@ from genmcp.core.request import Request
 from genmcp.core.server_dispatch import params_of
 from genmcp.core.session import Session, begin
 from genmcp.errors import InternalError, InvalidRequest, McpError, StoreError
-from genmcp.mux.mux import LISTEN, Mux
+from genmcp.mux.mux import LISTEN, Answer, Mux
 from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.notifications import CancelledNotificationParams
 from genmcp.protocol.result import Result
@@ -27,6 +27,8 @@ from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.protocol.value import Value
 from genmcp.stores.store import Event
+from genmcp.transports.batch_answers import BatchAnswers
+from genmcp.transports.body import decoded
 from genmcp.transports.listening import farewell, heard
 from genmcp.transports.pace import Newest
 from genmcp.transports.piped import PipedCall
@@ -91,7 +93,7 @@ class Conversation:
         """Take in one message, or a batch; what answers it comes when it comes."""
         method = None
         try:
-            message = jsonrpc.decode(body, max_depth=self.mux.limits.depth)
+            message = decoded(body, self.mux.limits)
             if isinstance(message, list):
                 self._take_batch(message)
             elif message.is_request:
@@ -148,6 +150,7 @@ class Conversation:
                     answers.said.append(refused)
                 else:
                     calls.append(PipedCall(answers, request))
+        answers.limit()
         self.start(answers.send([self._begin(call, answers) for call in calls]))
 
     def _take_other(self, message: Message) -> None:
@@ -243,11 +246,15 @@ class Conversation:
     async def _called(self, call: PipedCall, pipe: "Conversation | _Batch") -> None:
         request = call.request
         try:
-            await call.run()
+            await pipe.run(call)
         except Exception as error:
             await pipe.answer(request, self.refused(_told(error), request.id, request.method))
         finally:
             self._calls.discard(call)
+
+    async def run(self, call: PipedCall) -> None:
+        """Run *call*."""
+        await call.run()
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Do *work* in an asyncio.Task, which ends with the conversation at the latest."""
@@ -356,12 +363,29 @@ class _Batch:
         self.report = conversation.report
         self.said: list[bytes] = []
         self._conversation = conversation
+        self._bounds = BatchAnswers(conversation.mux)
+
+    def limit(self) -> None:
+        """Count what has been said so far; the calls are begun next."""
+        self._bounds = BatchAnswers(self.mux, self.said)
+
+    async def run(self, call: PipedCall) -> None:
+        """Run *call* when it is its turn.
+
+        Raises:
+            TooLarge: there is no room for its answer.
+        """
+        async with self._bounds.turns:
+            if self._bounds.full:
+                raise self._bounds.overflow()
+            await call.run()
 
     async def answer(self, request: Request, message: bytes | None) -> None:
         """Take in what answers one of them."""
         await self._conversation.answer(request, None)
-        if message is not None:
-            self.said.append(message)
+        bounded = self._bounds.bounded(request, Answer(message)).message
+        if bounded is not None:
+            self.said.append(bounded)
 
     async def send(self, calls: "Sequence[asyncio.Task[None]]") -> None:
         """Send all answers, as soon as the *calls* are over; a batch may have none."""

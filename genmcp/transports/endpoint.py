@@ -269,10 +269,10 @@ async def _post(visit: Visit) -> None:
     )
     body = await read_body(visit.receive, table.get(b"content-length"), mux.limits)
     try:
-        jsonrpc.check(body, mux.limits.depth)
+        jsonrpc.check(body, mux.limits.depth, mux.limits.containers)
         request = request_at_once(table, body, mux)
         if request is None:
-            message = jsonrpc.parse(body)
+            message = jsonrpc.parse(body, mux.limits.batch)
     except Exception:
         visit.id = jsonrpc.id_of(body)
         raise

@@ -176,4 +176,5 @@ class PipedCall:
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the mux's pool."""
-        return await self._pipe.mux.threads.run(function, *arguments)
+        client = self._pipe.client_key.owner
+        return await self._pipe.mux.threads.run(function, *arguments, client=client)

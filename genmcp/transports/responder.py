@@ -21,6 +21,7 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
 from genmcp.transports.asgi import ClientLeft, encoded, reply
+from genmcp.transports.batch_answers import BatchAnswers
 from genmcp.transports.held import Held
 from genmcp.transports.hooks import NO_ANSWER, begin, release, tool_of
 from genmcp.transports.listening import listen
@@ -132,7 +133,8 @@ class Responder(msgspec.Struct, eq=False):
         session = requests[0].session if requests else None
         self._held = held = Held(self.visit, exchange, session, requests)
         left = dict.fromkeys(requests)
-        hooks = [asyncio.create_task(self._answer_member(each, held, left)) for each in requests]
+        answers = BatchAnswers(self.visit.mux, refused)
+        hooks = [asyncio.create_task(self._answer_member(each, answers, left)) for each in requests]
         try:
             for message in refused:
                 held.refuse(message)
@@ -157,10 +159,19 @@ class Responder(msgspec.Struct, eq=False):
             finally:  # a host may cancel again and again
                 await held.end()
 
-    async def _answer_member(self, request: Request, held: Held, left: dict[Request, None]) -> None:
-        begun = self._begin(request)
-        held.take(request, begun if isinstance(begun, Answer) else await begun)
-        del left[request]
+    async def _answer_member(
+        self, request: Request, answers: BatchAnswers, left: dict[Request, None]
+    ) -> None:
+        held = self._holding()
+        async with answers.turns:
+            if answers.full:  # it has not begun: its client may send it again
+                answer = self.visit.mux.refusal(request, answers.overflow())
+            else:
+                begun = self._begin(request)
+                answer = begun if isinstance(begun, Answer) else await begun
+            held.take(request, answers.bounded(request, answer))
+            del left[request]
+            await asyncio.sleep(0)  # requests of other clients run between two members
 
     def _begin(self, request: Request) -> Begun:
         """Run the hook of *request* here, up to its first wait; return its answer, or the rest.
@@ -280,7 +291,8 @@ class Responder(msgspec.Struct, eq=False):
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the mux's pool."""
-        return await self.visit.mux.threads.run(function, *arguments)
+        client = self.visit.client_key.owner
+        return await self.visit.mux.threads.run(function, *arguments, client=client)
 
 
 def _may_be_pending(request: Request) -> bool:

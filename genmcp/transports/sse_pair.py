@@ -28,7 +28,7 @@ from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.stores.store import Delete, Put
 from genmcp.transports import legacy
 from genmcp.transports.asgi import Receive, Scope, Send
-from genmcp.transports.body import read_body
+from genmcp.transports.body import decoded, read_body
 from genmcp.transports.event_stream import EventStream, place
 from genmcp.transports.piped import PipedCall
 from genmcp.transports.visit import Visit
@@ -112,7 +112,7 @@ class SsePair:
         visit.session = session.key
         limits = visit.mux.limits
         body = await read_body(visit.receive, visit.table.get(b"content-length"), limits)
-        message = jsonrpc.decode(body, max_depth=limits.depth)
+        message = decoded(body, limits)
         if isinstance(message, list):
             raise InvalidRequest("The body must be one message: this transport has no batches")
         visit.id, visit.method = message.request_id, message.method

@@ -5,13 +5,15 @@ the method decodes them with its own type. 2026-07-28, basic, "Messages".
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
+from math import inf
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from genmcp.errors import InvalidRequest, McpError, ParseError
+from genmcp.errors import InvalidRequest, McpError, ParseError, TooLarge
 
 __all__ = [
     "ErrorBody",
@@ -40,6 +42,8 @@ T = TypeVar("T")
 
 _LARGE = 16 * 1024
 """Bytes from which on it is faster to look for brackets than to count them."""
+_PIECE = 256 * 1024
+"""Bytes of a body that are split into its strings at once, so that this takes little memory."""
 _BRACKETS = b"[{]}"
 _NOT_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 _AS_STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")  # +1 and, read as signed, -1
@@ -94,7 +98,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class _Identified(msgspec.Struct):
-    id: Any = None
+    id: msgspec.Raw = msgspec.Raw()
 
 
 _id_decoder = msgspec.json.Decoder(_Identified)
@@ -105,7 +109,9 @@ _FRONT = re.compile(
 )
 
 
-def decode(body: bytes, *, max_depth: int = 64) -> Message | list[Message | InvalidRequest]:
+def decode(
+    body: bytes, *, max_depth: int = 64, containers: float = inf, batch: int | None = None
+) -> Message | list[Message | InvalidRequest]:
     """Return the message *body* holds, or a list for a batch.
 
     In a batch a faulty member takes the place of its message, so that the others are served.
@@ -113,17 +119,22 @@ def decode(body: bytes, *, max_depth: int = 64) -> Message | list[Message | Inva
     Raises:
         ParseError: *body* is not JSON text in UTF-8.
         InvalidRequest: it is JSON, but not a JSON-RPC message, or nests deeper than *max_depth*.
+        TooLarge: it has more objects and arrays than *containers*, or more members than *batch*.
     """
-    check(body, max_depth)
-    return parse(body)
+    check(body, max_depth, containers)
+    return parse(body, batch)
 
 
-def check(body: bytes, max_depth: int) -> None:
+def check(body: bytes, max_depth: int, containers: float = inf) -> None:
     """Check what has to be known of *body* before any decoder sees it.
+
+    *containers* must not be less than *max_depth*.
 
     Raises:
         ParseError: it is no text in UTF-8; a decoder skips raw members without looking into them.
         InvalidRequest: it nests deeper than *max_depth*.
+        TooLarge: it has more objects and arrays than *containers*: each costs a decoder, and
+            whatever walks through the result, more than its two bytes show.
     """
     if not body.isascii():
         try:
@@ -132,18 +143,46 @@ def check(body: bytes, max_depth: int) -> None:
             raise ParseError(f"The body is not JSON: {error}") from None
     # The number of brackets bounds the depth of every ordinary body, at next to no cost.
     if brackets(body, max_depth) > max_depth:
-        _check_depth(body, max_depth)
+        _check_structure(body, max_depth, containers)
 
 
-def parse(body: bytes) -> Message | list[Message | InvalidRequest]:
+def parse(body: bytes, batch: int | None = None) -> Message | list[Message | InvalidRequest]:
     """Return what `decode` does, for a *body* that is checked."""
     if body.startswith(b"{") or not body.lstrip(b" \t\r\n").startswith(b"["):
         return _decode_one(body)
-    return _decode_batch(body)
+    return _decode_batch(body, batch)
 
 
-def _decode_batch(body: bytes) -> list[Message | InvalidRequest]:
-    members = _parse(_batch_decoder, body)
+@lru_cache(maxsize=8)
+def _reader_of_batches(most: int) -> "msgspec.json.Decoder[Any]":
+    """Return a decoder of up to *most* members, which stops reading at the next one.
+
+    A list could be counted only once all of it is decoded.
+    """
+    optional: Any = msgspec.Raw | msgspec.UnsetType
+    members = [(f"member_{n}", optional, msgspec.UNSET) for n in range(most)]
+    struct = msgspec.defstruct("Batch", members, array_like=True, forbid_unknown_fields=True)
+    return msgspec.json.Decoder(struct)
+
+
+def _members_of(body: bytes, most: int) -> list[msgspec.Raw]:
+    """Return the members of a batch of at most *most*.
+
+    Raises:
+        TooLarge: it has more.
+    """
+    reader = _reader_of_batches(most)
+    try:
+        found = reader.decode(body)
+    except msgspec.ValidationError:  # members are raw: there is nothing else to be wrong
+        raise TooLarge(f"The batch holds more than {most} messages (limit: batch)") from None
+    except msgspec.DecodeError as error:
+        raise ParseError(f"The body is not JSON: {error}") from None
+    return [each for each in msgspec.structs.astuple(found) if each is not msgspec.UNSET]
+
+
+def _decode_batch(body: bytes, most: int | None) -> list[Message | InvalidRequest]:
+    members = _parse(_batch_decoder, body) if most is None else _members_of(body, most)
     if not members:
         raise InvalidRequest("A batch must hold at least one message")
     return [_decode_member(member) for member in members]
@@ -188,10 +227,10 @@ def _parse(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 def id_of(body: bytes | msgspec.Raw) -> RequestId | None:
     """Return the id a faulty *body* carries, so that its error can be matched; None if none."""
     try:
-        found = _id_decoder.decode(body).id
+        found: RequestId = _any_id.decode(_id_decoder.decode(body).id)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return found if isinstance(found, int | str) and not isinstance(found, bool) else None
+    return found
 
 
 def id_at_front(beginning: bytes) -> RequestId | None:
@@ -218,16 +257,27 @@ def brackets(text: bytes, enough: int) -> int:
     return found
 
 
-def _check_depth(body: bytes, limit: int) -> None:
-    """Refuse nesting past *limit* before a recursive decoder meets it.
+def _check_structure(body: bytes, depth: int, containers: float) -> None:
+    """Refuse nesting past *depth* before a recursive decoder meets it, and too many *containers*.
 
     Linear, whatever the body holds.
     """
+    steps = b"".join(_brackets_outside_strings(body)).translate(_AS_STEPS)
+    if steps.count(b"\x01") > containers:  # first: the next check takes time for each of them
+        raise TooLarge(
+            f"The body has more than {containers} objects and arrays (limit: containers)"
+        )
+    if max(accumulate(memoryview(steps).cast("b")), default=0) > depth:
+        raise InvalidRequest(f"The body nests deeper than {depth} levels (limit: depth)")
+
+
+def _brackets_outside_strings(body: bytes) -> Iterator[bytes]:
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    outside_strings = b"".join(unescaped.split(b'"')[::2])
-    steps = memoryview(outside_strings.translate(_AS_STEPS, _NOT_BRACKETS)).cast("b")
-    if max(accumulate(steps), default=0) > limit:
-        raise InvalidRequest(f"The body nests deeper than {limit} levels (limit: depth)")
+    inside = 0
+    for start in range(0, len(unescaped), _PIECE):
+        parts = unescaped[start : start + _PIECE].split(b'"')
+        yield b"".join(parts[inside::2]).translate(None, _NOT_BRACKETS)
+        inside ^= (len(parts) - 1) & 1
 
 
 def encode_id(id: RequestId) -> bytes:

@@ -24,6 +24,7 @@ from genmcp.errors import (
     MalformedParams,
     McpError,
     Refused,
+    ResourceNotFound,
     UnsupportedVersion,
 )
 from genmcp.protocol.capabilities import ClientCapabilities
@@ -48,6 +49,8 @@ class Offer:
         ("prompts/get", "greet"): SimpleNamespace(headers=(), pending=False),
         ("resources/read", "file:///a"): SimpleNamespace(headers=(), pending=False),
     }
+
+    longest_name = 2048
 
     def __init__(self, *without: str) -> None:
         self.without = without
@@ -531,3 +534,57 @@ def test_dispatch_params_are_read_by_their_method() -> None:
     assert params_of(LEGACY[0].methods["ping"], message("ping"))
     with pytest.raises(MalformedParams, match="loud"):
         params_of(method, message("logging/setLevel", {"level": "loud"}))
+
+
+LONG = "file:///" + "é" * 1021
+
+
+@pytest.mark.parametrize("uri", [LONG, LONG + "x" * 5000])
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("resources/read", lambda uri: {"uri": uri}),
+        ("tools/call", lambda uri: {"name": uri, "arguments": {}}),
+        ("resources/subscribe", lambda uri: {"uri": uri}),
+        ("resources/unsubscribe", lambda uri: {"uri": uri}),
+        (
+            "completion/complete",
+            lambda uri: {
+                "ref": {"type": "ref/resource", "uri": uri},
+                "argument": {"name": "a", "value": ""},
+            },
+        ),
+        (
+            "completion/complete",
+            lambda uri: {
+                "ref": {"type": "ref/prompt", "name": "greet"},
+                "argument": {"name": uri, "value": ""},
+            },
+        ),
+    ],
+)
+def test_dispatch_long_names_are_rejected(method: str, params: Any, uri: str) -> None:
+    """A URI is matched, resolved and kept: 2,050 bytes are over the limit of 2,048."""
+    with pytest.raises(MalformedParams, match=r"2048 bytes \(limit: uri\)") as raised:
+        session_request(session(), message(method, params(uri)), Offer())
+
+    assert (-32602, 400) == (raised.value.code, raised.value.status)
+
+
+@pytest.mark.parametrize("method", ["resources/read", "completion/complete"])
+def test_dispatch_long_names_are_rejected_when_modern(method: str) -> None:
+    """The same bound holds on 2026-07-28, with headers and without."""
+    params: Any = {"uri": "x" * 3000}
+    if method == "completion/complete":
+        ref = {"type": "ref/prompt", "name": "x" * 3000}
+        params = {"ref": ref, "argument": {"name": "a", "value": ""}}
+    with pytest.raises(MalformedParams, match=r"limit: uri"):
+        modern_request(None, message(method, {**params, "_meta": META}), Offer())
+
+
+def test_dispatch_name_as_long_as_allowed_is_found() -> None:
+    """Bytes count, and the limit itself is allowed."""
+    with pytest.raises(ResourceNotFound):
+        session_request(
+            session(), message("resources/read", {"uri": "x" * 2042 + "é" * 3}), Offer()
+        )

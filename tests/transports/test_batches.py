@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Tool, tool
-from tests.asgi import LEGACIES, Client, serving
+from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool, tool
+from tests.asgi import LEGACIES, Client, serving, until
 
 BATCHES = "2025-03-26"
 
@@ -153,3 +153,90 @@ async def test_batch_without_a_session_is_refused() -> None:
     answer = await client.send([client.initialize()])
 
     assert (400, -32600) == (answer.status, answer.json["error"]["code"])
+
+
+def bounded(*tools: Any, **limits: Any) -> Endpoint:
+    return Endpoint(Mux(Suite(name="test", version="1", tools=tools), limits=Limits(**limits)))
+
+
+@tool
+async def say(times: int) -> str:
+    """Returns a text of that many bytes."""
+    return "x" * times
+
+
+async def test_batch_has_a_bound() -> None:
+    """One message too many: the whole batch is rejected, and nothing of it runs."""
+    client = await Client.begin(bounded(echo, batch=3), BATCHES)
+    ping = [client.request("ping", id=number) for number in range(4)]
+
+    refused = await client.send(ping)
+    answered = await client.send(ping[:3])
+
+    assert [413, 200] == [refused.status, answered.status]
+    assert -32600 == refused.json["error"]["code"]
+    assert "more than 3 messages (limit: batch)" in refused.json["error"]["message"]
+
+
+async def test_batch_runs_a_few_requests_at_a_time() -> None:
+    """Those that wait for their turn hold no place, and all are answered."""
+    go = asyncio.Event()
+    running: list[int] = []
+
+    @tool
+    async def hold(number: int) -> int:
+        running.append(number)
+        await go.wait()
+        return number
+
+    app = bounded(hold, batch_concurrency=2)
+    client = await Client.begin(app, BATCHES)
+    batch = [client.call("hold", {"number": number}, id=number) for number in range(5)]
+    async with client.open(batch) as connection:
+        await until(lambda: len(running) == 2)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 2 == len(running) == len(app.mux.held)
+        go.set()
+        await connection.over()
+
+    found = by_id(connection.messages)
+    assert [*range(5)] == [int(found[id]["content"][0]["text"]) for id in range(5)]
+
+
+async def test_batch_answer_has_a_bound() -> None:
+    """Requests without room get an error that names the limit, and those left do not run."""
+    client = await Client.begin(bounded(say, result=10_000), BATCHES)
+    batch = [client.call("say", {"times": 4000}, id=number) for number in range(20)]
+
+    answered = await client.send(batch)
+
+    found = by_id(answered.messages)
+    assert 20 == len(found)
+    assert ["content" in found[id] for id in range(3)] == [True, True, False]
+    errors = [found[id] for id in range(2, 20)]
+    assert {-32600} == {error["code"] for error in errors}
+    assert all("10000 bytes (limit: result)" in error["message"] for error in errors)
+    assert len(answered.body) < 20_000
+
+
+async def test_batch_of_one_client_leaves_places_for_others() -> None:
+    """A batch whose client left goes on before 2026-07-28, within the share of its address."""
+
+    @tool
+    async def hold() -> None:
+        await asyncio.Event().wait()
+
+    app = bounded(hold, say, batch_concurrency=100, calls_of_address=10)
+    client = await Client.begin(app, BATCHES, client=("192.0.2.1", 1))
+    other = Client(app, client=("192.0.2.2", 1))
+    batch = [client.call("hold", id=number) for number in range(50)]
+    async with client.open(batch) as connection:
+        await until(lambda: len(app.mux.held) == 10)
+        connection.disconnect()
+
+        answered = await other.send(other.call("say", {"times": 1}))
+        await client.send(method="DELETE")  # cancels the calls
+
+    assert 200 == answered.status
+    assert 0 == len(app.mux.held)

@@ -9,6 +9,7 @@ import pytest
 
 from genmcp import Channel, ConfigurationError, Endpoint, Limits, Mux, Suite, tool
 from genmcp import Client as McpClient
+from genmcp.mux.turns import Turns
 from tests.asgi import MODERN, PATIENCE, Client, until
 
 
@@ -536,3 +537,118 @@ async def test_bounds_in_memory_client_keeps_to_the_total_only() -> None:
         assert "here" == (await client.call("answer")).text
         held.cancel()
         await asyncio.wait([held])
+
+
+class Blocking:
+    """A `def` tool whose calls end one at a time, and the order in which they began."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
+
+        @tool
+        def block(name: str) -> str:
+            self.order.append(name)
+            self.begun.release()
+            self.go.acquire(timeout=PATIENCE)
+            return name
+
+        self.tool = block
+
+    async def has_begun(self) -> None:
+        assert await asyncio.to_thread(self.begun.acquire, timeout=PATIENCE)
+
+
+async def test_bounds_clients_take_turns_for_threads() -> None:
+    """A client with many calls that wait does not make the next client wait for all of them."""
+    blocking = Blocking()
+    client = Client(served(blocking.tool, threads=1))
+    async with AsyncExitStack() as stack:
+        for number, user in enumerate(["ada"] * 4 + ["bob"] * 2):
+            call = client.call("block", {"name": user}, id=number)
+            await stack.enter_async_context(client.open(call, headers={"x-user": user}))
+            await until(lambda count=number + 1: len(client.app.mux.held) == count)  # type: ignore[misc]
+        await blocking.has_begun()
+        for _ in range(6):
+            blocking.go.release()
+        await until(lambda: len(client.app.mux.held) == 0)
+
+    assert ["ada", "ada", "bob", "ada", "bob", "ada"] == blocking.order
+
+
+async def test_bounds_one_client_leaves_threads_for_others() -> None:
+    """However long its calls block, another client finds a thread at once."""
+    blocking = Blocking()
+    client = Client(served(blocking.tool, threads=2, threads_of_client=1))
+    ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
+
+    def called(name: str, id: int) -> Any:
+        return client.call("block", {"name": name}, id=id)
+
+    async with (
+        client.open(called("ada", 1), headers=ada),
+        client.open(called("ada", 2), headers=ada),
+    ):
+        await until(lambda: len(client.app.mux.held) == 2)
+        async with client.open(called("bob", 3), headers=bob) as third:
+            await blocking.has_begun()
+            await blocking.has_begun()
+            assert {"ada", "bob"} == {*blocking.order}
+            for _ in range(3):
+                blocking.go.release()
+            await third.over()
+        await until(lambda: len(client.app.mux.held) == 0)
+
+
+async def test_bounds_calls_of_one_client_that_wait_for_a_thread_are_counted() -> None:
+    """Past its own share it is refused with 429; another client may still wait."""
+    blocking = Blocking()
+    app = served(blocking.tool, threads=1, waiting_of_client=1)
+    one, other = Client(app, client=ONE), Client(app, client=OTHER)
+    call = one.call("block", {"name": "x"})
+    async with one.open(call), one.open(call), other.open(call):
+        await until(lambda: len(app.mux.held) == 3)
+
+        refused = await one.send(call)
+        for _ in range(3):
+            blocking.go.release()
+        await until(lambda: len(app.mux.held) == 0)
+
+    assert 429 == refused.status
+    assert "(limit: waiting_of_client)" in refused.json["error"]["message"]
+
+
+async def test_bounds_cancelled_call_does_not_keep_its_turn() -> None:
+    """A call that is cancelled while it waits for a thread leaves no gap in the queue."""
+    blocking = Blocking()
+    client = Client(served(blocking.tool, threads=1))
+    async with client.open(client.call("block", {"name": "first"})):
+        await blocking.has_begun()
+        async with client.open(client.call("block", {"name": "left"})):
+            await until(lambda: client.app.mux.threads.waiting == 1)
+        assert 0 == client.app.mux.threads.waiting
+        async with client.open(client.call("block", {"name": "last"})) as last:
+            await until(lambda: client.app.mux.threads.waiting == 1)
+            blocking.go.release()
+            blocking.go.release()
+            await last.over()
+
+    assert ["first", "last"] == blocking.order
+
+
+async def test_bounds_turns_pass_over_cancelled_calls() -> None:
+    """A thread goes to a call that still wants it, also where others are just being cancelled."""
+    turns = Turns(1, 1, 10, 10)
+    await turns.acquire("ada")
+    waiting = {name: asyncio.create_task(turns.acquire(name)) for name in ("bob", "eve", "joe")}
+    await asyncio.sleep(0)
+    waiting["bob"].cancel()  # its coroutine has not noticed when the thread is given back
+    turns.release("ada")
+    waiting["eve"].cancel()  # and this one has just got it
+
+    async with asyncio.timeout(PATIENCE):
+        await waiting["joe"]
+    await asyncio.wait(waiting.values())
+
+    assert [True, True, False] == [each.cancelled() for each in waiting.values()]
+    assert 0 == turns.waiting

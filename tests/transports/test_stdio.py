@@ -310,6 +310,25 @@ async def test_stdio_answers_a_batch_in_one_message() -> None:
     assert "a" == next(text_of(each) for each in answers if each.get("id") == 1)
 
 
+async def test_stdio_batch_has_a_bound() -> None:
+    """Past `Limits.batch` nothing of it runs; a few requests run at a time."""
+    async with piped(echo, batch=3, batch_concurrency=1, result=3000) as wires:
+        await wires.initialize("2025-03-26")
+        wires.send([request("ping", id=number) for number in range(4)])
+        while "error" not in (refused := await wires.hear()):
+            pass
+        text = {"name": "echo", "arguments": {"text": "x" * 1500}}
+        wires.send([request("tools/call", text, id=number) for number in range(3)])
+        while not isinstance(answers := await wires.hear(), list):
+            assert "method" in answers
+
+    assert "more than 3 messages (limit: batch)" in refused["error"]["message"]
+    first, *others = sorted(answers, key=lambda each: each["id"])
+    assert "x" * 1500 == text_of(first)
+    assert 2 == len(others)
+    assert all("3000 bytes (limit: result)" in each["error"]["message"] for each in others)
+
+
 # Calls.
 
 

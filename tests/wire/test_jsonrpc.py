@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.errors import InvalidParams, InvalidRequest, McpError, ParseError, ResourceNotFound
+from genmcp.errors import (
+    InvalidParams,
+    InvalidRequest,
+    McpError,
+    ParseError,
+    ResourceNotFound,
+    TooLarge,
+)
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import ErrorBody, Message
 
@@ -296,6 +303,64 @@ def test_jsonrpc_hostile_body_costs_what_its_size_costs(body: bytes) -> None:
     """However a body of a megabyte is made, it is judged: a quadratic way would not end today."""
     with pytest.raises((ParseError, InvalidRequest)):
         jsonrpc.decode(body)
+
+
+def within(inside: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":1,"method":"a","params":[' + inside + b"]}"
+
+
+@pytest.mark.parametrize("inside", [b"[]", b"{}", b'[{"a":[]}]', b'["[[[[{{{{"]'])
+def test_jsonrpc_containers_are_counted(inside: bytes) -> None:
+    """Each object and array counts, whatever strings hold; the limit itself is allowed."""
+    times = 700  # so much that strings are cut at the border of two pieces
+    body = within(b",".join([b'"' + b"[" * 1000 + b'"', *([inside] * times)]))
+    count = 2 + times * msgspec.json.encode(msgspec.json.decode(inside, type=Any)).replace(
+        b"[[[[{{{{", b""
+    ).translate(bytes.maketrans(b"{", b"[")).count(b"[")
+
+    one(body, containers=count)
+    with pytest.raises(TooLarge, match=rf"more than {count - 1} .*\(limit: containers\)"):
+        jsonrpc.decode(body, containers=count - 1)
+
+
+def test_jsonrpc_strings_in_large_bodies_are_left_out() -> None:
+    """A body is looked at in pieces, and a string may begin in one and end in the next."""
+    body = within(b",".join([b'"' + b"[]" * 9000 + b'",[]'] * 100))
+
+    one(body, max_depth=64, containers=102)
+    with pytest.raises(TooLarge, match="limit: containers"):
+        jsonrpc.decode(body, containers=101)
+
+
+@pytest.mark.parametrize(
+    "member", [b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b"0", b'""', b"[]", b"null"]
+)
+def test_jsonrpc_batch_has_a_bound(member: bytes) -> None:
+    """Members past the bound are not read; faulty members count, too."""
+    assert 3 == len(jsonrpc.decode(b" [" + b",".join([member] * 3) + b"]", batch=3))  # type: ignore[arg-type]
+
+    with pytest.raises(TooLarge, match=r"more than 3 messages \(limit: batch\)") as raised:
+        jsonrpc.decode(b"[" + b",".join([member] * 4) + b"]", batch=3)
+    assert (-32600, 413) == (raised.value.code, raised.value.status)
+
+
+@pytest.mark.parametrize("body", [b"[", b"[1,", b"[1}", b"[1] 2"])
+def test_jsonrpc_batch_with_a_bound_is_json(body: bytes) -> None:
+    """What is no JSON is no batch."""
+    with pytest.raises(ParseError, match="not JSON"):
+        jsonrpc.decode(body, batch=3)
+
+
+def test_jsonrpc_batch_with_a_bound_is_not_empty() -> None:
+    """JSON-RPC 2.0, section 6: an empty array is an invalid request."""
+    with pytest.raises(InvalidRequest, match="at least one message"):
+        jsonrpc.decode(b"[]", batch=3)
+
+
+def test_jsonrpc_id_that_is_a_structure_is_not_decoded() -> None:
+    """Only a text or a number is an id; a large structure in its place costs nothing."""
+    assert jsonrpc.id_of(b'{"id":[' + b"[]," * 1000 + b"[]]}") is None
+    assert jsonrpc.id_of(b'{"id":true}') is None
 
 
 def test_jsonrpc_nesting_past_what_python_follows_is_refused() -> None:
