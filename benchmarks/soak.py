@@ -21,7 +21,7 @@ from benchmarks.processes import served
 from tests.sockets import Connection, Response, begun, called, http, told
 
 CLIENTS = 32
-GENERATION = 20_000  # calls; their sessions then give way to others, as `Limits.revoked` has it
+GENERATION = 20_000  # calls; their clients then give way to others
 PATIENCE = 20.0  # seconds that no answer takes
 GROWTH = 8.0  # MiB from the tenth part of the calls to the end
 
@@ -59,7 +59,8 @@ class Client:
 
     async def end(self) -> None:
         """End the session, and begin another."""
-        assert (await self._ask(http("DELETE", self._header()))).status == 204
+        # 429: this address has ended as many as `Limits.revoked_of_address` says, and begins anew.
+        assert (await self._ask(http("DELETE", self._header()))).status in (204, 429)
         await self.begin()
 
     async def echo(self) -> None:

@@ -46,8 +46,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         slow to read them. replay_events: how many of a stream.
     idempotency: how long what came of a call that has an `io.genmcp/idempotencyKey` is kept, for
         when it is sent again.
-    revoked: how many ended sessions are remembered one by one; past it, every session begun
-        before the oldest of them has to begin anew.
+    revoked: how many sessions that were ended before their time are remembered until then; past
+        it, a client cannot end its session. revoked_of_principal, revoked_of_address: of one
+        principal, and of one peer address without one.
     """
 
     header: int = 8 * 1024
@@ -85,6 +86,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     replay_events: int = 1000
     idempotency: float = 24 * 3600.0
     revoked: int = 10_000
+    revoked_of_principal: int = 1_000
+    revoked_of_address: int = 1_000
 
     def __post_init__(self) -> None:
         """Check that every bound is positive."""

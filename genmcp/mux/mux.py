@@ -19,6 +19,7 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.continuation import Continue
+from genmcp.core.client_key import ClientKey
 from genmcp.core.failures import is_expected, outcome_of, status_of
 from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Seal
@@ -132,9 +133,7 @@ class Mux:
         self.encoder = Encoder(server.info)
         audience = audience or server.info.name
         seal = Seal(Keyring(_secret(secret, self.store)), audience)
-        self.sessions = Sessions(
-            seal, self.store, lifetime=self.limits.session, revoked=self.limits.revoked
-        )
+        self.sessions = Sessions(seal, self.store, self.limits)
         bounds = self.limits
         self._cursors = Cursors(seal, ttl=bounds.cursor)
         self.subscriptions = Subscriptions(
@@ -167,9 +166,14 @@ class Mux:
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"
 
-    async def end_session(self, session: Session) -> None:
-        """End *session*: its calls are cancelled, its streams end, its id is worth nothing."""
-        await self.peers.end(session)
+    async def end_session(self, session: Session, client: ClientKey) -> None:
+        """End *session* of *client*: cancel its calls, end its streams, revoke its id.
+
+        Raises:
+            Overloaded: too many sessions have ended before their time; this one goes on.
+        """
+        self.sessions.check_end(client)
+        await self.peers.end(session, client)
         await self.listeners.end(session.key)
 
     async def answer(self, request: Request, channel: Channel) -> Answer:

@@ -20,12 +20,16 @@ class Occupancy:
     the shares of one principal, session, address or tool. All anonymous clients together have
     `limits.anonymous` of the total. Any number of threads may use it.
 
-    full: whether there may be no room for some client.
+    full: whether there may be no room for some client. noun, retry_after: for errors.
     """
 
-    def __init__(self, what: str, limits: Limits) -> None:
+    def __init__(
+        self, what: str, limits: Limits, *, noun: str | None = None, retry_after: int = 1
+    ) -> None:
         self.full = False
         self._what = what
+        self._noun = noun or f"open {what}"
+        self._retry_after = retry_after
         self._most: int = getattr(limits, what)
         bounds = {kind: getattr(limits, f"{what}_of_{kind}", None) for kind in _KINDS}
         if limits.anonymous < 1:
@@ -46,21 +50,25 @@ class Occupancy:
             Overloaded: 429, the client or the tool has all of its own share; 503, everything is
                 taken, or everything that anonymous clients may have.
         """
-        what = self._what
+        what, noun = self._what, self._noun
         for share in self._shares(client, tool):
             kind, most = share[0], self._most_of[share[0]]
             if self._of.get(share, 0) + size > most:
                 if kind == "anonymous":
                     raise Overloaded(
-                        f"Too many {what} of clients without authentication are open: {most} "
-                        f"(limit: anonymous, of {what})"
+                        f"Too many {noun} of clients without authentication: {most} "
+                        f"(limit: anonymous, of {what})",
+                        retry_after=self._retry_after,
                     )
                 raise Overloaded(
-                    f"Too many {what} of one {kind} are open: {most} (limit: {what}_of_{kind})",
+                    f"Too many {noun} of one {kind}: {most} (limit: {what}_of_{kind})",
                     status=429,
+                    retry_after=self._retry_after,
                 )
         if self._total + size > self._most:
-            raise Overloaded(f"Too many {what} are open: {self._most} (limit: {what})")
+            raise Overloaded(
+                f"Too many {noun}: {self._most} (limit: {what})", retry_after=self._retry_after
+            )
 
     def take(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
         """Count *size* more without a check; call `check` first."""

@@ -4,6 +4,7 @@ import logging
 
 import msgspec
 
+from genmcp.core.client_key import ClientKey
 from genmcp.core.session import Session
 from genmcp.errors import StoreError
 from genmcp.mux.calls import Calls
@@ -26,10 +27,12 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """A session has ended, which began at *issued*, Unix time."""
+    """A session has ended, which began at *issued*, Unix time; *principal*, *address*: whose."""
 
     session: str
     issued: float
+    principal: str | None = None
+    address: str | None = None
 
 
 class Peers:
@@ -58,9 +61,10 @@ class Peers:
         """Cancel the call *id* of *session*, wherever it runs."""
         await self._tell(self._now, Cancel(session, id))
 
-    async def end(self, session: Session) -> None:
-        """End *session* everywhere: its calls are cancelled, its id is worth nothing."""
-        await self._tell(self._for_long, Ended(session.key, session.issued))
+    async def end(self, session: Session, client: ClientKey) -> None:
+        """End *session* of *client* in every process: cancel its calls, revoke its id."""
+        ended = Ended(session.key, session.issued, client.principal, client.address)
+        await self._tell(self._for_long, ended)
 
     async def aclose(self) -> None:
         """Hear no more."""
@@ -77,5 +81,6 @@ class Peers:
         self._calls.cancel(message.session, message.id)
 
     def _ended(self, message: Ended) -> None:
-        self._sessions.end(message.session, message.issued)
+        client = ClientKey(message.principal, None, message.address)
+        self._sessions.end(message.session, message.issued, client)
         self._calls.cancel(message.session)

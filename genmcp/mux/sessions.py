@@ -7,13 +7,16 @@ that were ended by their clients, and in the store what a session has changed (i
 import logging
 import secrets
 import time
-from collections import OrderedDict
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import Final
 
+from genmcp.core.client_key import ClientKey
 from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
 from genmcp.core.session import Session, begin
 from genmcp.errors import Expired, ForeignSeal, Forged, InvalidParams, SessionGone
+from genmcp.mux.limits import Limits
+from genmcp.mux.occupancy import Occupancy
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.stores.store import Put, Store
@@ -25,6 +28,8 @@ DEFAULT_LEVEL: Final[LoggingLevel] = "info"
 _MOST: Final = 4096
 """The largest session in bytes: sealed and in a header, proxies must still let it through."""
 
+_COME_BACK_AFTER: Final = 3600
+"""Seconds after which a client that has ended too many sessions is to try again."""
 _REMEMBERED: Final = 256
 _TRUSTED: Final = 60.0
 """How many sessions are not unsealed anew with each request, and for how many seconds at most."""
@@ -33,13 +38,13 @@ logger = logging.getLogger("genmcp")
 
 
 class Sessions:
-    """The sessions of one mux. *lifetime* is in seconds; *revoked* bounds what is remembered."""
+    """The sessions of one mux, within its *limits*."""
 
-    def __init__(self, seal: Seal, store: Store, *, lifetime: float, revoked: int) -> None:
+    def __init__(self, seal: Seal, store: Store, limits: Limits) -> None:
         self._seal = seal
         self._store = store
-        self._lifetime = lifetime
-        self._revoked = _Revoked(revoked)
+        self._lifetime = limits.session
+        self._revoked = _Revoked(limits)
         self._warned = False
         # Half the price of a call, and nearly always the same as the last time.
         self._unsealed = lru_cache(_REMEMBERED)(self._unseal)
@@ -102,9 +107,18 @@ class Sessions:
                 "and one that is started again, need one secret (secret= or GENMCP_SECRET)"
             )
 
-    def end(self, key: str, issued: float) -> None:
-        """End the session *key*, which began at *issued*, for good."""
-        self._revoked.add(key, issued, until=issued + self._lifetime)
+    def check_end(self, client: ClientKey) -> None:
+        """Check that *client* may end another session before its time runs out.
+
+        Raises:
+            Overloaded: too many are remembered for it, or for all clients.
+        """
+        self._revoked.forget()
+        self._revoked.places.check(client)
+
+    def end(self, key: str, issued: float, client: ClientKey) -> None:
+        """End the session *key* of *client*, which began at *issued*; call `check_end` first."""
+        self._revoked.add(key, client, until=issued + self._lifetime)
 
     async def set_level(self, key: str, level: LoggingLevel) -> None:
         """Keep the least severe level that session *key* wants to hear of."""
@@ -118,26 +132,33 @@ class Sessions:
 
 
 class _Revoked:
-    """Ended sessions, at most *most* of them one by one.
+    """The sessions that were ended before their time ran out, and whose they were.
 
-    Past that, every session begun before the ones that are forgotten counts as ended: a client
-    may have to begin anew, but no ended session ever comes back.
+    Each client has a share of the places. None is given up for another one: that would end the
+    sessions of other clients, or bring back one that has ended.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._until: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        self._all_before = 0.0
+    def __init__(self, limits: Limits) -> None:
+        self.places = Occupancy(
+            "revoked", limits, noun="ended sessions", retry_after=_COME_BACK_AFTER
+        )
+        self._clients: dict[str, ClientKey] = {}
+        self._until: list[tuple[float, str]] = []  # a heap
 
     def __contains__(self, session: Session) -> bool:
-        return session.issued <= self._all_before or session.key in self._until
+        return session.key in self._clients
 
-    def add(self, key: str, issued: float, *, until: float) -> None:
-        """Remember that the session *key*, which would live until then, has ended."""
+    def add(self, key: str, client: ClientKey, *, until: float) -> None:
+        """Remember that the session *key* of *client*, which would live until then, has ended."""
+        self.forget()
+        if key not in self._clients:
+            self._clients[key] = client
+            heappush(self._until, (until, key))
+            self.places.take(client)
+
+    def forget(self) -> None:
+        """Forget the sessions that would have run out by now."""
         now = time.time()
-        while self._until and next(iter(self._until.values()))[1] <= now:
-            self._until.popitem(last=False)
-        self._until[key] = (issued, until)
-        while len(self._until) > self._most:
-            _, (issued, _) = self._until.popitem(last=False)
-            self._all_before = max(self._all_before, issued)
+        while self._until and self._until[0][0] <= now:
+            _, key = heappop(self._until)
+            self.places.leave(self._clients.pop(key))

@@ -111,7 +111,7 @@ async def get(visit: Visit) -> None:
 
 async def delete(visit: Visit) -> None:
     """End the session, and what it has open: 2025-11-25, transports, "Session Management"."""
-    await visit.mux.end_session(_session(visit))
+    await visit.mux.end_session(_session(visit), visit.client_key)
     await visit.reply(204)
 
 

@@ -21,6 +21,7 @@ from genmcp.errors import (
     InvalidRequest,
     McpError,
     NotAllowed,
+    Overloaded,
     StoreError,
 )
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
@@ -93,7 +94,9 @@ class SsePair:
             try:
                 await EventStream(visit).serve(mux.listeners.listen(session, opening=opening))
             finally:
-                mux.sessions.end(session.key, session.issued)
+                with suppress(Overloaded):  # its id then lives on, without a stream
+                    mux.sessions.check_end(visit.client_key)
+                    mux.sessions.end(session.key, session.issued, visit.client_key)
                 for call in self._calls.get(session.key, ()):
                     if _is_left(call.request):
                         call.leave()

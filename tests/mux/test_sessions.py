@@ -3,8 +3,9 @@
 import pytest
 
 from genmcp import Limits, Mux, Suite
+from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.session import Session
-from genmcp.errors import SessionGone
+from genmcp.errors import Overloaded, SessionGone
 from genmcp.mux import sessions
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.implementation import Implementation
@@ -61,7 +62,7 @@ def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
     found = made(session=100)
     session, id = begin(found, clock)
 
-    found.end(session.key, session.issued)
+    found.end(session.key, session.issued, LOCAL)
     assert not is_open(found, id)
     clock.now += 99
     assert not is_open(found, id)
@@ -74,29 +75,43 @@ def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: Clock)
     found = made(session=10)
     for _ in range(5):
         session, _ = begin(found, clock)
-        found.end(session.key, session.issued)
+        found.end(session.key, session.issued, LOCAL)
     clock.now += 100
     session, _ = begin(found, clock)
-    found.end(session.key, session.issued)
+    found.end(session.key, session.issued, LOCAL)
 
-    assert [session.key] == list(found._revoked._until)
+    assert 1 == len(found._revoked.places)
 
 
-def test_past_the_bound_everything_older_counts_as_ended(clock: Clock) -> None:
-    """No ended session ever comes back; clients of sessions as old begin anew."""
-    found = made(revoked=2)
-    oldest, oldest_id = begin(found, clock)
-    ended = [begin(found, clock) for _ in range(3)]
-    _, newest_id = begin(found, clock)
-
+def test_ended_sessions_have_shares(clock: Clock) -> None:
+    """A client past its own ends no more: neither its sessions nor those of others."""
+    found = made(revoked_of_address=2, session=1000)
+    one, other = ClientKey(None, None, "192.0.2.1"), ClientKey(None, None, "192.0.2.2")
+    _, oldest_id = begin(found, clock)
+    ended = [begin(found, clock) for _ in range(2)]
     for session, _ in ended:
-        found.end(session.key, session.issued)
+        found.check_end(one)
+        found.end(session.key, session.issued, one)
 
-    assert [False] * 3 == [is_open(found, id) for _, id in ended]
-    assert not is_open(found, oldest_id)  # begun before the one that was forgotten
-    assert is_open(found, newest_id)
-    assert 2 == len(found._revoked._until)
-    assert oldest.issued < ended[0][0].issued
+    with pytest.raises(Overloaded, match=r"limit: revoked_of_address") as raised:
+        found.check_end(one)
+    found.check_end(other)
+
+    assert 429 == raised.value.status
+    assert is_open(found, oldest_id)
+    assert [False, False] == [is_open(found, id) for _, id in ended]
+    clock.now += 1000
+    found.check_end(one)  # those sessions would have run out
+
+
+def test_session_that_is_ended_twice_is_counted_once(clock: Clock) -> None:
+    """Another process may tell of it again."""
+    found = made(revoked_of_address=2)
+    session, _ = begin(found, clock)
+    for _ in range(3):
+        found.end(session.key, session.issued, ClientKey(None, None, ""))
+
+    found.check_end(ClientKey(None, None, ""))
 
 
 async def test_level_is_the_sessions_own(clock: Clock) -> None:

@@ -467,3 +467,31 @@ async def test_legacy_failures_of_hooks_cost_one_call(version: str) -> None:
     assert "secret" not in raised.body.decode()
     assert (200, -32603) == (wrong.status, wrong.json["error"]["code"])
     assert (await client.send(client.request("ping"))).json["result"] == {}
+
+
+async def test_legacy_client_ends_no_sessions_of_others() -> None:
+    """However many sessions it begins and ends; past its share its DELETE is 429."""
+    mux = Mux(Suite(name="test", version="1"), limits=Limits(revoked=10, revoked_of_address=5))
+    app = Endpoint(mux)
+    victim = await Client.begin(app, "2025-11-25", client=("192.0.2.2", 1))
+    statuses = []
+    for _ in range(30):
+        attacker = await Client.begin(app, "2025-11-25", client=("192.0.2.1", 1))
+        statuses.append((await attacker.send(method="DELETE")).status)
+
+    assert [204] * 5 + [429] * 25 == statuses
+    assert 200 == (await victim.send(victim.request("ping"))).status
+    assert 204 == (await victim.send(method="DELETE")).status
+
+
+async def test_legacy_session_that_cannot_be_ended_goes_on() -> None:
+    """429 names the setting and when to try again; the session and its calls are as before."""
+    mux = Mux(Suite(name="test", version="1"), limits=Limits(revoked_of_address=1))
+    for expected in (204, 429):
+        client = await Client.begin(Endpoint(mux), "2025-11-25")
+        ended = await client.send(method="DELETE")
+        assert expected == ended.status
+
+    assert "(limit: revoked_of_address)" in ended.json["error"]["message"]
+    assert "3600" == ended.headers["retry-after"]
+    assert 200 == (await client.send(client.request("ping"))).status

@@ -441,3 +441,14 @@ async def test_pair_survives_a_store_that_fails(caplog: pytest.LogCaptureFixture
     assert 202 == lost.status
     assert "next" == answer["id"]
     assert "is not told" in caplog.text
+
+
+async def test_pair_ends_no_sessions_of_others() -> None:
+    """A stream that ends also ends its session, as far as its client's share of these goes."""
+    endpoint = serving(limits=Limits(revoked_of_address=2))
+    client = await Client.begin(endpoint, "2025-11-25")
+    for _ in range(5):
+        async with connected(app_of(endpoint)):
+            pass
+
+    assert 200 == (await client.send(client.request("ping"))).status
