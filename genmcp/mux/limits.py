@@ -36,6 +36,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams_of_principal: of one principal. streams_of_session, streams_of_address: of one legacy
         session and of one peer address without a principal.
     subscriptions: how many resources one stream, or one session, is subscribed to.
+    subscribed: the bytes of the URIs and task ids that all open streams of `subscriptions/listen`
+        are subscribed to, each with 256 bytes more. subscribed_of_stream: of one stream.
+        subscribed_of_principal, subscribed_of_address: of all streams of one principal, and of one
+        peer address without one.
     cursor: how long a cursor of a list is good for.
     question: how long a client has to answer a question.
     buffer: how much of a response may wait for a client that reads slowly. Past it the newest
@@ -77,6 +81,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams_of_session: int = 100
     streams_of_address: int = 1_000
     subscriptions: int = 1_000
+    subscribed: int = 64 * 1024 * 1024
+    subscribed_of_stream: int = 512 * 1024
+    subscribed_of_principal: int = 8 * 1024 * 1024
+    subscribed_of_address: int = 8 * 1024 * 1024
     cursor: float = 3600.0
     question: float = 1200.0
     buffer: int = 256 * 1024

@@ -21,6 +21,7 @@ from genmcp.channel import Channel
 from genmcp.continuation import Continue
 from genmcp.core.client_key import ClientKey
 from genmcp.core.failures import is_expected, outcome_of, status_of
+from genmcp.core.names import check_length
 from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Seal
 from genmcp.core.session import Session
@@ -144,6 +145,7 @@ class Mux:
         self.announcer.follow(self.subscriptions)
         self.held = Occupancy("calls", bounds)
         self.streams = Occupancy("streams", bounds)
+        self.subscribed = Occupancy("subscribed", bounds, noun="bytes of subscriptions")
         self.calls = Calls()
         self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)
         self.threads = Threads.within(bounds)
@@ -267,6 +269,7 @@ class Mux:
 
         Raises:
             Overloaded: it has more resources than one stream may have.
+            MalformedParams: a URI is longer than one may be.
         """
         uris, most = wanted.resource_subscriptions or (), self.limits.subscriptions
         if len(uris) > most:
@@ -274,6 +277,8 @@ class Mux:
                 f"A stream is subscribed to at most {most} resources (limit: subscriptions)",
                 status=429,
             )
+        for uri in uris:
+            check_length(uri, self.longest_name)
         return honoured(wanted, self.server.capabilities, partial(self._own.has, principal))
 
     def outcome(self, request: Request, error: BaseException) -> Result | McpError:

@@ -1,13 +1,17 @@
 """The bounds of one batch: how many of its requests run at once, and how large its answer gets."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from genmcp.core.request import Request
 from genmcp.errors import TooLarge
 from genmcp.mux.mux import Answer, Mux
 
 __all__ = ["BatchAnswers"]
+
+
+Begin = Callable[[Request], Answer | Awaitable[Answer]]
+"""Runs a request up to its first wait; returns its answer, or what is left of it."""
 
 
 class BatchAnswers:
@@ -20,6 +24,16 @@ class BatchAnswers:
         self.turns = asyncio.Semaphore(mux.limits.batch_concurrency)
         self._mux = mux
         self._left = mux.limits.result - sum(map(len, refused))
+
+    async def answer(self, request: Request, begin: Begin) -> Answer:
+        """Return the answer to *request*, once it is its turn to be begun by *begin*."""
+        async with self.turns:
+            if self.full:  # it has not begun: its client may send it again
+                return self._mux.refusal(request, self.overflow())
+            begun = begin(request)
+            answer = begun if isinstance(begun, Answer) else await begun
+            await asyncio.sleep(0)  # requests of other clients run between two members
+            return self.bounded(request, answer)
 
     @property
     def full(self) -> bool:

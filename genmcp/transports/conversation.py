@@ -29,7 +29,7 @@ from genmcp.protocol.value import Value
 from genmcp.stores.store import Event
 from genmcp.transports.batch_answers import BatchAnswers
 from genmcp.transports.body import decoded
-from genmcp.transports.listening import farewell, heard
+from genmcp.transports.listening import farewell, heard, honoured, without_params
 from genmcp.transports.pace import Newest
 from genmcp.transports.piped import PipedCall
 from genmcp.transports.shutdown import LAST_WORDS
@@ -294,8 +294,9 @@ class _News:
 
     def begin(self, request: Request) -> None:
         """Begin the stream that *request*, a `subscriptions/listen`, opens."""
-        self._streams[request] = stream = self._conversation.start(self._stream(request))
-        stream.add_done_callback(lambda _: self._streams.pop(request))
+        kept = without_params(request)
+        self._streams[kept] = stream = self._conversation.start(self._stream(kept, request))
+        stream.add_done_callback(lambda _: self._streams.pop(kept))
 
     def relay(self, session: Session) -> None:
         """Tell of what *session* hears without asking, unless that has begun."""
@@ -324,10 +325,13 @@ class _News:
             stream.cancel()
             self._conversation.put(farewell(self._conversation.mux, request))
 
-    async def _stream(self, request: Request) -> None:
+    async def _stream(self, request: Request, whole: Request) -> None:
         conversation = self._conversation
+        mux, client = conversation.mux, conversation.client_key
         try:
-            async with heard(conversation.mux, request, conversation.client_key) as messages:
+            wanted = await honoured(mux, whole, client)
+            del whole
+            async with heard(mux, request, wanted, client) as messages:
                 async for each in messages:
                     for message in each:
                         await conversation.say(message)

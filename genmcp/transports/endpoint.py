@@ -278,10 +278,12 @@ async def _post(visit: Visit) -> None:
         raise
     if request is not None:
         visit.id = request.id
-        del table, body  # a call may wait for long, and there may be many
-        await Responder(visit).serve(request)
+        answering = Responder(visit).serve(request)
     else:
-        await _answered(visit, message)
+        answering = _answered(visit, message)
+        del message
+    del table, body, request  # a call or a stream may be open for long, and there may be many
+    await answering
 
 
 def _answered(

@@ -1,25 +1,31 @@
 """What answers `subscriptions/listen`: 2026-07-28, basic/patterns, "Subscriptions"."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Final
 
 from msgspec.structs import replace
 
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
+from genmcp.errors import Overloaded
 from genmcp.mux.mux import Mux
 from genmcp.mux.subscriptions import Subscription
 from genmcp.mux.task_methods import TASKS_CHANGED, status_of
 from genmcp.mux.task_news import TaskNews
+from genmcp.protocol.params import RequestParams
 from genmcp.protocol.subscriptions import SubscriptionFilter, SubscriptionsListenRequestParams
 from genmcp.transports.event_stream import EventStream, place
 from genmcp.transports.visit import Visit
 from genmcp.wire import sse
 from genmcp.wire.encoder import Encoder
 
-__all__ = ["farewell", "heard", "listen"]
+__all__ = ["farewell", "heard", "honoured", "listen", "without_params"]
+
+_BESIDES: Final = 256
+"""Bytes that are kept with each URI or id: it is in the tables of several listeners."""
 
 
 async def listen(visit: Visit, request: Request) -> None:
@@ -29,8 +35,12 @@ async def listen(visit: Visit, request: Request) -> None:
         Overloaded: it wants too much, or too many listen.
         MissingCapability: it wants to hear of tasks, and did not declare that it knows them.
     """
-    end = sse.event(farewell(visit.mux, request))
-    async with heard(visit.mux, request, visit.client_key) as messages:
+    mux, client = visit.mux, visit.client_key
+    wanted = await honoured(mux, request, client)
+    request = without_params(request)
+    visit.table = {}
+    end = sse.event(farewell(mux, request))
+    async with heard(mux, request, wanted, client) as messages:
         await EventStream(visit, farewell=end).serve(_events(messages))
 
 
@@ -39,31 +49,69 @@ def farewell(mux: Mux, request: Request) -> bytes:
     return mux.encoder.response(request.revision, request.id, completion(request.id))
 
 
+def without_params(request: Request) -> Request:
+    """Return *request* without what it was read from, which a stream must not keep for its life."""
+    return replace(request, params=RequestParams(), raw=b"")
+
+
+async def honoured(mux: Mux, request: Request, client: ClientKey) -> SubscriptionFilter:
+    """Return the part of what *request* subscribes to that there is for *client*.
+
+    Raises:
+        Overloaded: it wants too much.
+        MalformedParams: a URI is longer than one may be.
+        MissingCapability: it wants to hear of tasks, and did not declare that it knows them.
+    """
+    assert isinstance(request.params, SubscriptionsListenRequestParams)
+    wanted = mux.heard(request.params.notifications, client.principal)
+    ids = await mux.task_methods.heard(request, client.principal)
+    wanted = replace(wanted, task_ids=ids or None)
+    most = mux.limits.subscribed_of_stream
+    if _size_of(wanted) > most:
+        raise Overloaded(
+            f"A stream is subscribed to at most {most} bytes of URIs and ids, each with "
+            f"{_BESIDES} more (limit: subscribed_of_stream)",
+            status=429,
+        )
+    return wanted
+
+
 @asynccontextmanager
 async def heard(
-    mux: Mux, request: Request, client: ClientKey
+    mux: Mux, request: Request, wanted: SubscriptionFilter, client: ClientKey
 ) -> AsyncGenerator[AsyncGenerator[list[bytes], None], None]:
     """Give the messages of the stream that *request* opens, as they come.
 
     Raises:
-        Overloaded: it wants too much, or too many listen.
-        MissingCapability: it wants to hear of tasks, and did not declare that it knows them.
+        Overloaded: there are too many streams, or they are subscribed to too much.
     """
-    assert isinstance(request.params, SubscriptionsListenRequestParams)
-    principal = client.principal
-    wanted = mux.heard(request.params.notifications, principal)
-    ids = await mux.task_methods.heard(request, principal)
-    uris = wanted.resource_subscriptions
-    with place(mux, client):
+    uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
+    with place(mux, client), _counted(mux, client, _size_of(wanted)):
         async with mux.server.hearing(uris or ()) as told:
             honored = None if uris is None else [*told]
-            wanted = replace(wanted, resource_subscriptions=honored, task_ids=ids or None)
+            wanted = replace(wanted, resource_subscriptions=honored)
             async with (
                 mux.subscriptions.listening(changes_of(wanted)) as subscription,
-                TaskNews.of(mux.long.jobs, ids, principal) as tasks,
+                TaskNews.of(mux.long.jobs, ids, client.principal) as tasks,
                 aclosing(_messages(mux.encoder, request, wanted, subscription, tasks)) as messages,
             ):
                 yield messages
+
+
+def _size_of(wanted: SubscriptionFilter) -> int:
+    """Return about how many bytes a stream keeps of what it is subscribed to."""
+    named = [*(wanted.resource_subscriptions or ()), *(wanted.task_ids or ())]
+    return sum(len(each.encode()) + _BESIDES for each in named)
+
+
+@contextmanager
+def _counted(mux: Mux, client: ClientKey, size: int) -> Iterator[None]:
+    mux.subscribed.check(client, size=size)
+    mux.subscribed.take(client, size=size)
+    try:
+        yield
+    finally:
+        mux.subscribed.leave(client, size=size)
 
 
 async def _messages(
@@ -83,8 +131,11 @@ async def _messages(
         said = [status_of(task, encoder, id) for task in await tasks.take()]
         return [encode(revision, TASKS_CHANGED, each) for each in said]
 
-    yield [encode(revision, ACKNOWLEDGED, acknowledgement(wanted, id))]
     sources = [changed, gone_on] if wanted.task_ids else [changed]
+    acknowledged = [encode(revision, ACKNOWLEDGED, acknowledgement(wanted, id))]
+    del wanted
+    yield acknowledged
+    del acknowledged  # for the life of the stream, it would keep all that was subscribed to again
     async for messages in _merged(sources):
         yield messages
 

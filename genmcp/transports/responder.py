@@ -162,16 +162,8 @@ class Responder(msgspec.Struct, eq=False):
     async def _answer_member(
         self, request: Request, answers: BatchAnswers, left: dict[Request, None]
     ) -> None:
-        held = self._holding()
-        async with answers.turns:
-            if answers.full:  # it has not begun: its client may send it again
-                answer = self.visit.mux.refusal(request, answers.overflow())
-            else:
-                begun = self._begin(request)
-                answer = begun if isinstance(begun, Answer) else await begun
-            held.take(request, answers.bounded(request, answer))
-            del left[request]
-            await asyncio.sleep(0)  # requests of other clients run between two members
+        self._holding().take(request, await answers.answer(request, self._begin))
+        del left[request]
 
     def _begin(self, request: Request) -> Begun:
         """Run the hook of *request* here, up to its first wait; return its answer, or the rest.

@@ -1,13 +1,27 @@
 """`subscriptions/listen`, and what sessions hear before 2026-07-28."""
 
 import asyncio
+import gc
+import json
+import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
-from genmcp import Channel, Endpoint, Limits, Mux, Resource, Suite, Wrapper, prompt, tool
+from genmcp import (
+    Channel,
+    Endpoint,
+    Limits,
+    Mux,
+    Resource,
+    ResourceRepo,
+    Suite,
+    Wrapper,
+    prompt,
+    tool,
+)
 from genmcp.stores.memory import MemoryStore
 from tests.asgi import LEGACIES, Client, Connection, until
 
@@ -411,3 +425,84 @@ def test_sessions_are_told_what_there_is_to_hear() -> None:
 
     assert (True, True) == (said.tools.list_changed, said.prompts.list_changed)
     assert (True, True) == (said.resources.list_changed, said.resources.subscribe)
+
+
+def many(count: int, size: int) -> list[str]:
+    """Return *count* URIs of *size* bytes that there are."""
+    return [f"note://{number}/".ljust(size, "x") for number in range(count)]
+
+
+class Notes(ResourceRepo):
+    """A note for every URI."""
+
+    name = "notes"
+    template = "note://{+path}"
+
+    async def read(self, key: dict[str, str], channel: Channel) -> str | None:
+        return key["path"]
+
+
+def notes(**limits: int) -> Endpoint:
+    suite = Suite(name="test", version="1", resources=[Notes()])
+    return Endpoint(Mux(suite, limits=Limits(**limits)))
+
+
+@pytest.mark.parametrize(
+    ("uris", "status", "setting"),
+    [
+        (many(1, 2049), 400, "2048 bytes (limit: uri)"),
+        (many(1001, 100), 429, "1000 resources (limit: subscriptions)"),
+        (many(300, 2000), 429, "524288 bytes"),
+    ],
+)
+async def test_listener_has_bounds(uris: list[str], status: int, setting: str) -> None:
+    """Each URI, their number and their bytes; the error names the setting."""
+    client = Client(notes())
+    wanted = {"notifications": {"resourceSubscriptions": uris}}
+
+    answer = await client.send(client.request("subscriptions/listen", wanted))
+
+    assert status == answer.status
+    assert setting in answer.json["error"]["message"]
+    assert 0 == len(client.app.mux.streams) == len(client.app.mux.subscribed)
+
+
+async def test_listeners_of_one_client_have_a_share() -> None:
+    """All streams of an address together; other addresses have their own, and it comes back."""
+    app = notes(subscribed_of_address=1000)
+    one, other = (Client(app, client=(f"192.0.2.{number}", 1)) for number in (1, 2))
+    wanted: dict[str, Any] = {"resourceSubscriptions": many(1, 500)}
+    async with listening(one, **wanted):
+        refused = await one.send(one.request("subscriptions/listen", {"notifications": wanted}))
+        async with listening(other, **wanted):
+            pass
+
+    assert 429 == refused.status
+    assert "(limit: subscribed_of_address)" in refused.json["error"]["message"]
+    async with listening(one, **wanted):
+        pass
+
+
+async def test_listener_does_not_keep_its_body() -> None:
+    """A stream may be open for days: it keeps what it is subscribed to, and no more."""
+    client = Client(notes())
+    request = client.request(
+        "subscriptions/listen",
+        {"notifications": {"resourceSubscriptions": many(1, 100)}, "padding": "x" * 3_000_000},
+    )
+    body = [json.dumps(request).encode()]
+    tracemalloc.start()
+    try:
+        async with AsyncExitStack() as stack:
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(5):
+                connection = client.open(request, body=[body[0][:1], body[0][1:]])
+                await stack.enter_async_context(connection)
+                await connection.message()
+            gc.collect()
+            after = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    # The connections of the test keep two pieces of a body no longer than it takes to send them.
+    assert after - before < 1_000_000
