@@ -90,7 +90,6 @@ PUBLIC = [
     "Run",
     "SQLiteStore",
     "Security",
-    "SendStatus",
     "Server",
     "ServerConfig",
     "ServerSaid",

@@ -16,6 +16,7 @@ from genmcp.errors import (
     Overloaded,
     OverShare,
     StoreError,
+    StoreFull,
     ToolError,
     Unable,
 )
@@ -33,7 +34,7 @@ __all__ = ["is_expected", "outcome_of", "status_of"]
 def is_expected(error: BaseException) -> bool:
     """Whether *error* was raised to be shown, so that it needs no place in the log."""
     shown = isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
-    return shown or isinstance(error, Overloaded | Unable)
+    return shown or isinstance(error, Overloaded | OverShare | StoreFull | Unable)
 
 
 def status_of(error: McpError, revision: Revision) -> int:
@@ -66,6 +67,8 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
         return _failed(text) if call else McpError(text)
     if isinstance(error, OverShare):
         return Overloaded(str(error), retry_after=60, status=429)
+    if isinstance(error, StoreFull):
+        return Overloaded("The server's store is full", retry_after=60)
     if isinstance(error, StoreError):
         # It is no fault of the tool: the store is full, say, and will not be for ever.
         return Overloaded(f"The server cannot keep what this needs now (reference {reference})")

@@ -151,7 +151,8 @@ class Ended(msgspec.Struct, frozen=True):
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task as it is kept.
 
-    owner: the principal it belongs to. tool: what was called. node: the process that made it.
+    owner: the principal it belongs to; address: of a client without one, None if it is local.
+    tool: what was called. node: the process that made it.
     created, updated, due: Unix time; *due* is when an engine was to deliver it.
     ttl: seconds it waits for its client's answer, and is kept at its end; None for ever.
     poll: seconds a client is to wait. on_lost: what happens when the worker of its job dies.
@@ -159,14 +160,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message, progress, total: what the work said of itself last.
     step, continuation: of the call as it waits; no continuation while `call` itself runs.
     work: what it waits for, None when it is over.
-    held: the delivery by which a worker took it and has not let go.
+    held: the delivery by which a worker took it and has not let go. changes: grows with each.
     outcome: how the wait ended, packed; with one, `continue_` is to run, or runs.
-    result, error: how it ended, as JSON. changes: grows with each change.
+    result, error: how it ended, as JSON.
     passed: for how many seconds its step was passed on by processes that lack the code for it.
     """
 
     id: str
     owner: str | None = None
+    address: str | None = None
     tool: str
     node: str
     created: float
@@ -259,8 +261,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return it in the hands of a worker that was given its delivery.
 
         A holder before it that did not let go has died, or is frozen. More than *crashes* of those,
-        or one where the job is not to be run again, settle the work as Lost; what `continue_` kills
-        that often ends.
+        or one where the job is not to be run again, settle it as Lost, or end what kills it.
         """
         left = self.held is not None
         crashed = self.crashes + left
@@ -298,9 +299,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ) -> "Task":
         """Return it with what its work says of itself; None leaves what it said before."""
         told = {"progress": progress, "total": total, "message": message}
-        return self._next(
-            "progress", now, **{key: each for key, each in told.items() if each is not None}
-        )
+        new = {key: each for key, each in told.items() if each is not None}
+        return self._next("progress", now, **new)
 
     def settled_with(self, outcome: bytes, now: float) -> "Task":
         """Return it with the packed *outcome* of what it waited for.
@@ -361,7 +361,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def ended(self, ended: Ended, now: float) -> "Task":
         """Return it with its result or error."""
-        return self._ended("completed" if ended.error is None else "failed", now, ended)
+        return self._ended("failed" if ended.error else "completed", now, ended)
 
     def cancelled(self, now: float) -> "Task":
         """Return it cancelled; whatever comes of its work later is refused."""

@@ -1,14 +1,15 @@
 """What is to be done next for each task, and that an engine hears of it."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from genmcp.core.task import Asking, Ended, Following, Parked, Ref, Task, Work
-from genmcp.errors import OutOfTurn, StoreError, TaskNotFound
+from genmcp.errors import OutOfTurn, OverShare, StoreError, TaskNotFound, Unavailable
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.nodes import Nodes
-from genmcp.jobs.records import Records
+from genmcp.jobs.outcomes import no_room, not_kept
+from genmcp.jobs.records import Records, Transition
 from genmcp.jobs.refs import Refs
 from genmcp.jobs.writes import Writes
 
@@ -75,14 +76,31 @@ class Agenda:
         return await self.writes.insist(lambda: self.writes.whole(park()))
 
     async def finish(self, id: str, ended: Ended, turn: int) -> Task:
-        """End the task, for whoever took it over in *turn*.
+        """End the task, for whoever took it over in *turn*; with an error, if *ended* has no room.
 
         Raises:
             OutOfTurn: it is over, or somebody else's.
         """
-        return await self.writes.insist(
-            self.records.step(id, turn, lambda task, now: task.ended(ended, now))
-        )
+
+        def end(ended: Ended) -> Callable[[], Awaitable[Task]]:
+            return self.records.step(id, turn, lambda task, now: task.ended(ended, now))
+
+        return await self.writes.insist(end(ended), lambda error: end(no_room(error))())
+
+    async def go_on(self, task: Task, came: Parked | Ended) -> None:
+        """Let the task wait again, or end it: with an error, if what it came to has no room.
+
+        Raises:
+            OutOfTurn: it is over, or somebody else's.
+        """
+        if isinstance(came, Parked):
+            try:
+                await self.park(task.id, came, task.turn)
+            except OverShare as error:
+                came = no_room(error)
+            else:
+                return
+        await self.finish(task.id, came, task.turn)
 
     async def leave(self, id: str, turn: int) -> Task:
         """Let the task go on without the process it lives in, for whoever took it over in *turn*.
@@ -135,6 +153,18 @@ class Agenda:
             return None
         return was
 
+    async def settle_work(self, task: Task, transition: Transition) -> Task:
+        """Write what an attempt came to; that it was not kept, if the store has no room for it."""
+
+        def write(transition: Transition) -> Callable[[], Awaitable[Task]]:
+            return self.records.step(task.id, task.turn, transition)
+
+        async def lose(error: Unavailable) -> Task:
+            outcome = not_kept(error)
+            return await write(lambda task, now: task.settled_with(outcome, now))()
+
+        return await self.writes.insist(write(transition), lose)
+
     async def stop(self, task: Task) -> None:
         """Cancel the step that works on a task as it was, as well as possible."""
         for delivery in {task.delivery, task.held} - {None}:
@@ -150,7 +180,8 @@ class Agenda:
         elif task.delivered:
             queue = task.job.queue if task.job else CONTINUATIONS
             delay = _left(task, self._clock())
-            await self._engine.submit(task.engine_id, queue=queue, delay=delay)
+            owner = self.records.owner_of(task)
+            await self._engine.submit(task.engine_id, queue=queue, delay=delay, owner=owner)
 
     async def look_later(self, task: Task, looks: int) -> None:
         """Have somebody look, a lease from now, whether the process is there that it lives in.
@@ -158,7 +189,10 @@ class Agenda:
         *looks* is how often that was done: an engine does not take the id it is just delivering.
         """
         await self._engine.submit(
-            f"{task.engine_id}.{looks}", queue=CONTINUATIONS, delay=self.nodes.lease
+            f"{task.engine_id}.{looks}",
+            queue=CONTINUATIONS,
+            delay=self.nodes.lease,
+            owner=self.records.owner_of(task),
         )
 
     async def nudge(self, task: Task) -> Task:

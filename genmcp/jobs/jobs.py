@@ -13,7 +13,7 @@ from genmcp.jobs.foreign import Foreign, Snapshot
 from genmcp.jobs.nodes import Nodes
 from genmcp.jobs.options import JobOptions
 from genmcp.jobs.presence import Presence
-from genmcp.jobs.records import Change, Note, Records
+from genmcp.jobs.records import Change, Note, records_of
 from genmcp.jobs.refs import Refs, outcome_of
 from genmcp.jobs.service import Service
 from genmcp.jobs.steps import Resume, Steps
@@ -57,7 +57,7 @@ class Jobs:
         presence = Presence(options.lease, options.clock)
         self.nodes = Nodes(store, node, options.lease, presence)
         self._refs = Refs(store)
-        self._records = Records(store, keep=options.keep, clock=options.clock, life=options.life)
+        self._records = records_of(store, options)
         self.service = Service(engine, self.nodes, self.step, options)
         writes = Writes(patience=options.lease, ending=lambda: self.service.closed)
         self._agenda = Agenda(

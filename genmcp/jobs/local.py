@@ -8,8 +8,9 @@ from functools import partial
 from secrets import token_hex
 from typing import Final
 
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreError, Unavailable
 from genmcp.jobs.engine import Engine, Step
+from genmcp.jobs.throttle import Throttle
 from genmcp.stores.deliveries import Deliveries
 from genmcp.stores.waiter import Waiter
 
@@ -81,6 +82,7 @@ class _Worker:
         self._node = token_hex(8)
         self._working: dict[str, asyncio.Task[None]] = {}
         self._claiming = asyncio.Lock()
+        self._complaints = Throttle(logger)
         self._renewal = 0.0  # when all that is held is renewed next
 
     async def run(self) -> None:
@@ -95,7 +97,7 @@ class _Worker:
                     await self._begin_more(news)
                     pause = await self._pause(clock())
                 except Unavailable as error:
-                    logger.error("jobs cannot be fetched: %s", error)
+                    self._complaints.log(logging.ERROR, "jobs cannot be fetched: %s", error)
                     await asyncio.sleep(_RESPITE)
                     continue
                 with suppress(TimeoutError):
@@ -172,7 +174,9 @@ class _Worker:
             await self._deliveries.drop(self._node, id)
         except Exception as error:
             # Nobody renews it any more: it is delivered again when its lease has run out.
-            logger.error("the step of %s failed, and is taken again: %s", id, error, exc_info=error)
+            trace = None if isinstance(error, StoreError) else error
+            told = "the step of %s failed, and is taken again: %s"
+            self._complaints.log(logging.ERROR, told, id, error, exc_info=trace)
 
     def _forget(self, id: str, news: Waiter, work: "asyncio.Task[None]") -> None:
         if self._working[id] is work:

@@ -3,18 +3,34 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from genmcp.core.task import Task
 from genmcp.errors import ConfigurationError
+from genmcp.stores.accounts import Owner
 
 __all__ = ["JobOptions"]
 
 
+_POSITIVE: Final = (
+    "concurrency",
+    "continuations",
+    "lease",
+    "crashes",
+    "life",
+    "keep",
+    "tasks_of_client",
+)
+
+
 def _nothing(task: Task) -> Mapping[str, Any]:
     return {}
+
+
+def _nobody(task: Task) -> Owner:
+    return ()
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +47,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     unknown_timeout: for how many seconds a step that this process has no code for (an unknown job,
     tool or question, as during a rolling deploy) is passed on to other processes, before it fails.
     keep: how many events of a task are kept for those who follow it.
+    tasks_of_client: how many open tasks one principal, or one peer address without a principal, may
+    have.
+    accounts: gives the accounts that a task counts for in its store.
     assigns: gives what a job's `Run.assigns` holds.
     in_thread: runs a blocking function. clock: gives Unix time.
     """
@@ -44,13 +63,15 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     life: float = 7 * 86400.0
     unknown_timeout: float = 600.0
     keep: int = 1000
+    tasks_of_client: int = 1000
+    accounts: Callable[[Task], Owner] = _nobody
     assigns: Callable[[Task], Mapping[str, Any]] = _nothing
     in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         """Check what is no function."""
-        for name in ("concurrency", "continuations", "lease", "crashes", "life", "keep"):
+        for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigurationError(
                     f"JobOptions.{name} must be positive, not {getattr(self, name)!r}"

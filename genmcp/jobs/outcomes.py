@@ -6,20 +6,25 @@ from concurrent import futures
 from secrets import token_hex
 from typing import Any
 
+import msgspec
+
 from genmcp.core.failures import is_expected
 from genmcp.core.outcome import Done, Failed, pack
+from genmcp.core.task import Ended
 from genmcp.errors import (
     Cancelled,
     ContractError,
     Failure,
     InternalError,
     McpError,
+    OverShare,
     Raised,
     TimedOut,
     ToolError,
+    Unavailable,
 )
 
-__all__ = ["done", "failure_of", "raised"]
+__all__ = ["done", "failure_of", "no_room", "not_kept", "raised"]
 
 logger = logging.getLogger("genmcp")
 
@@ -34,6 +39,22 @@ def done(work: str, value: Any) -> bytes:
         return pack(Done(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ContractError(f"{work} gave what is not JSON: {error}") from error
+
+
+def no_room(error: Unavailable) -> Ended:
+    """Return how a task ends whose result the store has no room for."""
+    message = f"The result could not be kept: {_reason(error)}"
+    return Ended(error=msgspec.json.encode({"code": InternalError.code, "message": message}))
+
+
+def not_kept(error: Unavailable) -> bytes:
+    """Return the outcome of work whose own outcome the store has no room for."""
+    message = f"its outcome could not be kept: {_reason(error)}"
+    return pack(Failed(Raised(token_hex(6), type(error).__name__, message)))
+
+
+def _reason(error: Unavailable) -> str:
+    return str(error) if isinstance(error, OverShare) else "the store is full"
 
 
 def failure_of(work: str, error: BaseException) -> Failure:

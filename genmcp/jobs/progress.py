@@ -54,6 +54,7 @@ class Reporter:
         self._stop = stop
         self.refused = False
         self._open = True
+        self._failing = False
         self._newest: Progress | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -93,9 +94,11 @@ class Reporter:
                 self._stop()
                 return
             except StoreError as error:
-                logger.warning("progress was not written: %s", error)
-                pace = _RESPITE
+                if not self._failing:  # once: it goes on until the store takes something
+                    logger.warning("progress was not written: %s", error)
+                self._failing, pace = True, _RESPITE
             else:
+                self._failing = False
                 if self._newest is newest:
                     self._newest = None
             await asyncio.sleep(pace)

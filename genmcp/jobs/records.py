@@ -10,9 +10,11 @@ import msgspec
 from genmcp.core.task import Task
 from genmcp.core.task_time import kept
 from genmcp.errors import Conflict, Gap, OutOfTurn, StoreError, TaskNotFound
+from genmcp.jobs.options import JobOptions
+from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append, Delete, Event, Op, Put, Store
 
-__all__ = ["Change", "Note", "Records", "Transition"]
+__all__ = ["Change", "Note", "Records", "Transition", "records_of"]
 
 logger = logging.getLogger("genmcp")
 
@@ -24,6 +26,11 @@ _DISCARDED: Final = b"d"
 _WEEK: Final = 7 * 86400.0
 _FOR_EVER: Final = 10 * 365 * 86400.0  # a log has to have a time
 _READ_AT_ONCE: Final = 100
+
+
+def _nobody(task: Task) -> Owner:
+    return ()
+
 
 Transition: TypeAlias = Callable[[Task, float], Task]
 """What becomes of a task at a time; the same task if nothing does. It may be asked again."""
@@ -47,24 +54,40 @@ class Records:
     """The tasks of *store*.
 
     keep: how many events of each are kept. life: for how many seconds one is kept that waits for
-    something else than its client.
+    something else than its client. accounts: gives those that a task counts for. most: how many
+    open tasks one client may have.
     """
 
     def __init__(
-        self, store: Store, *, keep: int, clock: Callable[[], float], life: float = _WEEK
+        self,
+        store: Store,
+        *,
+        keep: int,
+        clock: Callable[[], float],
+        life: float = _WEEK,
+        accounts: Callable[[Task], Owner] = _nobody,
+        most: int = 1000,
     ) -> None:
         self._store = store
+        self._accounts = accounts
+        self._most = most
         self._keep = keep
         self._clock = clock
         self._life = life
 
     async def create(self, task: Task, call: bytes) -> bool:
-        """Write a new task, and the raw request it is about. False: there is one with its id."""
-        ttl = kept(task, self._life)
+        """Write a new task, and the raw request it is about. False: there is one with its id.
+
+        Raises:
+            OverShare: its client has too many open tasks, or has used its share of the store.
+            StoreFull: only room for steps of other tasks is left.
+        """
+        ttl, owner = kept(task, self._life), self._accounts(task)
         try:
             await self._store.apply(
-                Put(_key(task.id), task.pack(), ttl=ttl, expect=0),
-                Put(_call(task.id), call, ttl=ttl),
+                Put(_key(task.id), task.pack(), ttl=ttl, expect=0, owner=owner, new=True),
+                # It is there as long as the task is open: so those of one client are counted.
+                Put(_call(task.id), call, ttl=ttl, owner=self._open(owner), new=True),
                 self._changed(task),
             )
         except Conflict:
@@ -97,7 +120,13 @@ class Records:
             if task is was:
                 return task
             ops: list[Op] = [
-                Put(_key(id), task.pack(), ttl=kept(task, self._life), expect=version),
+                Put(
+                    _key(id),
+                    task.pack(),
+                    ttl=kept(task, self._life),
+                    expect=version,
+                    owner=self._accounts(task),
+                ),
                 self._changed(task),
             ]
             if task.end in ("completed", "failed"):
@@ -107,7 +136,7 @@ class Records:
             except Conflict:
                 continue
             if task.end == "cancelled":  # its tool may still be told
-                await self._shorten(task)
+                await self._close(task)
             return task
 
     async def change_at(self, id: str, turn: int, transition: Transition) -> Task:
@@ -218,10 +247,18 @@ class Records:
             async for event in news:
                 yield event
 
-    async def _shorten(self, task: Task) -> None:
-        """Keep the request of a task that was cancelled no longer than the task."""
+    async def _close(self, task: Task) -> None:
+        """Keep the request of a task that was cancelled no longer than the task, and not as open.
+
+        Its tool may still be called.
+        """
         try:
-            await self.touch(task)
+            entry = await self._store.get(_call(task.id))
+            if entry is not None:
+                ttl, owner = kept(task, self._life), self._accounts(task)
+                await self._store.apply(
+                    Put(_call(task.id), entry.value, ttl=ttl, expect=entry.version, owner=owner)
+                )
         except StoreError as error:
             logger.debug("the request of task %s is kept for longer: %s", task.id, error)
 
@@ -240,7 +277,38 @@ class Records:
 
     def _event(self, task: Task, data: bytes) -> Append:
         ttl = kept(task, self._life)
-        return Append(_key(task.id), data, ttl=_FOR_EVER if ttl is None else ttl, keep=self._keep)
+        return Append(
+            _key(task.id),
+            data,
+            ttl=_FOR_EVER if ttl is None else ttl,
+            keep=self._keep,
+            owner=self._accounts(task),
+        )
+
+    def owner_of(self, task: Task) -> str:
+        """Return the name of the client whose turn it is when a step of *task* is delivered."""
+        owner = self._accounts(task)
+        return owner[-1].name if owner else ""
+
+    def _open(self, owner: Owner) -> Owner:
+        """Return *owner* with the account of its open tasks."""
+        if not owner:
+            return owner
+        name = f"{owner[-1].name} tasks"
+        setting = "JobOptions.tasks_of_client"
+        return (*owner, Account(name, most=self._most, setting=setting))
+
+
+def records_of(store: Store, options: JobOptions) -> Records:
+    """Return the tasks of *store*, as *options* bound them."""
+    return Records(
+        store,
+        keep=options.keep,
+        clock=options.clock,
+        life=options.life,
+        accounts=options.accounts,
+        most=options.tasks_of_client,
+    )
 
 
 def _number(event: Event) -> int | None:

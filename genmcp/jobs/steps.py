@@ -160,8 +160,10 @@ class Steps:
             if passed := await self._passed_on(task, unknown):
                 return passed
             outcome = unknown.outcome(task.passed)
-            return await self._write(task, lambda task, now: task.settled_with(outcome, now))
-        return await self._write(task, partial(_after, tried))
+            return await self._agenda.settle_work(
+                task, lambda task, now: task.settled_with(outcome, now)
+            )
+        return await self._agenda.settle_work(task, partial(_after, tried))
 
     async def _passed_on(self, task: Task, unknown: Elsewhere) -> Task | None:
         """Leave the step to another process; None if that was done for as long as it may be."""
@@ -182,7 +184,7 @@ class Steps:
                 return task.resubmitted(now, self._options.lease)
             return task.settled_with(outcome, now)
 
-        return await self._write(task, after)
+        return await self._agenda.settle_work(task, after)
 
     async def _watched(self, task: Task, ref: Ref) -> bytes | None:
         foreign = self._foreign.get(ref.scheme)
@@ -216,10 +218,7 @@ class Steps:
                 await self._agenda.submit(passed)
                 return
             came = unknown.ended(task.passed)
-        if isinstance(came, Parked):
-            await self._agenda.park(task.id, came, task.turn)
-        else:
-            await self._agenda.finish(task.id, came, task.turn)
+        await self._agenda.go_on(task, came)
 
     async def _resumed(self, task: Task, call: bytes) -> Parked | Ended:
         assert task.outcome is not None

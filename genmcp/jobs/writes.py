@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from genmcp.errors import Unavailable
+from genmcp.errors import OverShare, StoreFull, Unavailable
+from genmcp.jobs.throttle import Throttle
 
 __all__ = ["Writes"]
 
@@ -26,24 +29,42 @@ class Writes:
     def __init__(self, *, patience: float, ending: Callable[[], bool]) -> None:
         self._ending = ending
         self._patience = patience
+        self._complaints = Throttle(logger)
         self._going_on: set[asyncio.Task[Any]] = set()
 
-    async def insist(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Write what took long to come by, however long the store takes nothing.
+    async def insist(
+        self,
+        write: Callable[[], Awaitable[T]],
+        instead: Callable[[Unavailable], Awaitable[T]] | None = None,
+    ) -> T:
+        """Write the result of long work, however long the store takes nothing.
 
-        It is full, say. To give up would make it look as if this process had died.
+        To give up would make it look as if this process had died. But *instead* is written, where
+        it is given, if the client has used its share of the store, or if the store has had no room
+        for `patience` seconds: the client would else wait for what may never have room.
 
         Raises:
             Unavailable: this process works no more.
+            OverShare: the client has used its share, and there is no *instead*.
         """
         pauses = iter(_PAUSES)
+        begun = time.monotonic()
         while True:
             try:
                 return await write()
             except Unavailable as error:
                 if self._ending():
                     raise
-                logger.warning("what a task came to is written again: %s", error)
+                waited = time.monotonic() - begun
+                full = isinstance(error, StoreFull) and waited >= self._patience
+                if instead is not None and (full or isinstance(error, OverShare)):
+                    logger.warning("what a task came to has no room: %s", error)
+                    write, instead = partial(instead, error), None
+                    continue
+                if isinstance(error, OverShare):
+                    raise
+                told = "what a task came to is written again: %s"
+                self._complaints.log(logging.WARNING, told, error)
                 await asyncio.sleep(next(pauses, _PAUSES[-1]))
 
     async def patiently(self, write: Coroutine[Any, Any, T]) -> T:

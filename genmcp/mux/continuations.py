@@ -21,6 +21,7 @@ from genmcp.core.task import Parked
 from genmcp.errors import Conflict, ContractError, InvalidParams, Unable
 from genmcp.mux.answers import ask, outcome_of, requests_of, taken, unable
 from genmcp.mux.awaitables import Awaitables
+from genmcp.mux.owners import Owners
 from genmcp.mux.states import States
 from genmcp.mux.tasks import Tasks, handle_of
 from genmcp.protocol.capabilities import TASKS
@@ -35,12 +36,23 @@ logger = logging.getLogger("genmcp")
 
 
 class Continuations:
-    """The calls of one mux that go on in steps. *kept* is for how many seconds a state is good."""
+    """The calls of one mux that go on in steps. *kept* is for how many seconds a state is good.
+
+    owners: the accounts that what is stored of a call counts for.
+    """
 
     def __init__(
-        self, server: Server, states: States, store: Store, tasks: Tasks, *, kept: float
+        self,
+        server: Server,
+        states: States,
+        store: Store,
+        tasks: Tasks,
+        owners: Owners,
+        *,
+        kept: float,
     ) -> None:
         self._server = server
+        self.owners = owners
         self._states = states
         self._store = store
         self._tasks = tasks
@@ -158,9 +170,9 @@ class Continuations:
         continuation = taken(continuation, params.input_responses or {})
         failed = unable(continuation, channel)
         if continuation.missing and failed is None:
-            await self._spend(request, continuation, once=False)
+            await self._spend(channel, continuation, once=False)
             return self._input_required(continuation, channel)
-        await self._spend(request, continuation)
+        await self._spend(channel, continuation)
         if continuation.task is not None:
             await self._answer(continuation, channel, failed)
             return await self._followed(continuation.task, channel, continuation.heard)
@@ -169,7 +181,7 @@ class Continuations:
         return await self.advance(step, channel, continuation)
 
     async def _spend(
-        self, request: Request, continuation: Continuation, *, once: bool = True
+        self, channel: Channel, continuation: Continuation, *, once: bool = True
     ) -> None:
         """Carry on with *continuation* only once, where its tool says so.
 
@@ -179,13 +191,16 @@ class Continuations:
         Raises:
             InvalidParams: it was carried on with already.
         """
+        request = channel.request
         if not request.route.policy.once:
             return
         key = f"spent:{continuation.id}.{continuation.step}"
         try:
             if once:
                 # One that is being given out right now runs out a little later than *kept* says.
-                await self._store.apply(Put(key, b"", ttl=2 * self._kept, expect=0))
+                owner = self.owners.of(channel.client_key)
+                spent = Put(key, b"", ttl=2 * self._kept, expect=0, owner=owner, new=True)
+                await self._store.apply(spent)
                 return
             if await self._store.get(key) is None:
                 return

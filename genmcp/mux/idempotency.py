@@ -22,6 +22,7 @@ from genmcp.protocol.input_required import InputRequiredResult
 from genmcp.protocol.meta import IDEMPOTENCY_KEY
 from genmcp.protocol.result import Result
 from genmcp.protocol.tools import CallToolResult
+from genmcp.stores.owned import OwnedStore
 from genmcp.stores.store import Delete, Store
 
 __all__ = ["Idempotency"]
@@ -82,7 +83,8 @@ class Idempotency:
                 )
             task = None if known is None else await self._task(known.task, channel)
             if known is None or await self._may_run(key, known, task, channel):
-                claim = Claim(self._store, key, kept=self._kept, lease=self._lease)
+                store = OwnedStore(self._store, self._continuations.owners.of(channel.client_key))
+                claim = Claim(store, key, kept=self._kept, lease=self._lease)
                 if await claim.begin(arguments, expect=0 if entry is None else entry.version):
                     channel.carrier.claim, channel.carrier.waits = claim, False
                     answer = await self._run(request, channel, claim)

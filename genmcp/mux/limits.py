@@ -40,6 +40,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         are subscribed to, each with 256 bytes more. subscribed_of_stream: of one stream.
         subscribed_of_principal, subscribed_of_address: of all streams of one principal, and of one
         peer address without one.
+    subscribed_of_session: the bytes of the URIs that one legacy session is subscribed to.
+    stored_of_principal, stored_of_address: the fraction of the store, from 0 to 1, that one
+        principal, and one peer address without a principal, may use.
     cursor: how long a cursor of a list is good for.
     question: how long a client has to answer a question.
     buffer: how much of a response may wait for a client that reads slowly. Past it the newest
@@ -69,8 +72,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     waiting_of_client: int = 200
     calls: int = 10_000
     calls_of_principal: int = 1_000
-    calls_of_session: int = 1_000
-    calls_of_address: int = 2_000
+    calls_of_session: int = 500
+    calls_of_address: int = 1_000
     calls_of_tool: int = 10_000
     anonymous: float = 0.8
     result: int = 16 * 1024 * 1024
@@ -85,6 +88,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     subscribed_of_stream: int = 512 * 1024
     subscribed_of_principal: int = 8 * 1024 * 1024
     subscribed_of_address: int = 8 * 1024 * 1024
+    subscribed_of_session: int = 256 * 1024
+    stored_of_principal: float = 0.25
+    stored_of_address: float = 0.25
     cursor: float = 3600.0
     question: float = 1200.0
     buffer: int = 256 * 1024
@@ -108,8 +114,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"Limits.containers must not be less than depth, {self.depth}: {self.containers!r}"
             )
-        if self.anonymous > 1:
-            raise ConfigurationError(f"Limits.anonymous is at most 1, not {self.anonymous!r}")
+        for name in ("anonymous", "stored_of_principal", "stored_of_address"):
+            if getattr(self, name) > 1:
+                raise ConfigurationError(f"Limits.{name} is at most 1, not {getattr(self, name)!r}")
 
     def too_large(self) -> ToolError:
         """Return how a call fails whose result is larger than `result`."""

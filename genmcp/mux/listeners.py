@@ -21,6 +21,7 @@ from genmcp.errors import Conflict, Gap, McpError, Overloaded, StoreError
 from genmcp.mux.limits import Limits
 from genmcp.mux.subscriptions import Subscription, Subscriptions
 from genmcp.server import Server
+from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Delete, Event, Put, Store
 from genmcp.wire import sse
 from genmcp.wire.encoder import Encoder
@@ -68,11 +69,14 @@ class Listeners:
         self._encoder = encoder
         self._limits = limits
 
-    async def subscribe(self, session: str, uri: str, *, wanted: bool) -> None:
-        """Let *session* hear when the resource *uri* is updated, or no longer, if not *wanted*.
+    async def subscribe(self, session: str, uri: str, *, wanted: bool, owner: Owner = ()) -> None:
+        """Notify *session* of updates of the resource *uri*, or no longer, if not *wanted*.
+
+        The list is stored for the client *owner*.
 
         Raises:
             Overloaded: it is subscribed to as many as it may be.
+            StoreError: the list cannot be stored.
         """
         most = self._limits.subscriptions
         key = _resources(session)
@@ -86,13 +90,28 @@ class Listeners:
                     f"Too many resources are subscribed to: {most} (limit: subscriptions)",
                     status=429,
                 )
+            # Each change writes the whole list, so that its size bounds the work of each.
+            size = self._limits.subscribed_of_session
+            if wanted and sum(map(len, uris)) + len(uri) > size:
+                raise Overloaded(
+                    f"The URIs that are subscribed to have more than {size} bytes "
+                    f"(limit: subscribed_of_session)",
+                    status=429,
+                )
             uris = [*uris, uri] if wanted else [each for each in uris if each != uri]
             version = 0 if entry is None else entry.version
             record: Put | Delete = Delete(key, expect=version)
             if uris:
-                record = Put(key, _encode(uris), ttl=self._limits.session, expect=version)
+                record = Put(
+                    key,
+                    _encode(uris),
+                    ttl=self._limits.session,
+                    expect=version,
+                    owner=owner,
+                    new=wanted,
+                )
             with suppress(Conflict):  # another request of the session came first
-                await self._store.apply(record, self._appended(session, _SUBSCRIBED))
+                await self._store.apply(record, self._appended(session, _SUBSCRIBED, owner))
                 return
 
     async def listen(
@@ -202,9 +221,11 @@ class Listeners:
     async def _append(self, session: str, data: bytes) -> None:
         await self._store.apply(self._appended(session, data))
 
-    def _appended(self, session: str, data: bytes) -> Append:
+    def _appended(self, session: str, data: bytes, owner: Owner = ()) -> Append:
         limits = self._limits
-        return Append(_log(session), data, ttl=limits.replay, keep=limits.replay_events)
+        return Append(
+            _log(session), data, ttl=limits.replay, keep=limits.replay_events, owner=owner
+        )
 
     async def _has(self, session: str, after: str) -> bool:
         try:

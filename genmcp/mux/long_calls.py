@@ -22,6 +22,7 @@ from genmcp.mux.continuations import Continuations
 from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.inbox import Inbox
 from genmcp.mux.limits import Limits
+from genmcp.mux.owners import Owners
 from genmcp.mux.resumption import Resumption
 from genmcp.mux.routes import find_route
 from genmcp.mux.server_requests import ServerRequests
@@ -52,6 +53,7 @@ class Host(Protocol):
     store: Store
     assigns: dict[str, Any]
     limits: Limits
+    owners: Owners
     sessions: Sessions
     threads: Threads
     announcer: Announcer
@@ -99,7 +101,9 @@ class LongCalls:
         )
         self.tasks = Tasks(self.jobs, seal, self.inbox)
         states = States(seal, ttl=limits.question)
-        self.continuations = Continuations(server, states, store, self.tasks, kept=limits.question)
+        self.continuations = Continuations(
+            server, states, store, self.tasks, host.owners, kept=limits.question
+        )
         self.idempotency = Idempotency(
             store,
             self.continuations,
@@ -238,7 +242,12 @@ class LongCalls:
     def _options(self, options: JobOptions) -> JobOptions:
         if not self._host.store.shared:  # no other process has the code that this one lacks
             options = replace(options, unknown_timeout=0.0)
-        return replace(options, assigns=self._assigns, in_thread=self.in_thread)
+        return replace(
+            options,
+            assigns=self._assigns,
+            accounts=self._host.owners.of_task,
+            in_thread=self.in_thread,
+        )
 
     def _assigns(self, task: Task) -> Mapping[str, Any]:
         return self._host.assigns

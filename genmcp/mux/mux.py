@@ -32,8 +32,10 @@ from genmcp.errors import (
     InternalError,
     McpError,
     Overloaded,
+    StoreFull,
 )
 from genmcp.jobs.foreign import Snapshot
+from genmcp.jobs.throttle import Throttle
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.calls import Calls
 from genmcp.mux.cursors import Cursors
@@ -42,13 +44,14 @@ from genmcp.mux.listeners import Listeners
 from genmcp.mux.long_calls import LongCalls
 from genmcp.mux.occupancy import Occupancy
 from genmcp.mux.own_methods import LISTEN, SUBSCRIBING, OwnMethods
+from genmcp.mux.owners import Owners
 from genmcp.mux.peers import Peers
 from genmcp.mux.replay import Replay
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.subscriptions import Subscriptions
 from genmcp.mux.task_methods import TaskMethods
-from genmcp.mux.telemetry import Observers, Telemetry
+from genmcp.mux.telemetry import Observers, Telemetry, on_one_line
 from genmcp.mux.threads import Threads
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.subscriptions import SubscriptionFilter
@@ -56,7 +59,6 @@ from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
 from genmcp.wire.encoder import Encoder
-from genmcp.wire.printable import printable
 
 __all__ = ["AT_ONCE", "LISTEN", "Answer", "Mux"]
 
@@ -136,6 +138,8 @@ class Mux:
         audience = audience or server.info.name
         seal = Seal(Keyring(_secret(secret, self.store)), audience)
         self.sessions = Sessions(seal, self.store, self.limits)
+        self.owners = Owners(self.limits)
+        self._complaints = Throttle(logger)
         bounds = self.limits
         self._cursors = Cursors(seal, ttl=bounds.cursor)
         self.subscriptions = Subscriptions(
@@ -161,7 +165,9 @@ class Mux:
             look=min(_LOOK, storage.jobs.lease / 3),
         )
         self.task_methods = TaskMethods(self.long, self.encoder, most=bounds.subscriptions)
-        self._own = OwnMethods(server, self.sessions, self.listeners, self.task_methods)
+        self._own = OwnMethods(
+            server, self.sessions, self.listeners, self.task_methods, self.owners
+        )
         self.offers = self._own.offers
         if self.observers:  # decided here, once: who gives none pays nothing
             self.answer = self._observed  # type: ignore[method-assign]
@@ -291,9 +297,11 @@ class Mux:
     def failure(self, request: Request, error: BaseException) -> Answer:
         """Return what answers *request*, whose hook ended with *error*."""
         reference = secrets.token_hex(6)
+        if isinstance(error, StoreFull):
+            self._complaints.log(logging.ERROR, "%s was refused: %s", request.method, error)
         if not is_expected(error):
             asked = getattr(request.params, "name", None) or getattr(request.params, "uri", "")
-            named = printable(str(asked))
+            named = on_one_line(str(asked))
             logger.error("%s %s failed [%s]", request.method, named, reference, exc_info=error)
         if not isinstance(error, Exception):
             error = RuntimeError("a hook ended itself")

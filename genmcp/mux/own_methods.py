@@ -8,6 +8,7 @@ from genmcp.core.request import Request
 from genmcp.core.server_dispatch import discovered
 from genmcp.errors import InvalidParams, ResourceNotFound
 from genmcp.mux.listeners import Listeners
+from genmcp.mux.owners import Owners
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.task_methods import TaskMethods
 from genmcp.protocol.capabilities import TASKS
@@ -28,12 +29,18 @@ class OwnMethods:
     """What a mux of *server* answers itself."""
 
     def __init__(
-        self, server: Server, sessions: Sessions, listeners: Listeners, tasks: TaskMethods
+        self,
+        server: Server,
+        sessions: Sessions,
+        listeners: Listeners,
+        tasks: TaskMethods,
+        owners: Owners,
     ) -> None:
         self._server = server
         self._sessions = sessions
         self._listeners = listeners
         self._tasks = tasks
+        self._owners = owners
 
     def __contains__(self, method: str) -> bool:
         return method in _METHODS
@@ -68,7 +75,8 @@ class OwnMethods:
         """Keep the least severe log message that a session wants to see."""
         params: Any = request.params
         if request.session is not None:
-            await self._sessions.set_level(request.session, params.level)
+            owner = self._owners.of(channel.client_key)
+            await self._sessions.set_level(request.session, params.level, owner)
         return Result()
 
     async def subscribe(self, request: Request, channel: Channel) -> Result:
@@ -85,7 +93,8 @@ class OwnMethods:
             if uri not in told:
                 raise InvalidParams(f"No updates are told of: {uri}")
             if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=True)
+                owner = self._owners.of(channel.client_key)
+                await self._listeners.subscribe(session, uri, wanted=True, owner=owner)
         return Result()
 
     async def task(self, request: Request, channel: Channel) -> Result:

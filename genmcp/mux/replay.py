@@ -24,6 +24,7 @@ import msgspec
 from genmcp.core.actions import Record
 from genmcp.errors import Gap, InvalidRequest, StoreError
 from genmcp.protocol.meta import RequestId
+from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Event, Store
 from genmcp.wire import sse
 
@@ -99,15 +100,22 @@ class Replay:
         self._lock = Lock()  # a session's streams may be on several event loops
 
     async def keep(
-        self, session: str, records: Sequence[Record], calls: tuple[OpenCall, ...]
+        self,
+        session: str,
+        records: Sequence[Record],
+        calls: tuple[OpenCall, ...],
+        owner: Owner = (),
     ) -> None:
-        """Keep *records* of streams of *session*, whose *calls* are open."""
+        """Keep *records* of streams of *session*, the client *owner*, whose *calls* are open."""
         await self._append(
             (
-                _log(session, each.stream),
-                Replayed(each.index, each.message, each.last, self._node, calls),
-            )
-            for each in records
+                (
+                    _log(session, each.stream),
+                    Replayed(each.index, each.message, each.last, self._node, calls),
+                )
+                for each in records
+            ),
+            owner,
         )
 
     async def note(self, session: str, stream: str, calls: tuple[OpenCall, ...]) -> None:
@@ -118,10 +126,10 @@ class Replay:
         """Say that *stream* ends without an answer, so that nobody waits for one."""
         await self._append([(_log(session, stream), _END)])
 
-    async def _append(self, events: Iterable[tuple[str, Replayed]]) -> None:
+    async def _append(self, events: Iterable[tuple[str, Replayed]], owner: Owner = ()) -> None:
         await self._store.apply(
             *(
-                Append(log, _encoder.encode(event), ttl=self._ttl, keep=self._keep)
+                Append(log, _encoder.encode(event), self._ttl, self._keep, owner)
                 for log, event in events
             )
         )

@@ -19,7 +19,8 @@ from genmcp.mux.limits import Limits
 from genmcp.mux.occupancy import Occupancy
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
-from genmcp.stores.store import Put, Store
+from genmcp.stores.accounts import Owner
+from genmcp.stores.store import Delete, Put, Store
 
 __all__ = ["Sessions"]
 
@@ -120,9 +121,19 @@ class Sessions:
         """End the session *key* of *client*, which began at *issued*; call `check_end` first."""
         self._revoked.add(key, client, until=issued + self._lifetime)
 
-    async def set_level(self, key: str, level: LoggingLevel) -> None:
-        """Keep the least severe level that session *key* wants to hear of."""
-        await self._store.apply(Put(f"session:{key}", level.encode(), ttl=self._lifetime))
+    async def set_level(self, key: str, level: LoggingLevel, owner: Owner = ()) -> None:
+        """Store the least severe level that session *key*, of the client *owner*, wants to see.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        record = f"session:{key}"
+        if level == await self.level(key):
+            return
+        change: Put | Delete = Delete(record)
+        if level != DEFAULT_LEVEL:
+            change = Put(record, level.encode(), ttl=self._lifetime, owner=owner, new=True)
+        await self._store.apply(change)
 
     async def level(self, key: str) -> LoggingLevel:
         """Return the least severe level that session *key* wants to hear of."""

@@ -116,6 +116,7 @@ class Tasks:
         task = Task(
             id=id,
             owner=channel.principal,
+            address=channel.client_key.address,
             tool=getattr(params, "name", None) or params.uri,
             node=self._node,
             created=now,

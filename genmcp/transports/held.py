@@ -68,7 +68,8 @@ class Held:
         self._exchange = exchange
         self._kept: KeptStream | None = None
         if session is not None and exchange.stream is not None:
-            self._kept = KeptStream(visit.mux.replay, session, exchange.stream, requests)
+            owner = visit.mux.owners.of(visit.client_key)
+            self._kept = KeptStream(visit.mux.replay, session, exchange.stream, requests, owner)
         self._newest = Newest(visit.mux.limits.progress_rate, self.send_note)
         self._outgoing = Outgoing(
             visit.send,

@@ -11,6 +11,7 @@ from genmcp.core.actions import Record
 from genmcp.core.request import Request
 from genmcp.errors import StoreError
 from genmcp.mux.replay import OpenCall, Replay, Writer
+from genmcp.stores.accounts import Owner
 
 __all__ = ["KeptStream"]
 
@@ -21,14 +22,20 @@ class KeptStream:
     """The part of one response's stream that is in the store. Owned by the response.
 
     requests: those that it answers. Where their process dies, another one tells by their ids, and
-    by the tasks they wait for, what is left to be said.
+    by the tasks they wait for, what is left to be said. owner: the accounts it counts for.
     """
 
-    __slots__ = ("_begun", "_calls", "_replay", "_session", "_stream")
+    __slots__ = ("_begun", "_calls", "_owner", "_replay", "_session", "_stream")
 
     def __init__(
-        self, replay: Replay, session: str, stream: str, requests: Sequence[Request]
+        self,
+        replay: Replay,
+        session: str,
+        stream: str,
+        requests: Sequence[Request],
+        owner: Owner,
     ) -> None:
+        self._owner = owner
         self._replay = replay
         self._session = session
         self._stream = stream
@@ -47,7 +54,7 @@ class KeptStream:
         """Keep *records* of it."""
         self._begun = True
         try:
-            await self._replay.keep(self._session, records, self._open())
+            await self._replay.keep(self._session, records, self._open(), self._owner)
             self._begun = not records[-1].last
         except StoreError as error:
             # Its client is still told; only one that lost its connection cannot come back.

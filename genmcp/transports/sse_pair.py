@@ -195,7 +195,14 @@ async def _initialized(visit: Visit, session: Session, message: jsonrpc.Message)
             f"clientInfo and capabilities take {len(packed)} bytes, the most is {_LARGEST}"
         )
     mux = visit.mux
-    await mux.store.apply(Put(_record(session), packed, ttl=mux.limits.session))
+    record = Put(
+        _record(session),
+        packed,
+        ttl=mux.limits.session,
+        owner=mux.owners.of(visit.client_key),
+        new=True,
+    )
+    await mux.store.apply(record)
     server = mux.server
     result = introduced.welcome(server.info, server.capabilities, server.instructions)
     return mux.encoder.response(introduced.revision, message.id, result)  # type: ignore[arg-type]

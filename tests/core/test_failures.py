@@ -12,7 +12,9 @@ from genmcp.errors import (
     McpError,
     MissingCapability,
     Overloaded,
+    OverShare,
     ResourceNotFound,
+    StoreFull,
     ToolError,
     Unable,
     Unavailable,
@@ -135,6 +137,25 @@ def test_failure_of_the_store_may_be_asked_again(method: str) -> None:
     assert isinstance(outcome, Overloaded)
     assert (-32603, 503) == (outcome.code, outcome.status)
     assert "The server cannot keep what this needs now (reference ref17)" == outcome.message
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tasks/get"])
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (OverShare("its share (limit: x)"), 429, "its share (limit: x)"),
+        (StoreFull("/var/db: max_bytes=1"), 503, "The server's store is full"),
+    ],
+)
+def test_store_without_room_refuses_the_request(
+    error: Exception, status: int, message: str, method: str
+) -> None:
+    """429 and the setting for a client past its share, 503 where the store has no room at all."""
+    outcome = outcome_of(error, request(method), "ref17")
+
+    assert isinstance(outcome, Overloaded)
+    assert (status, message) == (outcome.status, outcome.message)
+    assert is_expected(error)
 
 
 def test_failure_nobody_expected_shows_its_reference_only() -> None:

@@ -1,0 +1,35 @@
+"""Log messages about a failure that thousands of tasks meet at once."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Throttle"]
+
+
+class Throttle:
+    """Logs at most one message in *every* seconds, with the number of those left out before it."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        every: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._every = every
+        self._clock = clock
+        self._next = 0.0
+        self._left_out = 0
+
+    def log(self, level: int, message: str, *arguments: Any, exc_info: Any = None) -> None:
+        """Log *message*, unless another was logged just now."""
+        now = self._clock()
+        if now < self._next:
+            self._left_out += 1
+            return
+        if self._left_out:
+            message, arguments = f"{message} (and %d more like this)", (*arguments, self._left_out)
+        self._next, self._left_out = now + self._every, 0
+        self._logger.log(level, message, *arguments, exc_info=exc_info)

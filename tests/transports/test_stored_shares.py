@@ -1,0 +1,174 @@
+"""What the server stores for one client leaves room for what it stores for others."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, Continue, Endpoint, Job, Limits, Mux, Resource, Storage, Suite, tool
+from genmcp.jobs.options import JobOptions
+from genmcp.stores.memory import MemoryStore
+from genmcp.tool import Tool
+from tests.asgi import LEGACIES, TASKS, Client, Connection
+
+LEGACY = LEGACIES[0]
+KEY = "io.genmcp/idempotencyKey"
+SERVED: list[Endpoint] = []
+
+
+@tool
+async def echo(text: str) -> str:
+    """Returns its argument."""
+    return text
+
+
+@tool
+async def report(size: int, channel: Channel) -> str:
+    """Sends progress, and then a result of this size."""
+    await channel.progress(1)
+    return "x" * size
+
+
+class Start(Tool):
+    """Waits for a job of a queue that no process serves."""
+
+    name = "start"
+
+    async def call(self, request: Any, channel: Channel) -> Continue:
+        return Continue("done", Job(name="none", arguments={}, queue="nobody's"))
+
+    async def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
+        return "over"
+
+
+def served(store: MemoryStore, *, tasks: int = 1000, **limits: Any) -> Endpoint:
+    """Return an endpoint over *store* that authenticates who an `x-user` header names."""
+
+    def principal(scope: Any) -> str | None:
+        user = dict(scope["headers"]).get(b"x-user")
+        return user and user.decode()
+
+    suite = Suite(
+        name="test",
+        version="1",
+        tools=[echo, report, Start],
+        resources=[Resource(f"note://{n}", content="Rain.") for n in range(20)],
+    )
+    storage = Storage(store=store, jobs=JobOptions(tasks_of_client=tasks))
+    mux = Mux(suite, store=storage, limits=Limits(**limits))
+    SERVED.append(Endpoint(mux, principal=principal))
+    return SERVED[-1]
+
+
+@pytest.fixture(autouse=True)
+async def _closed() -> AsyncIterator[None]:
+    yield
+    for app in SERVED:
+        await app.mux.aclose()
+        await app.aclose()
+    SERVED.clear()
+
+
+async def at(app: Endpoint, address: str, version: str = LEGACY, **scope: Any) -> Client:
+    return await Client.begin(app, version, client=(address, 5000), **scope)
+
+
+def error(answer: Connection) -> str:
+    message: str = answer.json.get("error", {}).get("message", "")
+    return message
+
+
+async def set_level(client: Client, level: str = "debug") -> str:
+    return error(await client.send(client.request("logging/setLevel", {"level": level})))
+
+
+async def subscribe(client: Client, uri: str) -> str:
+    return error(await client.send(client.request("resources/subscribe", {"uri": uri})))
+
+
+async def test_sessions_of_one_address_fill_its_share_only() -> None:
+    """A client that begins sessions at will is refused; other addresses and principals are not."""
+    app = served(MemoryStore(max_entries=100))
+    refused = [await set_level(await at(app, "10.0.0.1")) for _ in range(30)]
+
+    assert [""] * 22 == refused[:22]
+    assert all("limit: Limits.stored_of_address" in each for each in refused[22:])
+    assert "" == await set_level(await at(app, "10.0.0.2"))
+    assert "" == await subscribe(await at(app, "10.0.0.2"), "note://1")
+
+
+async def test_anonymous_crowd_leaves_room_for_principals() -> None:
+    """Many addresses together have a share, too."""
+    app = served(MemoryStore(max_entries=100), anonymous=0.5)
+    refused = [await set_level(await at(app, f"10.0.0.{n}")) for n in range(60)]
+
+    assert 45 == refused.count("")
+    assert "limit: Limits.anonymous" in refused[-1]
+    ada = Client(app, capabilities=TASKS)
+    answer = await ada.send(ada.call("start"), headers={"x-user": "ada"})
+    assert "task" == answer.json["result"]["resultType"]
+
+
+async def test_level_that_is_the_default_is_not_stored() -> None:
+    """A session that sets the level it has costs nothing."""
+    store = MemoryStore()
+    client = await at(served(store), "10.0.0.1")
+    for level, records in (("info", 0), ("debug", 1), ("debug", 1), ("info", 0)):
+        assert "" == await set_level(client, level)
+        assert f"<MemoryStore: {records} records" in repr(store)
+
+
+async def test_subscription_list_of_a_session_is_bounded() -> None:
+    """Each subscription writes the whole list of its session."""
+    client = await at(served(MemoryStore(), subscribed_of_session=30), "10.0.0.1")
+    refused = [await subscribe(client, f"note://{n}") for n in (1, 2, 3, 1, 4)]
+
+    assert ["", "", "", ""] == refused[:4]
+    assert "limit: subscribed_of_session" in refused[4]
+
+
+async def test_large_streams_of_a_client_drop_no_other_stream() -> None:
+    """A client that lost its connection resumes, however much another has been sent."""
+    app = served(MemoryStore(max_bytes=1_000_000))
+    bob, mallory = await at(app, "10.0.0.1"), await at(app, "10.0.0.2")
+    sent = await bob.send(bob.call("report", {"size": 10}, progressToken=1))
+    for _ in range(20):
+        await mallory.send(mallory.call("report", {"size": 100_000}, progressToken=1))
+
+    async with bob.listen(after=sent.ids[0]) as resumed:
+        while "result" not in (message := await resumed.message()):
+            pass
+        assert "x" * 10 in str(message["result"])
+
+
+async def test_keyed_calls_of_a_principal_fill_its_share_only() -> None:
+    """A client that is over its share gets 429 and the setting; others' calls are kept."""
+    store = MemoryStore(max_bytes=1_000_000)
+    client = Client(served(store))
+    ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
+    for number in range(30):
+        call = client.call("echo", {"text": "x" * 20_000}, **{KEY: f"key {number}"})
+        answer = await client.send(call, headers=ada)
+        if answer.status != 200:
+            break
+
+    assert 429 == answer.status
+    assert "limit: Limits.stored_of_principal" in error(answer)
+    call = client.call("echo", {"text": "x"}, **{KEY: "key"})
+    assert 200 == (await client.send(call, headers=bob)).status
+
+
+@pytest.mark.parametrize("user", [None, "mallory"])
+async def test_open_tasks_of_one_client_are_refused_at_their_bound(user: str | None) -> None:
+    """A principal, or an anonymous address, has so many; another's task is made."""
+    app = served(MemoryStore(), tasks=3)
+    client = await at(app, "10.0.0.1", "2026-07-28", capabilities=TASKS)
+    other = await at(app, "10.0.0.2", "2026-07-28", capabilities=TASKS)
+    headers = {} if user is None else {"x-user": user}
+    for _ in range(3):
+        assert 200 == (await client.send(client.call("start"), headers=headers)).status
+
+    answer = await client.send(client.call("start"), headers=headers)
+    assert 429 == answer.status
+    assert "JobOptions.tasks_of_client" in error(answer)
+    assert 200 == (await other.send(other.call("start"))).status
