@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from genmcp.cli.bare import plain
+from genmcp.cli.logs import log_to_stderr
 from genmcp.cli.output import CannotWrite
 from genmcp.cli.parser import parser_of
 from genmcp.cli.remote import quoted
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if sys.stderr is None:
         _listen_to_nothing()
     options = _parsed(parser_of(_serve, _work), arguments)
-    _log(serves=options.do in (_serve, _work))
+    log_to_stderr(serves=options.do in (_serve, _work))
     others = threading.enumerate()
     try:
         status = options.do(options)
@@ -86,29 +87,6 @@ def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
         hint = "" if {*" :/"} & {*target} or options.do in (_serve, _work) else quoted(target)
         options.parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     return options
-
-
-class _Plain(logging.Formatter):
-    """Leaves out what a terminal would obey, and indents all lines of a record but the first.
-
-    Log records quote what peers send: without this a line end in it forges a record.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        return plain(super().format(record)).replace("\n", "\n  ")
-
-
-def _log(*, serves: bool) -> None:
-    """Log to standard error: what happens, or for a command that answers what is out of order."""
-    handler = logging.StreamHandler()
-    if serves:
-        handler.setFormatter(_Plain("%(asctime)s %(levelname)s %(message)s"))
-    else:
-        handler.setFormatter(_Plain("%(levelname)s: %(message)s"))
-    level = logging.INFO if serves else logging.WARNING
-    logging.basicConfig(level=level, handlers=[handler])
-    for chatty in ("httpx", "watchfiles.main"):  # each request, each look at the files
-        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -15,10 +15,13 @@ import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
 
+from genmcp.cli.logs import log_to_stderr
 from genmcp.cli.target import load, mux_of
 from genmcp.cli.worker import first, told_by_signals
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import SECRET_VARIABLE, Mux
+from genmcp.server import Server
+from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.stdio import Streams, private_streams, serve_streams
 from genmcp.wire.http import Security
@@ -64,6 +67,8 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
             "port": self.port,
             "proxy_headers": self.proxy_headers or self.forwarded_allow_ips is not None,
             "forwarded_allow_ips": self.forwarded_allow_ips,
+            # Its records go where all others go, in the format of all others.
+            "log_config": None,
         }
         # Pipelined requests of one connection share context variables otherwise. Older releases
         # of uvicorn lack the setting.
@@ -87,9 +92,12 @@ def over_http(http: Http) -> int:
             "a store that they share (store=, or GENMCP_STORE), such as sqlite:///jobs.db",
             http.workers,
         )
+    # One line a request: that of LoggingTelemetry names the tool, the access log only the path.
+    names_tools = endpoint.mux.observers.include(LoggingTelemetry)
+    settings = {**http.settings, "access_log": not names_tools}
     if not many and not http.reload:
         app = served(endpoint, http.path)
-        server = _Server(uvicorn.Config(app, **http.settings), http)
+        server = _Server(uvicorn.Config(app, **settings), http)
         with suppress(KeyboardInterrupt, SystemExit):  # the latter where it cannot listen
             server.run()
         return 0 if server.started else 1
@@ -100,7 +108,7 @@ def over_http(http: Http) -> int:
     application = f"{__name__}:application"
     how: dict[str, Any] = {"workers": http.workers} if many else {"reload": True}
     try:
-        uvicorn.run(application, factory=True, **http.settings, **how)
+        uvicorn.run(application, factory=True, **settings, **how)
     except SystemExit as ended:  # it cannot listen
         return 1 if ended.code else 0
     return 0
@@ -138,6 +146,7 @@ class _Server(uvicorn.Server):
 
 def application() -> Starlette:
     """Return the application of a worker process."""
+    log_to_stderr(serves=True)
     http = msgspec.json.decode(os.environ[_TARGET], type=Http)
     return served(endpoint_of(http), http.path)
 
@@ -174,7 +183,9 @@ def endpoint_of(http: Http) -> Endpoint:
 def _found(http: Http) -> Endpoint:
     found = load(http.target)
     if not isinstance(found, Endpoint):
-        return Endpoint(mux_of(http.target), security=Security(allowed_hosts=http.allowed_hosts))
+        telemetry = LoggingTelemetry()
+        mux = Mux(found, telemetry=telemetry) if isinstance(found, Server) else mux_of(http.target)
+        return Endpoint(mux, security=Security(allowed_hosts=http.allowed_hosts))
     if http.allowed_hosts is not None:
         raise ConfigurationError(
             f"--allowed-host: {http.target} is an Endpoint, whose security= says that"

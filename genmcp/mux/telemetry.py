@@ -128,6 +128,10 @@ class Observers:
     def __bool__(self) -> bool:
         return bool(self._all)
 
+    def include(self, kind: type[Telemetry]) -> bool:
+        """Whether one of them is of this *kind*."""
+        return any(isinstance(each, kind) for each in self._all)
+
     def began(self, request: Request, channel: Channel) -> Marks:
         """Tell that *request* is about to be answered; return what each wants to remember."""
         return [(each, _told(each.request_began, request, channel)) for each in self._all]

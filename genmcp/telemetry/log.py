@@ -24,7 +24,9 @@ _LEVELS: Final = {
 class LoggingTelemetry(Telemetry):
     """Writes one record a request to *logger*, by default `genmcp.requests`.
 
-    A call that goes on where nobody requests it has one for each time that it does.
+    A call that goes on where nobody requests it has one for each time that it does. Where the
+    process has configured no logging by the first record, as under plain uvicorn, they are written
+    to standard error: whoever asks for a log should see one.
 
     Each has these attributes, for formatters that write JSON: `mcp_method`; `mcp_name`, the
     tool, prompt or URI asked for; `mcp_session`, the key of the legacy session, and
@@ -35,6 +37,7 @@ class LoggingTelemetry(Telemetry):
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("genmcp.requests")
+        self._is_first = True
 
     def request_began(self, request: Request, channel: Channel) -> tuple[float, bool]:
         """Remember when it began, and whether there is a principal."""
@@ -84,6 +87,9 @@ class LoggingTelemetry(Telemetry):
         )
 
     def _write(self, outcome: str, **attributes: Any) -> None:
+        if self._is_first:
+            self._is_first = False
+            _make_visible(self._logger)
         level = _LEVELS[outcome]
         if not self._logger.isEnabledFor(level):
             return
@@ -97,3 +103,16 @@ class LoggingTelemetry(Telemetry):
             said.append(f"{duration * 1000:.1f} ms")
         extra = {"mcp_outcome": outcome, **attributes}
         self._logger.log(level, "%s", " ".join(said), extra=extra)
+
+
+def _make_visible(logger: logging.Logger) -> None:
+    """Write the records of *logger* to standard error, if nothing would be done with them.
+
+    uvicorn configures its own loggers and no other: INFO records would be dropped.
+    """
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)

@@ -124,6 +124,11 @@ async def test_serve_serves_over_http(shop: Path, free_port: int, options: tuple
 
     assert (b"GENMCP_STORE" in said) is ("--workers" in options)
     assert b"no secret" not in said
+    # One format for all; one line a request, which names the method if genmcp makes the mux.
+    dated = re.compile(rb"\d{4}-\d\d-\d\d [\d:,]+ (INFO|WARNING) |  ")
+    assert all(map(dated.match, said.splitlines())), said
+    assert (b"tools/list ended" in said) is (options == ("shop:suite",))
+    assert (b'"POST ' in said) is (options != ("shop:suite",))
 
 
 @pytest.mark.parametrize(

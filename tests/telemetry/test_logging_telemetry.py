@@ -1,6 +1,8 @@
 """The log record of a request."""
 
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -172,3 +174,36 @@ async def test_logging_telemetry_writes_a_record_of_a_call_that_is_resumed(
     (record,) = (each for each in caplog.records if each.mcp_outcome == outcome)
     assert (level, "works", True) == (record.levelno, record.mcp_name, record.mcp_principal)
     assert 0 < record.mcp_duration < 5
+
+
+PLAIN = """
+import asyncio, logging, sys, uvicorn
+from genmcp import LoggingTelemetry, Mux, Suite, tool
+from genmcp.testing import connect
+
+@tool
+async def echo() -> str:
+    return "x"
+
+mux = Mux(Suite(name="test", version="1", tools=[echo]), telemetry=LoggingTelemetry())
+uvicorn.Config(mux)  # configures logging as a server under plain uvicorn has it
+if "configured" in sys.argv:
+    logging.basicConfig(level=logging.WARNING)
+
+async def main():
+    async with connect(mux) as client:
+        await client.call("echo")
+        await client.call("echo")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_logging_telemetry_is_visible_under_plain_uvicorn(configured: bool) -> None:
+    """uvicorn configures only its own loggers; where the application did, its level counts."""
+    command = [sys.executable, "-c", PLAIN, *(["configured"] if configured else [])]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert (0 if configured else 2) == done.stderr.count("tools/call echo ended")
