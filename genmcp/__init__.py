@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from genmcp.channel import Channel
+from genmcp.channel import Channel, SendStatus
 from genmcp.completion import starting_with
 from genmcp.content import Audio, Image, embedded, link, result
 from genmcp.continuation import Continue
@@ -186,6 +186,7 @@ __all__ = [
     "Run",
     "SQLiteStore",
     "Security",
+    "SendStatus",
     "Server",
     "ServerConfig",
     "ServerSaid",

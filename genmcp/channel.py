@@ -4,6 +4,7 @@ import asyncio
 from collections import ChainMap
 from collections.abc import Callable, Collection, Coroutine, Mapping, MutableMapping
 from concurrent.futures import wait
+from enum import Enum
 from math import inf
 from typing import Any, Protocol, TypeVar
 
@@ -22,9 +23,25 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
 
-__all__ = ["Channel", "Sink"]
+__all__ = ["Channel", "SendStatus", "Sink"]
 
 T = TypeVar("T")
+
+
+class SendStatus(Enum):
+    """What became of a message of a hook; true if it was sent."""
+
+    SENT = "sent"
+    UNWANTED = "unwanted"
+    """The client did not ask for it, or cannot receive it; the next one may be wanted."""
+    NOT_INCREASING = "not increasing"
+    """Progress must increase with each notification (2026-07-28, progress), and be finite."""
+    CLOSED = "closed"
+    """The request is over: answered, cancelled, or its client gone. Nothing is sent any more."""
+
+    def __bool__(self) -> bool:
+        """Whether it was sent."""
+        return self is SendStatus.SENT
 
 
 class Sink(Protocol):
@@ -204,16 +221,15 @@ class Channel(msgspec.Struct, eq=False):
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
-    ) -> bool:
-        """Report how far the work is; return whether that was sent.
-
-        Nothing is sent if the client did not ask for progress, if the request is over, or if
-        *progress* did not increase (2026-07-28, progress: it MUST, with each notification) or
-        is not finite.
-        """
+    ) -> SendStatus:
+        """Report how far the work is; return whether that was sent, or why not."""
+        if self.closed:
+            return SendStatus.CLOSED
         token = self.request.progress_token
-        if token is None or not self._progress < progress < inf:
-            return False
+        if token is None:
+            return SendStatus.UNWANTED
+        if not self._progress < progress < inf:
+            return SendStatus.NOT_INCREASING
         self._progress = progress
         return await self.notify(
             "notifications/progress",
@@ -222,8 +238,8 @@ class Channel(msgspec.Struct, eq=False):
             ),
         )
 
-    async def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> bool:
-        """Send a log message of any JSON *data*; return whether it was sent.
+    async def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> SendStatus:
+        """Send a log message of any JSON *data*; return whether it was sent, or why not.
 
         A client that speaks 2026-07-28 gets none unless the request asks for them; before, it
         set a level for its session ("info" if it did not).
@@ -235,7 +251,7 @@ class Channel(msgspec.Struct, eq=False):
             raise ValueError(f"unknown log level {level!r}: one of {', '.join(SEVERITY)}")
         least = await self.log_level()
         if least is None or SEVERITY[level] < SEVERITY[least]:
-            return False
+            return self._unsent
         return await self.notify(
             "notifications/message",
             LoggingMessageNotificationParams(level=level, data=data, logger=logger),
@@ -278,11 +294,16 @@ class Channel(msgspec.Struct, eq=False):
         """
         return await self._sink.outcome_of(id, self.principal)
 
-    async def notify(self, method: str, params: Value | None = None) -> bool:
+    async def notify(self, method: str, params: Value | None = None) -> SendStatus:
         """Send any notification that belongs to this request; return whether it was sent."""
-        if self.closed:
-            return False
-        return await self._sink.note(self.request, method, params)
+        if not self.closed and await self._sink.note(self.request, method, params):
+            return SendStatus.SENT
+        return self._unsent
+
+    @property
+    def _unsent(self) -> SendStatus:
+        """Why nothing was sent, as far as only the state of the request tells."""
+        return SendStatus.CLOSED if self.closed else SendStatus.UNWANTED
 
     def start_stream(self) -> None:
         """Make the response an event stream now, so that its heartbeat keeps it alive."""

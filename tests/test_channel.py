@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp import Channel, Continue, Endpoint, Limits, Mux, Suite, Tool, tool
+from genmcp import Channel, Continue, Endpoint, Limits, Mux, SendStatus, Suite, Tool, tool
 from genmcp.mux.threads import Threads
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.severity import SEVERITY
@@ -51,7 +51,7 @@ async def test_channel_progress_is_sent_under_the_clients_token() -> None:
     async with speak(doing(work)) as client:
         answer = await client.call("do", progressToken="t")
 
-    assert [True, True] == value(answer)
+    assert ["sent", "sent"] == value(answer)
     assert [
         {"progressToken": "t", "progress": 1},
         {"progressToken": "t", "progress": 2.5, "total": 3, "message": "nearly"},
@@ -67,7 +67,7 @@ async def test_channel_progress_needs_a_token() -> None:
     async with speak(doing(work)) as client:
         answer = await client.call("do")
 
-    assert (False, []) == (value(answer), answer.notifications)
+    assert ("unwanted", []) == (value(answer), answer.notifications)
 
 
 @pytest.mark.parametrize("second", [1, 0.5, -1, float("nan"), float("inf")])
@@ -80,7 +80,7 @@ async def test_channel_progress_increases(second: float) -> None:
     async with connect(doing(work)) as client:
         result = await client.call("do")
 
-    assert {"value": [True, False]} == result.structured_content
+    assert {"value": ["sent", "not increasing"]} == result.structured_content
     assert [1] == [said.progress for said in client.progress]
 
 
@@ -97,9 +97,13 @@ async def test_channel_says_nothing_after_the_answer() -> None:
         (channel,) = kept
 
         assert channel.closed
-        assert not await channel.progress(1)
-        assert not await channel.log("error", "late")
-        assert not await channel.notify("notifications/x", NotificationParams())
+        late = [
+            await channel.progress(1),
+            await channel.log("error", "late"),
+            await channel.notify("notifications/x", NotificationParams()),
+        ]
+        assert [SendStatus.CLOSED] * 3 == late  # a loop that reports may end itself
+        assert not any(late)
         channel.start_stream()
         channel.release()
 
@@ -341,7 +345,10 @@ async def test_channel_in_loop_lets_a_thread_speak() -> None:
     async with connect(suite(work)) as client:
         result = await client.call("work", {"steps": 2})
 
-    assert {"sent": [True, False, True], "logged": True} == result.structured_content
+    assert {
+        "sent": ["sent", "not increasing", "sent"],
+        "logged": "sent",
+    } == result.structured_content
     assert [1, 2] == [said.progress for said in client.progress]
 
 
@@ -424,7 +431,7 @@ async def test_channel_threads_are_bounded() -> None:
 async def test_channel_thread_of_a_cancelled_call_is_dropped() -> None:
     """The thread runs to its end, its words and its result go nowhere, and the server goes on."""
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
-    sent: list[bool] = []
+    sent: list[SendStatus] = []
 
     @tool
     def work(channel: Channel) -> str:
@@ -448,7 +455,7 @@ async def test_channel_thread_of_a_cancelled_call_is_dropped() -> None:
         after = await client.call("other")
 
     assert call.cancelled()
-    assert [False] == sent
+    assert [SendStatus.CLOSED] == sent
     assert "fine" == after.content[0].text  # type: ignore[union-attr]
     assert [] == client.notifications
 

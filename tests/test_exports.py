@@ -90,6 +90,7 @@ PUBLIC = [
     "Run",
     "SQLiteStore",
     "Security",
+    "SendStatus",
     "Server",
     "ServerConfig",
     "ServerSaid",

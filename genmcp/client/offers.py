@@ -12,7 +12,7 @@ from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.schema.document import Document
 from genmcp.schema.headers import ANNOTATION, header_rules
-from genmcp.schema.limits import DEFAULT_LIMITS
+from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 from genmcp.wire.mirror import HeaderRule, mirrored
 
@@ -135,4 +135,4 @@ def _rules_of(tool: ToolDefinition) -> tuple[HeaderRule, ...]:
     # Nearly no schema is annotated, and one that is not needs no understanding.
     if ANNOTATION.encode() not in msgspec.json.encode(tool.input_schema):
         return ()
-    return header_rules(Document(tool.input_schema, "inputSchema", DEFAULT_LIMITS))
+    return header_rules(Document(tool.input_schema, "inputSchema", FOREIGN_LIMITS))

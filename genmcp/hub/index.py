@@ -17,7 +17,7 @@ from genmcp.protocol.result import PaginatedResult
 from genmcp.protocol.tools import ListToolsResult, ToolDefinition
 from genmcp.schema.document import Document
 from genmcp.schema.headers import header_rules
-from genmcp.schema.limits import DEFAULT_LIMITS
+from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.server import Route
 from genmcp.subscription import Listener
 from genmcp.uri_template.template import UriTemplate
@@ -167,6 +167,6 @@ def _first_of_each(members: Iterable[Member], kind: str, key: str) -> list[Any]:
 def _headers(tool: ToolDefinition) -> tuple[HeaderRule, ...]:
     """Return which arguments headers mirror; what a schema says wrongly, it does not say."""
     try:
-        return header_rules(Document(tool.input_schema, "inputSchema", DEFAULT_LIMITS))
+        return header_rules(Document(tool.input_schema, "inputSchema", FOREIGN_LIMITS))
     except ConfigurationError:
         return ()

@@ -51,7 +51,7 @@ from genmcp.mux.sessions import Sessions
 from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.subscriptions import Subscriptions
 from genmcp.mux.task_methods import TaskMethods
-from genmcp.mux.telemetry import Observers, Telemetry, on_one_line
+from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.subscriptions import SubscriptionFilter
@@ -59,6 +59,7 @@ from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
 from genmcp.wire.encoder import Encoder
+from genmcp.wire.printable import printable
 
 __all__ = ["AT_ONCE", "LISTEN", "Answer", "Mux"]
 
@@ -301,7 +302,7 @@ class Mux:
             self._complaints.log(logging.ERROR, "%s was refused: %s", request.method, error)
         if not is_expected(error):
             asked = getattr(request.params, "name", None) or getattr(request.params, "uri", "")
-            named = on_one_line(str(asked))
+            named = printable(str(asked))
             logger.error("%s %s failed [%s]", request.method, named, reference, exc_info=error)
         if not isinstance(error, Exception):
             error = RuntimeError("a hook ended itself")

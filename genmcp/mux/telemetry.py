@@ -19,7 +19,7 @@ from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["Failure", "Observers", "Rejection", "Resumed", "Telemetry", "on_one_line"]
+__all__ = ["Failure", "Observers", "Rejection", "Resumed", "Telemetry"]
 
 logger = logging.getLogger("genmcp")
 
@@ -205,12 +205,3 @@ def _told(method: Callable[..., Any], *arguments: Any) -> Any:
     except Exception:
         logger.exception("telemetry: %r failed", method)
     return None
-
-
-def on_one_line(claimed: str) -> str:
-    """Return *claimed*, text of a client, for a log: on one line, printable, and not too long.
-
-    Line ends would forge records, and escape sequences act on the terminal that shows the log.
-    """
-    shown = claimed if claimed.isprintable() else repr(claimed)
-    return shown if len(shown) <= 200 else shown[:200] + "..."

@@ -15,8 +15,8 @@ from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError
 from genmcp.faults import Mismatch
 from genmcp.question.of_type import reduced
 from genmcp.question.restricted import faults_of
-from genmcp.schema.document import joined
 from genmcp.schema.of_type import decoder_of, schema_of
+from genmcp.schema.pointers import joined
 from genmcp.schema.schema import Schema
 from genmcp.schema.words import came, fault
 

@@ -7,7 +7,8 @@ from msgspec import structs
 
 from genmcp.schema.document import Document
 from genmcp.schema.limits import SchemaLimits
-from genmcp.schema.matching import LARGEST, longest
+from genmcp.schema.matching import LARGEST, MOST, longest, measured, work_of
+from genmcp.schema.pointers import joined
 
 __all__ = ["Bounds", "bound_parts"]
 
@@ -57,6 +58,7 @@ def bound_parts(parts: Document, limits: SchemaLimits, *, formats: bool) -> Boun
     repeated = {*schemas} if parts.is_recursive() else parts.under(*_REPEATING)
     inverted = parts.under(*_INVERTING, *(("contains",) if parts.uses("maxContains") else ()))
     text, values = limits.text, min(limits.values, _most_values(parts, repeated, formats))
+    _bound_patterns(parts, schemas, limits)
     patterns = []
     for pointer, schema in schemas.items():
         for pattern in _names(schema):
@@ -85,6 +87,45 @@ def _names(schema: dict[str, Any]) -> Iterable[str]:
     """The patterns that names of properties are matched against."""
     named = schema.get("patternProperties")
     return named if isinstance(named, dict) else ()
+
+
+def _bound_patterns(
+    parts: Document, schemas: dict[str, dict[str, Any]], limits: SchemaLimits
+) -> None:
+    """Refuse patterns that are too many, or together too expensive to compile, before they are."""
+    found: dict[str, str] = {}
+    for pointer, schema in schemas.items():
+        for each in _names(schema):
+            found.setdefault(each, joined(pointer, "patternProperties", each))
+        if isinstance(given := schema.get("pattern"), str):
+            found.setdefault(given, joined(pointer, "pattern"))
+    work = size = 0
+    for number, (pattern, pointer) in enumerate(found.items(), 1):
+        work += work_of(pattern)
+        if number > limits.patterns:
+            raise parts.refuse(pointer, _too_much("patterns", "patterns", limits))
+        if work > limits.pattern_work:
+            raise parts.refuse(
+                pointer, _too_much("steps to parse patterns", "pattern_work", limits)
+            )
+    for pattern, pointer in found.items():
+        measure = measured(pattern, min(limits.pattern_size, MOST))
+        if measure is None:
+            raise parts.refuse(
+                pointer,
+                f"the pattern {pattern[:200]!r} is not one that can be run in linear time; "
+                f"look-around and back-references are not supported, nor are huge repetitions",
+            )
+        size += measure.size
+        if size > limits.pattern_size:
+            raise parts.refuse(pointer, _too_much("bytes of patterns", "pattern_size", limits))
+
+
+def _too_much(what: str, setting: str, limits: SchemaLimits) -> str:
+    return (
+        f"more than {getattr(limits, setting)} {what} (SchemaLimits.{setting}); "
+        f"use fewer patterns, or bound lengths with maxLength"
+    )
 
 
 def _most_values(parts: Document, repeated: set[str], formats: bool) -> int:
@@ -120,8 +161,8 @@ def _longest(parts: Document, pointer: str, pattern: str, limits: SchemaLimits) 
     if not length:
         raise parts.refuse(
             pointer,
-            f"the pattern {pattern!r} is too large: with its repetitions written out it takes "
-            f"more than {LARGEST} bytes; bound lengths with maxLength instead",
+            f"the pattern {pattern[:200]!r} is too large: with its repetitions written out it "
+            f"takes more than {LARGEST} bytes; bound lengths with maxLength instead",
         )
     return int(min(limits.matched, length))
 

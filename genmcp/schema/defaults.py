@@ -4,7 +4,8 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from genmcp.schema.document import Document, joined
+from genmcp.schema.document import Document
+from genmcp.schema.pointers import joined
 
 __all__ = ["filler_of"]
 
@@ -12,11 +13,14 @@ Plans = dict[str, tuple[dict[str, Any], dict[str, str]]]
 """By pointer: the defaults of a schema's properties, and where its properties' schemas are."""
 
 
-def filler_of(document: Document) -> Callable[[Any], Any]:
+def filler_of(document: Document, most: int) -> Callable[[Any], Any]:
     """What fills in the defaults of *document*; without any it gives back what it is given.
 
     Defaults are those of `properties`, at every level and through references. What is there is
     never replaced, and a default is not filled in further.
+
+    Raises ConfigurationError where properties that refer to each other would make more than *most*
+    places to look at.
     """
     plans: Plans = {}
     pending = [""]
@@ -25,6 +29,9 @@ def filler_of(document: Document) -> Callable[[Any], Any]:
         if pointer not in plans:
             plans[pointer] = plan = _plan(document, pointer)
             pending.extend(plan[1].values())
+            most -= len(plan[1])
+            if most < 0:
+                raise document.refuse(pointer, "too many references between properties")
     if not any(defaults for defaults, _ in plans.values()):
         return _unchanged
     return lambda value: _filled(value, "", plans)
@@ -53,8 +60,14 @@ def _plan(document: Document, pointer: str) -> tuple[dict[str, Any], dict[str, s
     below: dict[str, str] = {}
     for place in _with_references(document, pointer):
         for name in document.schemas[place].get("properties", ()):
-            below[name] = joined(place, "properties", name)
-            for each in _with_references(document, below[name]):
+            first = joined(place, "properties", name)
+            places = _with_references(document, first)
+            # Properties that only refer to one schema share its plan. A plan for each of them
+            # would be quadratic where all refer to the schema that holds them.
+            below[name] = next(
+                (each for each in places if "properties" in document.schemas[each]), first
+            )
+            for each in places:
                 if "default" in document.schemas[each]:
                     defaults.setdefault(name, document.schemas[each]["default"])
     return defaults, below

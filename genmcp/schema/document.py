@@ -3,18 +3,21 @@
 Everything that can be wrong with a schema before it is compiled is found here.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
-from urllib.parse import unquote, urljoin
 
 import msgspec
 
 from genmcp.errors import ConfigurationError
+from genmcp.schema.identifiers import NAMING, REFERENCES, REFERRING, Identifiers
 from genmcp.schema.limits import SchemaLimits
+from genmcp.schema.pointers import escaped, joined
+from genmcp.wire.printable import printable
 
-__all__ = ["DEFAULT_DIALECT", "DIALECTS", "Document", "joined"]
+__all__ = ["DEFAULT_DIALECT", "DIALECTS", "Document"]
 
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
@@ -44,14 +47,19 @@ _MAPPINGS: Final = frozenset(
 _HOLDERS: Final = _APPLIED_TO_SAME | _APPLIED_TO_PARTS | _MAPPINGS
 _NOT_APPLIED: Final = frozenset({"$defs", "definitions", "contentSchema"})
 
-REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+# Characters of a refusal that come from the schema.
+_LONGEST_POINTER: Final = 200
+_LONGEST_REASON: Final = 600
 
+# JSON has seven types, counting integers.
+_MOST_TYPES: Final = 7
 
-def joined(pointer: str, *steps: str | int) -> str:
-    """*pointer* with *steps* added, escaped as RFC 6901 says."""
-    return pointer + "".join(
-        "/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps
-    )
+# The node of a schema's graph that leads to all its dynamic anchors; no JSON Pointer.
+_ANY_DYNAMIC: Final = "*"
+
+# An index into an array, as RFC 6901 writes it. A list that a schema holds has fewer items than
+# this has digits for, and `int` refuses a text of more than 4,300.
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class Document:
@@ -61,19 +69,25 @@ class Document:
     Pointer; an object or a boolean. `order` has the pointers too, each after all that `applied`
     gives for it.
 
-    Raises ConfigurationError, naming *origin* and the pointer within the schema.
+    Time and memory are proportional to the size of the schema, within its *limits*. The pointers
+    are the exception, since a long name is in the pointer of everything below it: they are bounded
+    by `SchemaLimits.pointers`.
+
+    Raises ConfigurationError, naming *origin* and the pointer within the schema, and nothing else,
+    whatever the schema holds.
     """
 
     def __init__(self, document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> None:
         self.origin = origin
-        self.plain = _plain(document, origin)
+        self.plain = _plain(document, origin, limits)
         self.dialect = self._dialect_of(self.plain, "")
         self.schemas: dict[str, Any] = {}
-        self._bases: dict[str, str] = {}
-        self._resources: dict[str, str] = {}
-        self._anchors: dict[str, str] = {}
+        self._below: dict[str, list[tuple[str, str]]] = {}
+        self._identifiers = Identifiers(self.refuse, limits)
         self._targets: dict[tuple[str, str], str] = {}
+        self._referring: list[str] = []
         self._dynamic: list[str] = []
+        self._room = limits.pointers
         self._collect("", "", limits)
         self._resolve(limits)
         self._bound_application(limits)
@@ -84,8 +98,12 @@ class Document:
         return self.dialect != DRAFT_7
 
     def refuse(self, pointer: str, why: str) -> ConfigurationError:
-        """The error for what is wrong at *pointer*; to be raised by the caller."""
-        return ConfigurationError(f"{self.origin}: at {pointer or '(root)'}: {why}")
+        """The error for what is wrong at *pointer*; to be raised by the caller.
+
+        The schema may be a stranger's and the message is logged, so it is printable and short.
+        """
+        place = printable(pointer, _LONGEST_POINTER) or "(root)"
+        return ConfigurationError(f"{self.origin}: at {place}: {printable(why, _LONGEST_REASON)}")
 
     def target(self, pointer: str, keyword: str) -> str:
         """The pointer that the reference *keyword* of the schema at *pointer* leads to."""
@@ -103,11 +121,10 @@ class Document:
     def under(self, *keywords: str) -> set[str]:
         """The pointers of all that is applied from below *keywords*, through references too."""
         pending = [
-            joined(pointer, *steps)
-            for pointer, schema in self.schemas.items()
-            if schema.__class__ is dict
-            for steps, _ in _children(schema)
-            if steps[0] in keywords
+            below
+            for children in self._below.values()
+            for keyword, below in children
+            if keyword in keywords
         ]
         found: set[str] = set()
         while pending:
@@ -115,6 +132,7 @@ class Document:
             if pointer not in found:
                 found.add(pointer)
                 pending += self._graph[pointer]
+        found.discard(_ANY_DYNAMIC)
         return found
 
     def is_recursive(self) -> bool:
@@ -127,7 +145,9 @@ class Document:
 
     @cached_property
     def _graph(self) -> dict[str, list[str]]:
-        return {pointer: self._leads_to(pointer) for pointer in self.schemas}
+        graph = {pointer: self._leads_to(pointer) for pointer in self.schemas}
+        graph[_ANY_DYNAMIC] = self._dynamic
+        return graph
 
     def _leads_to(self, pointer: str) -> list[str]:
         """The pointers of what the schema at *pointer* applies, to its value or to parts of it."""
@@ -135,13 +155,12 @@ class Document:
         if schema.__class__ is not dict:
             return []
         below = [
-            joined(pointer, *steps)
-            for steps, _ in _children(schema)
-            if steps[0] not in _NOT_APPLIED
+            child for keyword, child in self._below.get(pointer, ()) if keyword not in _NOT_APPLIED
         ]
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            # Which of them it leads to depends on where the value has come from.
-            below += self._dynamic
+            # Which anchor it leads to depends on where the value has come from. All of them are
+            # reached over one node: every reference times every anchor would be quadratic.
+            below.append(_ANY_DYNAMIC)
         return below + self._referred(pointer)
 
     def _dialect_of(self, schema: dict[str, Any], pointer: str) -> str:
@@ -150,103 +169,118 @@ class Document:
         if dialect not in DIALECTS:
             raise self.refuse(
                 joined(pointer, "$schema"),
-                f"the dialect {named!r} is not supported; supported are {', '.join(DIALECTS)}",
+                f"the dialect {str(named)[:200]!r} is not supported; "
+                f"supported are {', '.join(DIALECTS)}",
             )
         return str(dialect)
 
     def _collect(self, start: str, base: str, limits: SchemaLimits) -> None:
         """Note the schema at *start* and all below it; *base* is the URI of its references."""
+        schemas = self.schemas
         pending = [(start, _at(self.plain, start), base, 0)]
         while pending:
             pointer, schema, base, depth = pending.pop()
-            if pointer in self.schemas:
+            if pointer in schemas:
                 continue
-            self.schemas[pointer] = schema
-            if len(self.schemas) > limits.subschemas:
-                raise self.refuse(pointer, f"more than {limits.subschemas} subschemas")
+            schemas[pointer] = schema
+            if len(schemas) > limits.subschemas:
+                raise self._too_many(pointer, limits.subschemas, "subschemas", "subschemas")
             if depth > limits.schema_depth:
-                raise self.refuse(pointer, f"more than {limits.schema_depth} levels of subschemas")
-            if schema.__class__ is dict:
-                base = self._named(pointer, schema, base)
-                pending.extend(
-                    (joined(pointer, *steps), below, base, depth + 1)
-                    for steps, below in _children(schema)
+                raise self._too_many(
+                    pointer, limits.schema_depth, "levels of subschemas", "schema_depth"
                 )
+            if schema.__class__ is not dict:
+                continue
+            if not pointer or not NAMING.isdisjoint(schema):
+                base = self._identifiers.note(pointer, schema, base)
+                self._note(pointer, schema)
+            self._check_lists(pointer, schema)
+            if _HOLDERS.isdisjoint(schema):
+                continue
+            children = self._below[pointer] = []
+            for keyword, below, child in _children(pointer, schema):
+                self._spend(len(below), pointer, limits)
+                children.append((keyword, below))
+                pending.append((below, child, base, depth + 1))
 
-    def _named(self, pointer: str, schema: dict[str, Any], base: str) -> str:
-        """Note the names a schema gives itself; the base URI for what is below it."""
+    def _note(self, pointer: str, schema: dict[str, Any]) -> None:
+        """Note what is to be looked at once all schemas are known."""
         if "$schema" in schema:
             self._dialect_of(schema, pointer)
-        identifier = schema.get("$id")
-        if isinstance(identifier, str):
-            if identifier.startswith("#"):
-                self._anchors[base + identifier] = pointer
-            else:
-                base = urljoin(base, identifier).removesuffix("#")
-                self._resources[base] = pointer
-        if not pointer:
-            self._resources[base] = ""
-        for keyword in ("$anchor", "$dynamicAnchor"):
-            if isinstance(schema.get(keyword), str):
-                self._anchors[f"{base}#{schema[keyword]}"] = pointer
         if "$dynamicAnchor" in schema or "$recursiveAnchor" in schema:
             self._dynamic.append(pointer)
-        self._bases[pointer] = base
-        return base
+        if not REFERRING.isdisjoint(schema):
+            self._referring.append(pointer)
+
+    def _check_lists(self, pointer: str, schema: dict[str, Any]) -> None:
+        """Refuse lists that the schema of the dialect would find a fault in for each item.
+
+        Its errors are copies of what is wrong, 400 bytes for each byte of such a list.
+        """
+        kinds = schema.get("type")
+        if isinstance(kinds, list) and len(kinds) > _MOST_TYPES:
+            raise self.refuse(joined(pointer, "type"), f"more than {_MOST_TYPES} types")
+        needs = schema.get("dependencies")
+        for name, each in needs.items() if isinstance(needs, dict) else ():
+            if isinstance(each, list) and not all(isinstance(it, str) for it in each):
+                raise self.refuse(
+                    joined(pointer, "dependencies", name), "expected names of properties"
+                )
+
+    def _too_many(self, pointer: str, most: int, what: str, setting: str) -> ConfigurationError:
+        return self.refuse(pointer, f"more than {most} {what} (SchemaLimits.{setting})")
+
+    def _spend(self, characters: int, pointer: str, limits: SchemaLimits) -> None:
+        """Count the *characters* of a pointer or URI that is about to be kept."""
+        self._room -= characters
+        if self._room < 0:
+            raise self.refuse(
+                pointer,
+                f"the JSON Pointers of its subschemas have more than {limits.pointers} characters "
+                f"in all; use shorter names, or fewer levels below long ones "
+                f"(SchemaLimits.pointers)",
+            )
 
     def _resolve(self, limits: SchemaLimits) -> None:
         """Find what every reference leads to, collecting targets outside the known keywords too."""
-        resolved: set[str] = set()
-        while unresolved := [pointer for pointer in self.schemas if pointer not in resolved]:
-            resolved.update(unresolved)
-            for pointer in unresolved:
-                schema = self.schemas[pointer]
-                if schema.__class__ is not dict:
-                    continue
-                for keyword in REFERENCES:
-                    if isinstance(reference := schema.get(keyword), str):
-                        target, base = self._found(pointer, keyword, reference)
-                        self._targets[pointer, keyword] = target
-                        self._collect(target, base, limits)
-
-    def _found(self, pointer: str, keyword: str, reference: str) -> tuple[str, str]:
-        base = self._bases[pointer]
-        absolute = base + reference if reference.startswith("#") else urljoin(base, reference)
-        resource, _, fragment = absolute.partition("#")
-        where = joined(pointer, keyword)
-        if resource not in self._resources:
-            raise self.refuse(
-                where,
-                f"{reference!r} is not part of this schema, and nothing is ever fetched; "
-                f"put what it names under $defs",
-            )
-        root = self._resources[resource]
-        if fragment and not fragment.startswith("/"):
-            if absolute not in self._anchors:
-                raise self.refuse(where, f"{reference!r} leads nowhere: no such anchor")
-            return self._anchors[absolute], resource
-        target = root + unquote(fragment)
-        if not isinstance(_at(self.plain, target), dict | bool):
-            raise self.refuse(where, f"{reference!r} leads nowhere: there is no schema there")
-        return target, resource
+        for pointer in self._referring:  # collecting a target may add to it
+            for keyword in REFERENCES:
+                if isinstance(reference := self.schemas[pointer].get(keyword), str):
+                    target, base = self._identifiers.find(pointer, keyword, reference)
+                    if target not in self.schemas and not isinstance(
+                        _at(self.plain, target), dict | bool
+                    ):
+                        raise self.refuse(
+                            joined(pointer, keyword),
+                            f"{reference[:200]!r} leads nowhere: there is no schema there",
+                        )
+                    self._spend(len(target), pointer, limits)
+                    self._targets[pointer, keyword] = target
+                    self._collect(target, base, limits)
 
     def _bound_application(self, limits: SchemaLimits) -> None:
         """Refuse a schema that applies itself, or too many others, to one and the same value."""
-        same = {pointer: self.applied(pointer) for pointer in self.schemas}
+        same = {}
+        for pointer in self.schemas:
+            if applied := self.applied(pointer):
+                same[pointer] = applied
         try:
-            self.order = tuple(TopologicalSorter(same).static_order())
+            after = [*TopologicalSorter(same).static_order()]
         except CycleError as error:
             loop = " -> ".join(pointer or "(root)" for pointer in error.args[1])
             raise self.refuse(
                 error.args[1][0], f"applies itself to the same value: {loop}"
             ) from None
-        applied: dict[str, int] = {}
-        for pointer in self.order:
-            applied[pointer] = 1 + sum(applied[below] for below in same[pointer])
-            if applied[pointer] > limits.applied:
+        counts = dict.fromkeys(self.schemas, 1)
+        for pointer in after:
+            counts[pointer] += sum(counts[below] for below in same.get(pointer, ()))
+            if counts[pointer] > limits.applied:
                 raise self.refuse(
-                    pointer, f"applies more than {limits.applied} subschemas to one value"
+                    pointer,
+                    f"applies more than {limits.applied} subschemas to one value "
+                    f"(SchemaLimits.applied)",
                 )
+        self.order = (*self.schemas.keys() - same.keys(), *filter(same.__contains__, after))
 
     def applied(self, pointer: str) -> list[str]:
         """The pointers of what the schema at *pointer* applies to the value it is itself given."""
@@ -256,13 +290,12 @@ class Document:
         references = self._referred(pointer)
         if references and not self.follows_siblings:
             return references
-        return references + [
-            joined(pointer, *steps)
-            for steps, _ in _children(schema)
-            if steps[0] in _APPLIED_TO_SAME
-        ]
+        children = self._below.get(pointer, ())
+        return references + [child for keyword, child in children if keyword in _APPLIED_TO_SAME]
 
     def _referred(self, pointer: str) -> list[str]:
+        if pointer not in self._identifiers.bases:
+            return []
         return [
             self._targets[pointer, keyword]
             for keyword in REFERENCES
@@ -270,36 +303,47 @@ class Document:
         ]
 
 
-def _plain(document: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def _plain(document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> dict[str, Any]:
     if not isinstance(document, Mapping):
         raise ConfigurationError(
             f"{origin}: a schema is a JSON object, not {type(document).__name__}"
         )
     try:
-        plain = msgspec.json.decode(msgspec.json.encode(dict(document)))
-    except (TypeError, ValueError, RecursionError) as error:
+        text = msgspec.json.encode(dict(document))
+        if len(text) > limits.schema_size:
+            raise ConfigurationError(
+                f"{origin}: the schema has {len(text)} bytes, more than {limits.schema_size} "
+                f"(SchemaLimits.schema_size)"
+            )
+        if text.count(b",") + text.count(b"[") + text.count(b"{") > limits.schema_values:
+            raise ConfigurationError(
+                f"{origin}: the schema has more than {limits.schema_values} items and properties "
+                f"(SchemaLimits.schema_values)"
+            )
+        plain = msgspec.json.decode(text)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ConfigurationError(
-            f"{origin}: the schema cannot be written as JSON: {error}"
+            f"{origin}: the schema cannot be written as JSON: {printable(str(error), 200)}"
         ) from None
     return dict(plain)
 
 
-def _children(schema: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every subschema directly below: the steps to it, and itself."""
+def _children(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Every subschema directly below *schema*: its keyword, its pointer, and itself."""
     for keyword, value in schema.items():
         if keyword not in _HOLDERS:
             continue
+        place = f"{pointer}/{keyword}"
         if isinstance(value, list):
-            yield from (((keyword, index), each) for index, each in enumerate(value))
+            for index, each in enumerate(value):
+                yield keyword, f"{place}/{index}", each
         elif keyword not in _MAPPINGS:
-            yield (keyword,), value
+            yield keyword, place, value
         elif isinstance(value, dict):
-            # A list here is the other form of `dependencies`: names, not a schema.
-            yield from (
-                ((keyword, name), each)
-                for name, each in value.items()
-                if not isinstance(each, list)
-            )
+            for name, each in value.items():
+                # A list here is the other form of `dependencies`: names, not a schema.
+                if not isinstance(each, list):
+                    yield keyword, f"{place}/{escaped(name)}", each
 
 
 def _at(document: Any, pointer: str) -> Any:
@@ -308,7 +352,7 @@ def _at(document: Any, pointer: str) -> Any:
         key = step.replace("~1", "/").replace("~0", "~")
         if isinstance(document, dict):
             document = document.get(key)
-        elif isinstance(document, list) and key.isdecimal() and int(key) < len(document):
+        elif isinstance(document, list) and _INDEX.fullmatch(key) and int(key) < len(document):
             document = document[int(key)]
         else:
             return None

@@ -17,8 +17,10 @@ from jsonschema_rs import Registry, ValidationError, Validator
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from genmcp.schema.alternatives import Found, Path, nearest
-from genmcp.schema.document import REFERENCES, Document, joined
+from genmcp.schema.document import Document
+from genmcp.schema.identifiers import REFERENCES
 from genmcp.schema.pieces import clash, misfits
+from genmcp.schema.pointers import joined
 from genmcp.schema.words import (
     MOST_FAULTS,
     came,
@@ -232,7 +234,7 @@ class _Search:
 
     def _references(self, pointer: str, schema: dict[str, Any], value: Any, path: Path) -> None:
         for keyword in REFERENCES:
-            if keyword in schema:
+            if isinstance(schema.get(keyword), str):
                 self.enter(self.explainer.document.target(pointer, keyword), value, path)
 
     def _leaves(self, pointer: str, schema: dict[str, Any], value: Any, path: Path) -> None:

@@ -15,11 +15,14 @@ from msgspec import Raw, Struct
 
 from genmcp.wire.jsonrpc import brackets
 
-__all__ = ["DEFAULT_LIMITS", "SchemaLimits", "excess"]
+__all__ = ["DEFAULT_LIMITS", "FOREIGN_LIMITS", "SchemaLimits", "excess"]
 
 
 class SchemaLimits(Struct, frozen=True):
-    """How much a value, and a schema, may hold.
+    """Bounds on a schema, and on the values that are checked against it.
+
+    The defaults are those of schemas that are written in this process. `FOREIGN_LIMITS` are those
+    of schemas that another server has sent; `ClientOptions(schemas=...)` replaces them.
 
     `matched` and `compared` hold where the schema's own keywords make length expensive: time
     spent on a `pattern` grows with the string, and time spent on `uniqueItems` with the array.
@@ -37,15 +40,39 @@ class SchemaLimits(Struct, frozen=True):
     """Characters in a string that a `pattern` is applied to."""
     compared: int = 10_000
     """Items in an array whose items must be unique."""
+    schema_size: int = 16_777_216
+    """Bytes of a schema as JSON."""
+    schema_values: int = 1_048_576
+    """Items and properties in a schema; commas and brackets in its texts count, too."""
     schema_depth: int = 64
     """Levels of subschemas in a schema."""
     subschemas: int = 5_000
     """Subschemas in a schema."""
     applied: int = 10_000
     """Subschemas that one schema applies to one and the same value, through references too."""
+    pointers: int = 4_194_304
+    """Characters in the JSON Pointers of all subschemas together."""
+    uri: int = 2_048
+    """Characters in a URI that a schema gives itself or a part of it."""
+    patterns: int = 5_000
+    """Patterns in a schema that differ."""
+    pattern_work: int = 4_194_304
+    """Characters in each of these patterns, times its character classes (`\\d`, `\\w`), in all."""
+    pattern_size: int = 67_108_864
+    """Bytes of all these patterns once they are compiled."""
 
 
 DEFAULT_LIMITS = SchemaLimits()
+FOREIGN_LIMITS = SchemaLimits(
+    schema_size=262_144,
+    schema_values=32_768,
+    subschemas=2_000,
+    pointers=262_144,
+    patterns=100,
+    pattern_work=32_768,
+    pattern_size=1_048_576,
+)
+"""Bounds on schemas of other servers: the most hostile one takes some 50 ms and 20 MiB."""
 
 
 def excess(value: Any, raw: Raw | bytes | None, limits: SchemaLimits) -> str | None:

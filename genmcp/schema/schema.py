@@ -16,10 +16,11 @@ from msgspec import Raw
 from genmcp.errors import ConfigurationError
 from genmcp.schema.bounds import bound_parts
 from genmcp.schema.defaults import filler_of
-from genmcp.schema.document import DIALECTS, Document, joined
+from genmcp.schema.document import DIALECTS, Document
 from genmcp.schema.explanation import Explainer
 from genmcp.schema.limits import DEFAULT_LIMITS, SchemaLimits, excess
 from genmcp.schema.matching import Matching
+from genmcp.schema.pointers import joined
 from genmcp.schema.words import expected, fault, listed, shown, wanted
 
 __all__ = ["Formats", "Schema"]
@@ -78,7 +79,9 @@ class Schema:
             self.fits = self._compiled(self.parts.plain).is_valid
         except ValidationError as error:
             raise self._refusal(error) from None
-        self.fill = filler_of(self.parts)
+        except ValueError as error:  # nested too deeply, or a number it cannot represent
+            raise self.parts.refuse("", f"it cannot be compiled: {error}") from None
+        self.fill = filler_of(self.parts, 4 * limits.subschemas)
 
     def check(self, instance: Any, raw: Raw | bytes | None = None) -> Sequence[str]:
         """What of *instance* does not fit: nothing, or up to 20 lines and one that counts the rest.

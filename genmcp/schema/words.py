@@ -55,6 +55,9 @@ FORMATS: Final = {
 }
 
 _LONGEST = 60
+# Alternatives that a message lists, and those that it puts together from several schemas.
+_MOST_LISTED: Final = 30
+_MOST_WANTED: Final = 200
 
 Words = Callable[[Any, Any], str]
 """Words for one keyword: of what a schema gives for it, and of the value that came."""
@@ -92,8 +95,8 @@ def came(value: Any) -> str:
 
 def listed(words: Sequence[str], last: str) -> str:
     """*words* as a phrase, `a, b or c` with *last* as `or`; past 30 of them, the first 30."""
-    if len(words) > 30:
-        words = [*words[:30], f"{len(words) - 30} more"]
+    if len(words) > _MOST_LISTED + 1:
+        words = [*words[:_MOST_LISTED], f"{len(words) - _MOST_LISTED} more"]
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
@@ -132,8 +135,10 @@ def _types(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _enum(options: Sequence[Any], value: Any) -> str:
-    expected = listed([shown(option) for option in options], "or")
-    return Mismatch(expected, came(value), separator=";")
+    words = [shown(option) for option in options[:_MOST_LISTED]]
+    if len(options) > _MOST_LISTED:
+        words.append(f"{len(options) - _MOST_LISTED} more")
+    return Mismatch(listed(words, "or"), came(value), separator=";")
 
 
 def _format(name: str, value: Any) -> str:
@@ -190,7 +195,7 @@ def wanted(keyword: str, given: Any) -> tuple[str, ...]:
     match keyword:
         case "type":
             return _types(given)
-        case "enum":
+        case "enum" if len(given) <= _MOST_WANTED:
             return tuple(map(shown, given))
         case "const":
             return (shown(given),)

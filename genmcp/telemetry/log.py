@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.mux.telemetry import Failure, Rejection, Resumed, Telemetry, on_one_line
+from genmcp.mux.telemetry import Failure, Rejection, Resumed, Telemetry
 from genmcp.protocol.result import Result
+from genmcp.wire.printable import printable
 
 __all__ = ["LoggingTelemetry"]
 
@@ -95,9 +96,9 @@ class LoggingTelemetry(Telemetry):
             return
         method, name = attributes["mcp_method"], attributes["mcp_name"]
         duration, code = attributes["mcp_duration"], attributes["mcp_code"]
-        said = [on_one_line(method or "a message")]
+        said = [printable(method or "a message")]
         if name is not None:
-            said.append(on_one_line(name))
+            said.append(printable(name))
         said.append(outcome if code is None else f"{outcome} {code}")
         if duration is not None:
             said.append(f"{duration * 1000:.1f} ms")

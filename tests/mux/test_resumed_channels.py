@@ -15,6 +15,7 @@ from genmcp import (
     MemoryStore,
     Mux,
     Run,
+    SendStatus,
     Server,
     Suite,
     Tool,
@@ -108,7 +109,7 @@ async def test_resumed_channel_does_what_can_be_done_without_a_request() -> None
     task = await over(client, await begun(client))
 
     assert "done" == task["result"]["content"][0]["text"]
-    assert ["in a thread", False, False] == Stage.saw
+    assert ["in a thread", False, SendStatus.UNWANTED] == Stage.saw
 
 
 async def test_resumed_channel_speaks_to_who_holds_the_response() -> None:
@@ -129,7 +130,7 @@ async def test_resumed_channel_speaks_to_who_holds_the_response() -> None:
     methods = [each.get("method") for each in connection.messages]
     assert ["notifications/message", "notifications/x-test", None] == methods
     assert {"half": 1} == connection.messages[0]["params"]["data"]
-    assert [True, True] == Stage.saw
+    assert [SendStatus.SENT] * 2 == Stage.saw
 
 
 async def test_resumed_call_of_a_tool_that_is_gone_fails() -> None:
@@ -283,4 +284,4 @@ async def test_resumed_channel_that_cannot_be_heard_costs_no_result() -> None:
 
     assert "done" == task["result"]["content"][0]["text"]
     assert {"progress": 49, "total": 49} == task["_meta"]["io.genmcp/progress"]
-    assert [False] == Stage.saw
+    assert [SendStatus.UNWANTED] == Stage.saw

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Continue, Limits, Mux, Suite, Tool, elicit, tool
+from genmcp import Call, Channel, Continue, Limits, Mux, SendStatus, Suite, Tool, elicit, tool
 from genmcp.transports.endpoint import Endpoint
 from tests.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, until
 
@@ -52,7 +52,7 @@ async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
         connection.disconnect()
         await connection.over()
 
-    assert ["cancelled", True, False] == held.saw
+    assert ["cancelled", True, SendStatus.CLOSED] == held.saw
     assert held.channel.closed
     held.channel._sink.open()  # what a thread said just before is not taken behind the end
     assert not await held.channel.log("error", "x")  # row 21: a value, no exception
@@ -73,7 +73,7 @@ async def test_cancel_modern_disconnect_of_a_stream() -> None:
         connection.disconnect()
         await connection.over()
 
-    assert ["cancelled", True, False] == held.saw
+    assert ["cancelled", True, SendStatus.CLOSED] == held.saw
     assert 1 == len(connection.messages)
 
 
@@ -87,7 +87,7 @@ async def test_cancel_modern_disconnect_told_by_send() -> None:
         await held.channel.progress(1)
         await connection.over()
 
-    assert ["cancelled", True, False] == held.saw
+    assert ["cancelled", True, SendStatus.CLOSED] == held.saw
 
 
 async def test_cancel_during_validate() -> None:
@@ -495,7 +495,7 @@ async def test_host_whose_send_fails_is_told(caplog: pytest.LogCaptureFixture) -
             await held.channel.progress(2)
             await connection.over()
 
-    assert ["cancelled", True, False] == held.saw
+    assert ["cancelled", True, SendStatus.CLOSED] == held.saw
     assert [logging.ERROR] == [record.levelno for record in caplog.records]
 
 

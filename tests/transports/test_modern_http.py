@@ -101,7 +101,7 @@ async def test_modern_client_that_takes_json_only_gets_json() -> None:
     answer = await client.send(client.call("tell", progressToken=1), headers=JSON_ONLY)
 
     assert answer.headers["content-type"] == "application/json"
-    assert answer.json["result"]["content"][0]["text"] == "sent: False"
+    assert answer.json["result"]["content"][0]["text"] == "sent: SendStatus.UNWANTED"
 
 
 async def test_modern_stream_may_be_started_before_anything_is_said() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypedDict, TypeVar, assert_type
 
 from msgspec import Struct
 
-from genmcp import Call, Channel, Endpoint, Mux, Suite, Tool, result, tool
+from genmcp import Call, Channel, Endpoint, Mux, SendStatus, Suite, Tool, result, tool
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
 from genmcp.server import Server, Wrapper
 from genmcp.testing import connect
@@ -39,8 +39,8 @@ class Asynchronous(Tool[City]):
     async def call(self, request: Call[City], channel: Channel) -> City:
         assert_type(request.arguments, City)
         assert_type(request.meta, Mapping[str, Any])
-        assert_type(await channel.progress(1, 2), bool)
-        assert_type(await channel.log("info", "x"), bool)
+        assert_type(await channel.progress(1, 2), SendStatus)
+        assert_type(await channel.log("info", "x"), SendStatus)
         assert_type(channel.principal, str | None)
         return request.arguments
 
@@ -54,7 +54,7 @@ class Synchronous(Tool[Street]):
 
     def call(self, request: Call[Street], channel: Channel) -> str:
         assert_type(request.arguments, Street)
-        assert_type(channel.in_loop(channel.progress(1)), bool)
+        assert_type(channel.in_loop(channel.progress(1)), SendStatus)
         return request.arguments.name
 
 

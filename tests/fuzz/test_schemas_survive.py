@@ -1,0 +1,155 @@
+"""Hostile schemas are read or refused, at a cost that is proportional to their bytes.
+
+pytest tests/fuzz/test_schemas_survive.py --fuzz-cases 90000
+"""
+
+import resource
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import thread_time
+from typing import Any
+
+import pytest
+
+from genmcp.errors import ConfigurationError
+from genmcp.schema.document import Document
+from genmcp.schema.headers import header_rules
+from genmcp.schema.limits import FOREIGN_LIMITS
+from genmcp.schema.schema import Schema
+from tests.fuzz.conftest import Plan
+from tests.fuzz.hostile_schemas import hostile_schema
+
+SECONDS = 0.05
+BYTES = 20 << 20
+VALUES: tuple[Any, ...] = ({"a": {"b": 1}, "b": [1, "x"], "": 2}, [1, [2], {"a": None}], "text")
+
+
+def read_headers(schema: Any) -> None:
+    """Read it as a client and a hub read the input schema of a listed tool."""
+    header_rules(Document(schema, "inputSchema", FOREIGN_LIMITS))
+
+
+def compile_and_check(schema: Any) -> None:
+    """Read it as a client reads an output schema or the form of a question."""
+    compiled = Schema(schema, formats=False, origin="outputSchema", limits=FOREIGN_LIMITS)
+    for value in VALUES:
+        compiled.check(value)
+        compiled.fill(value)
+
+
+def seconds_of(read: Callable[[Any], None], schema: Any) -> float:
+    """Return the time of the thread that *read* takes, and check the error it raises."""
+    began = thread_time()
+    try:
+        read(schema)
+    except ConfigurationError as error:
+        text = str(error)
+        assert text.isprintable()
+        assert len(text) < 2_000
+    return thread_time() - began
+
+
+def peak() -> int:
+    """Return the most memory the process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_a_hostile_schema_is_read_or_refused(plan: Plan) -> None:
+    """Nothing but a ConfigurationError is raised, within 50 ms and 20 MiB a schema.
+
+    2026-07-28, basic, "Composition-Keyword Resource Use".
+    """
+    for number in range(plan.first, plan.first + plan.cases):
+        schema = hostile_schema(plan.seed, number)
+        before = peak()
+        for read in (read_headers, compile_and_check):
+            try:
+                # Garbage of other tests may be collected meanwhile: the fastest of three counts.
+                fast = any(seconds_of(read, schema) < SECONDS for _ in range(3))
+            except BaseException as error:
+                pytest.fail(f"case {number}: {error!r:.500}: {schema!r:.500}")
+            assert fast, f"case {number} takes {read.__name__} long: {schema!r:.500}"
+        assert peak() - before < BYTES, f"case {number} takes memory: {schema!r:.500}"
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """Give what tells the most memory that was allocated since."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def keys(count: int, schema: Any) -> dict[str, Any]:
+    return {f"k{number}": schema for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"properties": {"A" * 1_000_000: {"properties": keys(4_900, {})}}}, "bytes, more than"),
+        ({"properties": {"A" * 100_000: {"properties": keys(4_900, {})}}}, "JSON Pointers"),
+        ({"$id": "u" * 100_000, "properties": keys(1_900, {"$id": "b"})}, "URI of more than 2048"),
+        (
+            {"properties": {f"k{n}": {"pattern": f"^[a-z]{{1,{n}}}$"} for n in range(1, 500)}},
+            "more than 100 patterns",
+        ),
+        ({"pattern": r"\S" * 500}, "more than 32768 steps to parse patterns"),
+        ({"allOf": [{"pattern": f"[ab]*a[ab]{{{n}}}"} for n in range(800, 900)]}, "bytes of patt"),
+        ({"type": [*range(30_000)]}, "more than 7 types"),
+        ({"dependencies": {"a": [*range(30_000)]}}, "expected names of properties"),
+        ({"enum": [1] * 120_000}, "more than 32768 items and properties"),
+        ({"properties": keys(4_990, {})}, "more than 2000 subschemas"),
+        (
+            {"properties": keys(1_500, {"$ref": "#", "properties": {}})},
+            "too many references between properties",
+        ),
+        (
+            {"$defs": keys(600, {"$dynamicAnchor": "x"}), "allOf": [{"$dynamicRef": "#x"}] * 900},
+            None,
+        ),
+    ],
+)
+def test_a_small_schema_does_not_take_much_memory(schema: Any, words: str | None) -> None:
+    """Each of these took hundreds of megabytes or seconds, as a few hundred kilobytes."""
+    with traced() as most:
+        try:
+            compile_and_check(schema)
+        except ConfigurationError as error:
+            assert words is not None, str(error)
+            assert words in str(error)
+        else:
+            assert words is None
+
+    assert most() < BYTES
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$id": "http://a/b", "properties": {"x": {"$id": "http://["}}},
+        {"$id": "http://a/b", "properties": {"x": {"$ref": "http://["}}},
+        {"$id": "http://a/b", "properties": {"x": {"$ref": "//a\u2100b/"}}},
+        {"allOf": [{"$ref": "#/allOf/" + "9" * 5_000}]},
+    ],
+)
+def test_a_reference_that_cannot_be_parsed_is_refused(schema: Any) -> None:
+    """`urljoin` and `int` raise ValueError for these, which ended look-ups of a whole hub."""
+    with pytest.raises(ConfigurationError, match=r"not a URI reference|leads nowhere"):
+        read_headers(schema)
+
+
+def test_a_refusal_is_printable_and_short() -> None:
+    """Names in a schema reach logs and terminals by it."""
+    name = "\x1b]0;owned\x07\r\nWARNING forged " + "A" * 9_000
+    schema = {"properties": {name: {"$ref": "http://\x9bb/" + "c" * 9_000}}}
+
+    with pytest.raises(ConfigurationError) as caught:
+        read_headers(schema)
+
+    assert str(caught.value).isprintable()
+    assert str(caught.value).startswith(r"inputSchema: at /properties/\x1b]0;owned\x07\r\nWARN")
+    assert len(str(caught.value)) < 1_000
