@@ -49,9 +49,9 @@ class Carrier(msgspec.Struct, eq=False):
     cannot become a task now: another call has its key, or its job is being written. stopped:
     whether nothing that it says counts any more. told: what its client has got instead of its
     result. reports: its progress, once it is a task and has said any. found: what wants to know
-    that the request's route has been found. following: wants to know the task that is followed,
-    before it is. outcome: what the call has come to, if its response was
-    held.
+    that the request's route has been found. asks: whether its client is being asked something on
+    the connection. following: wants to know the task that is followed, before it is. outcome: what
+    the call has come to, if its response was held.
     """
 
     continuation: Continuation | None = None
@@ -62,6 +62,7 @@ class Carrier(msgspec.Struct, eq=False):
     follows: str | None = None
     claim: Claim | None = None
     waits: bool = False
+    asks: bool = False
     stopped: bool = False
     told: Result | None = None
     reports: Reports | None = None

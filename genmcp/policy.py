@@ -8,10 +8,16 @@ import msgspec
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import ToolAnnotations
 
-__all__ = ["NEVER_A_TASK", "RESULT_TOOL", "OnLost", "Policy", "TaskUse"]
+__all__ = ["HOLD", "NEVER_A_TASK", "RESULT_TOOL", "OnLost", "Policy", "TaskUse"]
 
 RESULT_TOOL: Final = "get_call_result"
 """The tool that a client without tasks asks for the result of a call that was held over."""
+
+HOLD: Final = 50.0
+"""Seconds for which a call is held where its client can ask for the result later.
+
+Many clients give up after 60 seconds, and lose it.
+"""
 
 TaskUse = Literal["never", "auto", "always"]
 OnLost = Literal["rerun", "fail"]
@@ -20,6 +26,8 @@ OnLost = Literal["rerun", "fail"]
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a call that takes long; times in seconds. See `Tool`, whose words these are.
 
+    auto_hold: whether `hold` is `HOLD` where the result tool is offered, and None elsewhere.
+
     Raises:
         ConfigurationError: a value is not one of these.
     """
@@ -27,8 +35,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     task: TaskUse = "auto"
     requires_tasks: bool = False
     patience: float = 10.0
-    ttl: float = 3600.0
+    ttl: float = 86400.0
     hold: float | None = None
+    auto_hold: bool = False
     once: bool = False
     on_lost: OnLost = "fail"
 
@@ -45,6 +54,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             ConfigurationError: one of them is wrong; the message names *owner* and the attribute.
         """
         said = {name: getattr(provider, name) for name in _TIMES | _CHOICES.keys() | _FLAGS}
+        if said["hold"] == "auto":
+            said["hold"], said["auto_hold"] = None, True
         for name, values in _CHOICES.items():
             if said[name] not in values:
                 taken = " or ".join(map(repr, values))

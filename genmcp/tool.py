@@ -107,7 +107,9 @@ class Tool(Generic[A]):
         is held.
     requires_tasks: refuse the calls of clients without it.
     hold: after how many seconds such a client gets an `isError` result with the call's id, while
-        the work goes on; None: never.
+        the work goes on; None: never. "auto": 50 for a tool that has `continue_`, where the suite
+        offers the tool that gets the result (`Suite(result_tool=)`); else never. It does not run
+        while the client is asked something.
     ttl: for how many seconds the result of a task is kept.
     once: whether an answer to a question carries a call on only once. Otherwise a client may
         send the same answer again, and gets what comes of it again.
@@ -134,8 +136,8 @@ class Tool(Generic[A]):
     task: TaskUse = "auto"
     requires_tasks: bool = False
     patience: float = 10.0
-    hold: float | None = None
-    ttl: float = 3600.0
+    hold: float | Literal["auto"] | None = "auto"
+    ttl: float = 86400.0
     once: bool = False
     on_lost: OnLost | None = None
     cache_ttl: float = 0
@@ -231,6 +233,9 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
         )
         definition = _definition(owner, tool, arguments, output)
         policy = Policy.of(owner, tool, definition.annotations)
+        continues = Hook.of(tool, "continue_", Tool)
+        if policy.auto_hold and continues is None:
+            policy = msgspec.structs.replace(policy, auto_hold=False)
         return cls(
             owner=owner,
             place=f"tool {tool.name!r}",
@@ -240,7 +245,7 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
             output=output,
             validates=overrides(tool, "validate", Tool),
             is_async=inspect.iscoroutinefunction(tool.call),
-            continues=Hook.of(tool, "continue_", Tool),
+            continues=continues,
             cancels=Hook.of(tool, "on_cancel", Tool),
             policy=policy,
             eager=policy.eager,

@@ -69,11 +69,13 @@ def outcome_of(continuation: Continuation) -> Outcome:
 async def ask(continuation: Continuation, channel: Channel) -> Continuation | Failed:
     """Ask the client by requests of the server's own; return the answers, or why there are none."""
     asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
+    channel.carrier.asks = True
     try:
         answers = await asyncio.gather(*asking)
     except Failure as failure:
         return Failed(failure)
     finally:
+        channel.carrier.asks = False
         for each in asking:
             each.cancel()
         await asyncio.gather(*asking, return_exceptions=True)

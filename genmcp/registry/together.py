@@ -25,6 +25,7 @@ from genmcp.errors import (
     ResourceNotFound,
 )
 from genmcp.mux.mux import Mux
+from genmcp.policy import Policy
 from genmcp.protocol.capabilities import (
     TASKS,
     PromptsCapability,
@@ -52,6 +53,10 @@ _PAGE: Final = 1000
 _SEPARATOR: Final = re.compile(r"[A-Za-z0-9_./-]+", re.ASCII)
 
 
+def _without_auto_hold(policy: Policy) -> Policy:
+    return replace(policy, hold=None) if policy.auto_hold else policy
+
+
 class _Qualified(Route, frozen=True, kw_only=True):
     """The *route* of what the server of *mux* calls *key*."""
 
@@ -68,7 +73,8 @@ class _Qualified(Route, frozen=True, kw_only=True):
             headers=route.headers,
             on_disconnect=route.on_disconnect,
             visible=route.visible,
-            policy=route.policy,
+            # The tool that gets a result has another name here, which a client is not told.
+            policy=_without_auto_hold(route.policy),
             eager=route.eager,
             pending=route.pending,
             mux=mux,

@@ -4,11 +4,13 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from genmcp.errors import ConfigurationError
 from genmcp.extension import Extension
 from genmcp.hook import overrides
 from genmcp.metadata import instance_of
+from genmcp.policy import HOLD, RESULT_TOOL
 from genmcp.protocol.capabilities import (
     TASKS,
     PromptsCapability,
@@ -16,6 +18,7 @@ from genmcp.protocol.capabilities import (
     ServerCapabilities,
     ToolsCapability,
 )
+from genmcp.suite.call_result import GetCallResult
 from genmcp.suite.extended import Extensions
 from genmcp.suite.kinds import KINDS, Kind, Shelf
 
@@ -90,13 +93,17 @@ def extension_part(given: object) -> Part:
 class Stock:
     """Parts, in the order in which they are listed, and what follows from them.
 
+    result_tool: as for `Suite`.
+
     Raises:
         ConfigurationError: two tools have one name.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], *, result_tool: bool | None = False) -> None:
         self.parts = tuple(parts)
         self.extensions = Extensions([part.route for part in parts if part.kind is None])
+        if _offers_results(parts, result_tool):
+            parts = [*map(_held, parts), Part.of(TOOLS, GetCallResult)]
         self.shelves = {kind.name: _shelf(kind, parts) for kind in KINDS}
         self.tools = {
             route.definition.name: TOOLS.guarded(route, route.definition.name)
@@ -128,6 +135,24 @@ class Stock:
     def _may_have_tasks(self) -> bool:
         policies = [route.policy for route in self.shelves["tools"].routes]
         return "tools" in self.extended or any(each.task != "never" for each in policies)
+
+
+def _offers_results(parts: Sequence[Part], result_tool: bool | None) -> bool:
+    """Whether there is to be a tool that gets the results of calls that were held over."""
+    tools = [part.route for part in parts if part.kind is TOOLS]
+    if result_tool is None and any(each.definition.name == RESULT_TOOL for each in tools):
+        return False
+    if any(each.policy.auto_hold or each.policy.hold is not None for each in tools):
+        return result_tool is not False
+    return result_tool is True and any(part.kind is None for part in parts)
+
+
+def _held(part: Part) -> Part:
+    """Return *part*; a tool that says no time is held over after the default one."""
+    if part.kind is not TOOLS or not part.route.policy.auto_hold:
+        return part
+    policy = replace(part.route.policy, hold=HOLD)
+    return replace(part, route=replace(part.route, policy=policy))
 
 
 def _methods(kinds: Collection[str], *, completes: bool) -> frozenset[str]:

@@ -22,7 +22,6 @@ from genmcp.protocol.implementation import Icon, Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Route, Server
 from genmcp.subscription import Announcer
-from genmcp.suite.call_result import GetCallResult
 from genmcp.suite.extended import Extended
 from genmcp.suite.kinds import KINDS, private
 from genmcp.suite.stock import TOOLS, Part, Stock, extension_part, parts_of
@@ -65,8 +64,10 @@ class Suite(Server):
     prompts: `Prompt` and `PromptRepo`, and functions under `@prompt`.
     extensions: what yields all these for one principal and not for another; the suite's own
         come first.
-    result_tool: whether there is a tool `get_call_result` besides, by which clients without tasks
-        get the results of calls that were held over (`Tool.hold`).
+    result_tool: whether a tool `get_call_result` is offered besides, by which clients without tasks
+        get the results of calls that were held over (`Tool.hold`). It is listed only when a tool of
+        the suite can be held over; True lists it also for the tools of extensions. None: it is
+        offered, unless another tool has that name.
     page_size: how many a page of a list has at most; by default 1000 tools, and 100 resources,
         templates or prompts.
 
@@ -83,7 +84,7 @@ class Suite(Server):
         name: str,
         version: str,
         about: About | None = None,
-        result_tool: bool = False,
+        result_tool: bool | None = None,
         page_size: int | None = None,
         **components: Unpack[Components],
     ) -> None:
@@ -109,9 +110,8 @@ class Suite(Server):
         self._announcer = Announcer()
         self._changing = Lock()
         parts = [Part.of(kind, each) for kind in KINDS for each in components.get(kind.name, ())]  # type: ignore[attr-defined]
-        if result_tool:
-            parts.append(Part.of(TOOLS, GetCallResult))
-        self._take(Stock([*parts, *map(extension_part, components.get("extensions", ()))]))
+        self._result_tool = result_tool
+        self._take([*parts, *map(extension_part, components.get("extensions", ()))])
 
     def __repr__(self) -> str:
         return f"<Suite {self._info.name} {self._info.version}, {self._stock!r}>"
@@ -153,7 +153,7 @@ class Suite(Server):
         """
         added = [part for each in components for part in parts_of(each)]
         with self._changing:
-            self._take(Stock([*self._stock.parts, *added]))
+            self._take([*self._stock.parts, *added])
         self._tell(added)
 
     def remove(self, *components: object) -> None:
@@ -171,7 +171,7 @@ class Suite(Server):
                 if not any(part.is_known_as(each) for part in parts):
                     raise ConfigurationError(f"Suite: there is no {each!r} to remove")
             gone = [part for part in parts if any(map(part.is_known_as, components))]
-            self._take(Stock([part for part in parts if part not in gone]))
+            self._take([part for part in parts if part not in gone])
         self._tell(gone)
 
     def resource_updated(self, uri: str) -> None:
@@ -241,9 +241,9 @@ class Suite(Server):
             completer = await stock.extensions.completer(kind, key, channel)
         return await complete(request, channel, completer)
 
-    def _take(self, stock: Stock) -> None:
-        self._stock = stock
-        self._tools = stock.tools
+    def _take(self, parts: Sequence[Part]) -> None:
+        self._stock = Stock(parts, result_tool=self._result_tool)
+        self._tools = self._stock.tools
 
     def _tell(self, parts: Sequence[Part]) -> None:
         for kind in dict.fromkeys(kind for part in parts for kind in part.kinds):

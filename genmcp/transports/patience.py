@@ -85,7 +85,9 @@ class Patience:
         return asyncio.get_running_loop().call_later(seconds or 0, self._begin)
 
     def _begin(self) -> None:
-        if self._channel.carrier.waits:
+        if self._channel.carrier.asks:  # that it takes long is up to its client
+            self._timer = self._armed()
+        elif self._channel.carrier.waits:
             self._timer = asyncio.get_running_loop().call_later(_AGAIN, self._begin)
         else:
             self.promotion()

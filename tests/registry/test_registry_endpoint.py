@@ -94,7 +94,7 @@ def greeting() -> PromptTemplate:
 
 
 def suite(name: str, *tools: Any, **components: Any) -> Suite:
-    return Suite(name=name, version="1", tools=tools, **components)
+    return Suite(name=name, version="1", tools=tools, result_tool=False, **components)
 
 
 def registry(*, page_size: int | None = None) -> LiveRegistry:

@@ -340,4 +340,120 @@ def test_result_tool_has_a_name_of_its_own() -> None:
         return "mine"
 
     with pytest.raises(ConfigurationError, match="two tools are called 'get_call_result'"):
-        Suite(name="test", version="1", tools=[mine], result_tool=True)
+        Suite(name="test", version="1", tools=[Holds, mine], result_tool=True)
+
+    suite = Suite(name="test", version="1", tools=[Holds, mine])
+    assert listed(suite) == ["holds", "get_call_result"]  # it is not offered, and does not hide
+
+
+def listed(suite: Suite) -> list[str]:
+    return [each.definition.name for each in suite._stock.shelves["tools"].routes]
+
+
+class Continues(Tool):
+    """Goes on in steps, and says nothing of how long it is held."""
+
+    name = "continues"
+
+    async def call(self, request: Any, channel: Channel) -> Any:
+        return Continue("done", work.job())
+
+    async def continue_(self, tag: str, outcome: Any, channel: Channel) -> Any:
+        return outcome.value
+
+
+class Never(Continues):
+    hold = None
+
+
+@tool
+async def plain() -> str:
+    """Is no tool that waits."""
+    return "plain"
+
+
+@pytest.mark.parametrize(
+    ("tools", "offered", "names", "hold"),
+    [
+        ([plain, Continues], None, ["plain", "continues", "get_call_result"], 50.0),
+        ([plain, Continues], False, ["plain", "continues"], None),
+        ([plain], None, ["plain"], None),
+        ([plain], True, ["plain"], None),
+        ([plain, Never], True, ["plain", "continues"], None),
+        ([plain, Holds], None, ["plain", "holds", "get_call_result"], None),
+    ],
+)
+def test_result_tool_is_listed_where_a_call_can_be_held_over(
+    tools: Any, offered: bool | None, names: list[str], hold: float | None
+) -> None:
+    """And where it is, tools that go on in steps are held for 50 seconds, unless they say else."""
+    suite = Suite(name="test", version="1", tools=tools, result_tool=offered)
+
+    assert names == listed(suite)
+    route = suite.find("tools/call", "continues")
+    assert hold == (route.policy.hold if route else None)
+
+
+def test_result_tool_comes_and_goes_with_the_tools_that_need_it() -> None:
+    """A tool that is added can be held over; when it is removed, nothing can."""
+    suite = Suite(name="test", version="1", tools=[plain])
+    suite.add(Continues)
+    assert ["plain", "continues", "get_call_result"] == listed(suite)
+    suite.remove("continues")
+    assert ["plain"] == listed(suite)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_client_gets_the_result_later_by_default(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing but defaults: only their 50 seconds are shorter here."""
+    monkeypatch.setattr("genmcp.suite.stock.HOLD", 0.02)
+    global holding
+    holding = Holds()
+    app = Endpoint(Mux(Suite(name="test", version="1", tools=[Continues])))
+    client = await Client.begin(app, version)
+    failed, text = await said(client, "continues")
+    assert failed and "the tool get_call_result gets its result" in text
+    holding.go.set()
+
+    assert '{"said":"done"}' == await result_of(client, id_in(text))
+    await app.mux.aclose()
+
+
+async def test_result_of_a_task_is_kept_for_a_day() -> None:
+    """What ends at night is there in the morning."""
+    app = Endpoint(Mux(Suite(name="test", version="1", tools=[Continues])))
+    global holding
+    holding = Holds()
+    client = Client(app, capabilities=TASKS)
+    handle = (await client.send(client.call("continues"))).json["result"]
+
+    assert 24 * 3600 * 1000 == handle["ttlMs"]
+    holding.go.set()
+    await app.mux.aclose()
+
+
+async def test_call_is_not_held_over_while_its_client_is_asked() -> None:
+    """A user may take longer for a form than `hold`: the answer goes on with the call."""
+
+    class Asks(Continues):
+        name = "asks"
+        hold = 0.02
+
+        async def call(self, request: Any, channel: Channel) -> Any:
+            return Continue("named", elicit("Who?", NAME))
+
+    app = Endpoint(Mux(Suite(name="test", version="1", tools=[Asks])))
+    client = await Client.begin(app, "2025-11-25", capabilities={"elicitation": {}})
+    async with client.open(client.call("asks")) as call:
+        question = await call.message()
+        for _ in range(3):  # in each of these it would have been held over
+            await asyncio.sleep(0.05)
+            assert not call.complete
+        answer = {"action": "accept", "content": {"name": "Ann"}}
+        await client.send({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+        await call.over()
+
+    assert "Ann" in str(call.messages[-1]["result"]["content"])
+    await app.mux.aclose()
