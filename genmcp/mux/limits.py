@@ -20,6 +20,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch: how many messages one batch may have (2025-03-26). batch_concurrency: how many requests
         of a batch run at once.
     body_time: how long a body may take to arrive.
+    bodies: the bytes of all bodies of more than 16 KiB that belong to requests without a response.
+        bodies_of_principal, bodies_of_address: of one principal, and of one peer address without
+        one.
     threads: how many `def` hooks run at once. threads_of_client: of one client, which is a
         principal, or a peer address without one.
     waiting: how many `def` hooks wait for a thread; clients take turns. waiting_of_client: of one
@@ -66,6 +69,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 100
     batch_concurrency: int = 10
     body_time: float = 30.0
+    bodies: int = 128 * 1024 * 1024
+    bodies_of_principal: int = 16 * 1024 * 1024
+    bodies_of_address: int = 16 * 1024 * 1024
     threads: int = 32
     threads_of_client: int = 24
     waiting: int = 1_000

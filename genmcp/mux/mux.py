@@ -151,6 +151,7 @@ class Mux:
         self.announcer.follow(self.subscriptions)
         self.held = Occupancy("calls", bounds)
         self.streams = Occupancy("streams", bounds)
+        self.bodies = Occupancy("bodies", bounds, noun="bytes of request bodies")
         self.subscribed = Occupancy("subscribed", bounds, noun="bytes of subscriptions")
         self.calls = Calls()
         self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)

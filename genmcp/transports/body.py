@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from genmcp.errors import InvalidRequest, TooLarge, TooSlow
 from genmcp.mux.limits import Limits
-from genmcp.transports.asgi import ClientLeft, Message, Receive
+from genmcp.transports.asgi import ClientLeft, Message
 from genmcp.transports.deadline import Deadline
 from genmcp.transports.steps import resume
+from genmcp.transports.visit import Visit
 from genmcp.wire import jsonrpc
 
 __all__ = ["decoded", "read_body"]
@@ -16,23 +17,30 @@ __all__ = ["decoded", "read_body"]
 _LONGEST_LENGTH: Final = 18
 """Digits of a Content-Length that is still worth reading as a number."""
 
+_UNCOUNTED: Final = 16 * 1024
+"""Bytes of a body that count for nobody: as many as other parts of a request take."""
+
 
 @coroutine
-def read_body(receive: Receive, length: bytes | None, limits: Limits) -> Generator[Any, Any, bytes]:
-    """Return the request's body; *length* is its Content-Length header, if it has one.
+def read_body(visit: Visit, length: bytes | None) -> Generator[Any, Any, bytes]:
+    """Return the body of a request; *length* is its Content-Length header, if it has one.
+
+    A large one counts for its client from its first byte until the request is over.
 
     Raises:
         TooLarge: it is larger than `limits.body`.
         TooSlow: it took longer than `limits.body_time`.
+        Overloaded: the client, or all clients together, have too many bytes of large bodies.
         ClientLeft: the connection closed first.
     """
+    limits = visit.mux.limits
     if (
         length is not None
         and length.isdigit()
         and (len(length) > _LONGEST_LENGTH or int(length) > limits.body)
     ):
         raise _too_large(limits)
-    work = receive()
+    work = visit.receive()
     if not isinstance(work, CoroutineType):
         work = _awaited(work)
     try:
@@ -43,12 +51,13 @@ def read_body(receive: Receive, length: bytes | None, limits: Limits) -> Generat
         if (
             message["type"] == "http.request"
             and not message.get("more_body", False)
+            and len(body) <= _UNCOUNTED
             and len(body) <= limits.body
         ):
             return body
-        rest = _read(message, receive, limits)
+        rest = _read(message, visit)
     else:
-        rest = _read_from(resume(work, waited), receive, limits)
+        rest = _read_from(resume(work, waited), visit)
     try:
         body = yield from Deadline(limits.body_time).bound(rest)
     except TimeoutError:
@@ -62,13 +71,14 @@ async def _awaited(work: Awaitable[Message]) -> Message:
     return await work
 
 
-async def _read_from(first: Awaitable[Message], receive: Receive, limits: Limits) -> bytes:
-    return await _read(await first, receive, limits)
+async def _read_from(first: Awaitable[Message], visit: Visit) -> bytes:
+    return await _read(await first, visit)
 
 
-async def _read(message: Message, receive: Receive, limits: Limits) -> bytes:
+async def _read(message: Message, visit: Visit) -> bytes:
     """Return the body that begins with *message*."""
     parts: list[bytes] = []
+    limits = visit.mux.limits
     left = limits.body
     while True:
         if message["type"] == "http.disconnect":
@@ -77,9 +87,11 @@ async def _read(message: Message, receive: Receive, limits: Limits) -> bytes:
         left -= len(parts[-1])
         if left < 0:
             raise _too_large(limits)
+        if limits.body - left > _UNCOUNTED:
+            visit.count_body(limits.body - left)
         if not message.get("more_body", False):
             return b"".join(parts)
-        message = await receive()
+        message = await visit.receive()
 
 
 def decoded(

@@ -128,6 +128,9 @@ class Endpoint:
             await _METHODS.get(scope["method"], _not_allowed)(visit)
         except Exception as error:
             await _fail(visit, error)
+        finally:
+            if visit.body_size:
+                visit.release_body()
         if not visit.answered:
             await _hang_up(visit)
 
@@ -167,6 +170,9 @@ class Endpoint:
             await serve(visit)
         except Exception as error:
             await _fail(visit, error)
+        finally:
+            if visit.body_size:
+                visit.release_body()
         if not visit.answered:
             await _hang_up(visit)
 
@@ -267,7 +273,7 @@ async def _post(visit: Visit) -> None:
     visit.streams = judge_post(
         table.get(b"content-type", b""), table.get(b"accept", b"*/*"), mux.limits.header
     )
-    body = await read_body(visit.receive, table.get(b"content-length"), mux.limits)
+    body = await read_body(visit, table.get(b"content-length"))
     try:
         jsonrpc.check(body, mux.limits.depth, mux.limits.containers)
         request = request_at_once(table, body, mux)

@@ -134,7 +134,7 @@ def _session(visit: Visit) -> Session:
         )
     visit.mux.peers.open()
     session = visit.mux.sessions.open(id.strip().decode("latin-1"), visit.principal)
-    visit.session = session.key
+    visit.enter(session.key)
     return session
 
 

@@ -39,6 +39,8 @@ async def listen(visit: Visit, request: Request) -> None:
     wanted = await honoured(mux, request, client)
     request = without_params(request)
     visit.table = {}
+    if visit.body_size:
+        visit.release_body()
     end = sse.event(farewell(mux, request))
     async with heard(mux, request, wanted, client) as messages:
         await EventStream(visit, farewell=end).serve(_events(messages))

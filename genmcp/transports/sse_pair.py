@@ -112,9 +112,9 @@ class SsePair:
         judge_post(visit.table.get(b"content-type", b""), b"*/*", visit.mux.limits.header)
         given = parse_qs(query.decode("latin-1")).get(_PARAMETER, [""])
         session = visit.mux.sessions.open(given[0], visit.principal)
-        visit.session = session.key
+        visit.enter(session.key)
         limits = visit.mux.limits
-        body = await read_body(visit.receive, visit.table.get(b"content-length"), limits)
+        body = await read_body(visit, visit.table.get(b"content-length"))
         message = decoded(body, limits)
         if isinstance(message, list):
             raise InvalidRequest("The body must be one message: this transport has no batches")

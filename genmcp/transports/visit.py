@@ -26,7 +26,8 @@ class Visit(msgspec.Struct, eq=False):
     client takes event streams. principal: who it was authenticated as. copied: the assigns
     copied from the host's request; keep: the keys of those that a store may keep. id, method:
     those of the JSON-RPC request it carries, once they are known. session: the key of its legacy
-    session. answered: whether the response has begun. loop, thread: where it is served.
+    session. answered: whether the response has begun. body_size: the bytes
+    of its body that are counted for its client. loop, thread: where it is served.
     """
 
     mux: Mux
@@ -46,6 +47,7 @@ class Visit(msgspec.Struct, eq=False):
     method: str | None = None
     session: str | None = None
     answered: bool = False
+    body_size: int = 0
     loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
     thread: int = msgspec.field(default_factory=threading.get_ident)
     _client_key: ClientKey | None = None
@@ -60,6 +62,28 @@ class Visit(msgspec.Struct, eq=False):
             else:
                 self._client_key = ClientKey(self.principal)
         return self._client_key
+
+    def enter(self, session: str) -> None:
+        """Count the request for the legacy session with this key as well."""
+        self.session = session
+        if self._client_key is not None and self._client_key.principal is None:
+            self._client_key = msgspec.structs.replace(self._client_key, session=session)
+
+    def count_body(self, size: int) -> None:
+        """Count *size* bytes of a body for the client, instead of those counted before.
+
+        Raises:
+            Overloaded: there is no room for them.
+        """
+        bodies, more = self.mux.bodies, size - self.body_size
+        bodies.check(self.client_key, size=more)
+        bodies.take(self.client_key, size=more)
+        self.body_size = size
+
+    def release_body(self) -> None:
+        """Count no bytes of a body any more."""
+        self.mux.bodies.leave(self.client_key, size=self.body_size)
+        self.body_size = 0
 
     def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> Awaitable[None]:
         """Send a complete answer; a *body* is JSON."""

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from genmcp import Channel, Endpoint, Limits, Mux, ResourceRepo, Suite, tool
-from tests.asgi import PATIENCE, Client
+from tests.asgi import PATIENCE, Client, until
 from tests.serving import serve
 
 
@@ -234,3 +234,75 @@ async def test_bodies_with_a_long_uri_are_rejected(version: str, method: str) ->
 
     assert -32602 == answer.json["error"]["code"]
     assert "2048 bytes (limit: uri)" in answer.json["error"]["message"]
+
+
+async def test_bodies_of_one_client_have_a_share() -> None:
+    """Large bodies count from their first byte until their call is over; others have their own."""
+
+    @tool
+    async def hold(text: str) -> None:
+        await asyncio.Event().wait()
+
+    mux = Mux(
+        Suite(name="test", version="1", tools=[hold, echo]),
+        limits=Limits(bodies_of_address=100_000),
+    )
+    app = Endpoint(mux)
+    one, other = (Client(app, client=(f"192.0.2.{number}", 1)) for number in (1, 2))
+    text = {"text": "x" * 60_000}
+    async with one.open(one.call("hold", text)):
+        await until(lambda: len(mux.held) == 1)
+        refused = await one.send(one.call("echo", text))
+        small = await one.send(one.call("echo", {"text": "x"}))
+        answered = await other.send(other.call("echo", text))
+
+    assert [429, 200, 200] == [refused.status, small.status, answered.status]
+    assert "(limit: bodies_of_address)" in refused.json["error"]["message"]
+    assert 0 == len(mux.bodies)
+    assert 200 == (await one.send(one.call("echo", text))).status
+
+
+async def test_bodies_that_arrive_in_parts_are_counted() -> None:
+    """Each part counts when it arrives; a client that is refused, or leaves, holds nothing."""
+    mux = Mux(
+        Suite(name="test", version="1", tools=[echo]), limits=Limits(bodies_of_address=50_000)
+    )
+    client = Client(Endpoint(mux))
+    refused = await client.send(body=[b" " * 20_000] * 4)
+    connection = client.open(body=[b" " * 20_000] * 2)
+    connection._body.append(b"")
+    app, receive = connection._app, connection._receive
+
+    async def receives() -> dict[str, Any]:
+        message = await receive()
+        if not message["more_body"]:  # the client leaves before the last part
+            assert 40_000 == len(mux.bodies)
+            return {"type": "http.disconnect"}
+        return message
+
+    connection._app = lambda scope, _, send: app(scope, receives, send)
+    async with connection:
+        await connection.over()
+
+    assert 429 == refused.status
+    assert 499 == connection.status
+    assert 0 == len(mux.bodies)
+
+
+async def test_bodies_count_within_a_session() -> None:
+    """The share of the session counts for a call whose large body came before its session."""
+
+    @tool
+    async def hold(text: str) -> None:
+        await asyncio.Event().wait()
+
+    mux = Mux(
+        Suite(name="test", version="1", tools=[hold, echo]), limits=Limits(calls_of_session=1)
+    )
+    client = await Client.begin(Endpoint(mux), "2025-11-25")
+    async with client.open(client.call("hold", {"text": "x" * 60_000})):
+        await until(lambda: len(mux.held) == 1)
+        refused = await client.send(client.call("echo", {"text": "x"}))
+        await client.send(method="DELETE")
+
+    assert "(limit: calls_of_session)" in refused.json["error"]["message"]

@@ -1,0 +1,146 @@
+"""The server of the attack: whatever a client can make a server hold or do."""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import time
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from benchmarks.soaked import memory
+from genmcp import (
+    Call,
+    Channel,
+    Continue,
+    Endpoint,
+    Mux,
+    Outcome,
+    ResourceRepo,
+    Run,
+    Suite,
+    Tool,
+    elicit,
+    job,
+    tool,
+)
+
+errors: list[str] = []
+"""What was logged as an error."""
+
+
+@tool
+async def echo(text: str = "") -> str:
+    """Returns its text."""
+    return text
+
+
+@tool
+async def wait() -> None:
+    """Waits until it is cancelled."""
+    await asyncio.Event().wait()
+
+
+@tool
+async def talk(channel: Channel) -> str:
+    """Reports progress with large messages, which are kept for clients that resume."""
+    for step in range(20):
+        await channel.progress(step, message="x" * 50_000)
+    return "done"
+
+
+@tool
+def block(seconds: float) -> str:
+    """Blocks a thread."""
+    time.sleep(seconds)
+    return "done"
+
+
+@job
+async def nap(run: Run, seconds: float) -> str:
+    """Sleeps as a job."""
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+class Work(Tool):
+    """Has a job done."""
+
+    name = "work"
+    input_schema = {"type": "object", "properties": {"seconds": {"type": "number"}}}
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        return Continue("slept", nap.job(request.arguments["seconds"]))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        return "done"
+
+
+class Ask(Tool):
+    """Asks the user."""
+
+    name = "ask"
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        return Continue("asked", elicit("Are you sure?"))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        return "done"
+
+
+class Notes(ResourceRepo):
+    """A note for every URI."""
+
+    name = "notes"
+    template = "note://{+path}"
+
+    async def read(self, key: dict[str, str], channel: Channel) -> str | None:
+        return "a note"
+
+
+class _Errors(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        errors.append(self.format(record)[:2000])
+
+
+for logger in (logging.getLogger(), logging.getLogger("uvicorn")):
+    logger.addHandler(_Errors(logging.ERROR))
+
+suite = Suite(
+    name="attacked",
+    version="1",
+    tools=[echo, wait, talk, block, Work, Ask],
+    resources=[Notes()],
+)
+mux = Mux(suite)
+
+
+def of_header(scope: Any) -> str | None:
+    """Return the principal: a stand-in for authentication."""
+    user = dict(scope["headers"]).get(b"x-user")
+    return None if user is None else user.decode()
+
+
+async def look(request: Request) -> Response:
+    """Show what there is in this process."""
+    gc.collect()
+    shown = {
+        "memory": memory(),
+        "tasks": len(asyncio.all_tasks()),
+        "files": len(os.listdir("/proc/self/fd")) - 1,  # noqa: PTH208  # paths of open files vanish
+        "calls": len(mux.held),
+        "streams": len(mux.streams),
+        "store": repr(mux.store),
+        "errors": errors[:10],
+    }
+    return Response(json.dumps(shown), media_type="application/json")
+
+
+app = Starlette(
+    routes=[Route("/look", look), Endpoint(mux, principal=of_header).route("/mcp")],
+)
