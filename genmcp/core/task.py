@@ -66,7 +66,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
 
     timeout: seconds that one attempt may take. retries: how often it is tried again when it fails;
-    backoff: seconds before the first of these, doubled for each further one.
+    backoff: seconds before the first of these, doubled for each further one up to max_backoff.
+    jitter: the fraction of such a pause that is left to chance, so that jobs which failed together
+    are not tried again together.
     """
 
     name: str
@@ -75,6 +77,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: float | None = None
     retries: int = 0
     backoff: float = 1.0
+    max_backoff: float = 3600.0
+    jitter: float = 0.25
+
+    def pause(self, failures: int, chance: float) -> float:
+        """Return how many seconds the attempt after so many *failures* waits.
+
+        *chance* is random: the pause is the whole one for 0, shorter by `jitter` for 1.
+        """
+        whole = min(self.backoff * 2.0 ** min(failures, 64), self.max_backoff)
+        return whole * (1.0 - self.jitter * chance)
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -278,8 +290,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return it given back by its worker, which shuts down: that is no crash."""
         return self._next("release", now, held=None, due=now)
 
-    def retried(self, now: float) -> "Task":
-        """Return it waiting for the next attempt at its job.
+    def retried(self, now: float, chance: float = 0.0) -> "Task":
+        """Return it waiting for the next attempt at its job; *chance* is as for `Job.pause`.
 
         Raises:
             OutOfTurn: there is no job, or no attempt left.
@@ -287,7 +299,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         work = self.work
         if not isinstance(work, Working) or self.settled or work.failures >= work.job.retries:
             raise OutOfTurn("retry", self.status)
-        delay = work.job.backoff * 2**work.failures
+        delay = work.job.pause(work.failures, chance)
         return replace(self.resubmitted(now, delay), work=replace(work, failures=work.failures + 1))
 
     def resubmitted(self, now: float, delay: float) -> "Task":
@@ -379,6 +391,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise OutOfTurn("leave", self.status)
         if isinstance(self.work, Running):
             return self._lost(now)
+        return self.abandoned(now)
+
+    def abandoned(self, now: float) -> "Task":
+        """Return it with its wait Lost, to be continued by any process."""
         return self.settled_with(_LOST, now).taken_over(now)
 
     def _lost(self, now: float) -> "Task":

@@ -13,12 +13,15 @@ from genmcp.jobs.records import Records, Transition
 from genmcp.jobs.refs import Refs
 from genmcp.jobs.writes import Writes
 
-__all__ = ["CONTINUATIONS", "Agenda"]
+__all__ = ["CONTINUATIONS", "REFS", "Agenda"]
 
 logger = logging.getLogger("genmcp")
 
 CONTINUATIONS: Final = "genmcp:continuations"
 """The queue of every step that is no job: none of them waits until long jobs are over."""
+
+REFS: Final = "genmcp:refs"
+"""The queue of those that follow the job of another queue: each takes as long as that job."""
 
 
 class Agenda:
@@ -38,13 +41,16 @@ class Agenda:
         clock: Callable[[], float],
         *,
         writes: Writes,
+        follows: bool,
     ) -> None:
+        """*follows* says whether processes like this one follow jobs of other queues."""
         self.writes = writes
         self.records = records
         self.refs = refs
         self.nodes = nodes
         self._engine = engine
         self._clock = clock
+        self._following = REFS if follows else CONTINUATIONS
 
     async def create(self, task: Task, call: bytes) -> bool:
         """Write a new task and submit its first step. False: there is one with its id."""
@@ -178,7 +184,11 @@ class Agenda:
         if task.lives_in is not None:
             await self.look_later(task, 0)
         elif task.delivered:
-            queue = task.job.queue if task.job else CONTINUATIONS
+            queue = CONTINUATIONS
+            if task.job is not None:
+                queue = task.job.queue
+            elif isinstance(task.work, Following) and not task.settled:
+                queue = self._following
             delay = _left(task, self._clock())
             owner = self.records.owner_of(task)
             await self._engine.submit(task.engine_id, queue=queue, delay=delay, owner=owner)

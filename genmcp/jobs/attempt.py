@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from genmcp.core.outcome import Failed, pack
 from genmcp.core.task import Job
 from genmcp.errors import Cancelled, ContractError, OutOfTurn, TimedOut
+from genmcp.jobs.blocking import Blocking, StillRuns, Threads
 from genmcp.jobs.elsewhere import Elsewhere
 from genmcp.jobs.job import JobFunction, find
 from genmcp.jobs.outcomes import done, raised
@@ -24,8 +25,9 @@ __all__ = ["Tried", "attempt"]
 logger = logging.getLogger("genmcp")
 
 _GRACE: Final = 5.0  # seconds that a function has for its end when it is cancelled
+_THREAD_GRACE: Final = 1.0  # ... and a thread, to its next report
 
-InThread: TypeAlias = Callable[..., Awaitable[Any]]
+InThread: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class Escaped(Exception):
@@ -47,18 +49,59 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 async def attempt(
-    job: Job, begin: Callable[[Reports], Run], *, write: Write, in_thread: InThread
+    job: Job,
+    begin: Callable[[Reports], Run],
+    *,
+    write: Write,
+    in_thread: InThread,
+    threads: Threads,
+    linger: float = 0.0,
 ) -> Tried:
     """Run the function of *job*, with the Run that *begin* makes, and return what came of it.
 
-    *write* keeps its progress; *in_thread* runs it if it blocks.
+    *write* keeps its progress; *in_thread* runs it if it blocks. A thread cannot be stopped, so
+    that after a timeout this waits *linger* seconds for its end: a next attempt would run beside
+    it. *threads* has those that were left.
 
     Raises:
-        Elsewhere: no such function is here, or none that takes these arguments.
+        Elsewhere: no such function is here, or none that takes these arguments, or the thread of
+            an earlier attempt still runs here.
         OutOfTurn: its progress was refused: the task is over, or somebody else's.
+        StillRuns: this was cancelled, and the thread of the function goes on.
         asyncio.CancelledError: this was cancelled, and so is the function.
     """
     name = f"job {job.name}"
+    function = _found(job)
+    reporter = Reporter(write, lambda: working.cancel())
+    run = begin(reporter)
+    if not await threads.end(run.id, linger):
+        raise Elsewhere(
+            f"the thread of an earlier attempt at {name} still runs here",
+            "An earlier attempt at the job has not ended",
+        )
+    call = partial(function, run, **job.arguments)
+    blocking = None if function.is_async else Blocking(partial(_blocking, call))
+    work = _awaited(call) if blocking is None else in_thread(blocking)
+    working = asyncio.create_task(work, name=name)
+    try:
+        tried = await _tried(working, job.timeout)
+        unwritten = await reporter.close()  # from now on its next report ends a thread
+        if blocking is not None and tried.again:
+            tried = await _lingered(tried, blocking, name, linger)
+    except asyncio.CancelledError as error:
+        await reporter.close()
+        if blocking is not None and not await blocking.ended_soon(_THREAD_GRACE):
+            raise StillRuns from error
+        raise
+    finally:
+        if blocking is not None and blocking.runs:
+            threads.leave(run.id, blocking)
+    if reporter.refused:
+        raise OutOfTurn("progress", "over, or somebody else's")
+    return replace(tried, progress=unwritten)
+
+
+def _found(job: Job) -> JobFunction[..., Any]:
     function = find(job.name)
     if function is None:
         raise Elsewhere(
@@ -72,27 +115,23 @@ async def attempt(
             f"job {job.name} has other parameters here: {error}",
             "The job does not take its arguments any more",
         ) from error
-    reporter = Reporter(write, lambda: working.cancel())
-    working = asyncio.create_task(_called(function, job, begin, reporter, in_thread), name=name)
-    try:
-        tried = await _tried(working, job.timeout)
-    finally:
-        unwritten = await reporter.close()
-    if reporter.refused:
-        raise OutOfTurn("progress", "over, or somebody else's")
-    return replace(tried, progress=unwritten)
+    return function
 
 
-async def _called(
-    function: JobFunction[..., Any],
-    job: Job,
-    begin: Callable[[Reports], Run],
-    reports: Reports,
-    in_thread: InThread,
-) -> Any:
-    call = partial(function, begin(reports), **job.arguments)
-    if not function.is_async:
-        return await in_thread(_blocking, call)
+async def _lingered(tried: Tried, call: Blocking, name: str, linger: float) -> Tried:
+    """Return what came of an attempt whose thread may go on, when another may be made."""
+    if await call.ends(0.0):
+        return tried
+    logger.warning("%s goes on in its thread: the next attempt waits for that", name)
+    if await call.ends(linger):
+        return tried
+    logger.error(
+        "%s fails: its thread has not ended in %g seconds (JobOptions.linger)", name, linger
+    )
+    return replace(tried, again=False)
+
+
+async def _awaited(call: Callable[[], Awaitable[Any]]) -> Any:
     with _contained():
         return await call()
 

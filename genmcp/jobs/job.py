@@ -36,6 +36,8 @@ class Options(TypedDict, total=False):
     timeout: float
     retries: int
     backoff: float
+    max_backoff: float
+    jitter: float
 
 
 class JobFunction(Generic[P, R]):
@@ -157,9 +159,16 @@ def _template(name: str, options: Options) -> Job:
         raise ConfigurationError(f"{name}: @job: {error}") from None
     if template.timeout is not None and template.timeout <= 0:
         raise ConfigurationError(f"{name}: timeout must be positive, not {template.timeout!r}")
-    for option in ("retries", "backoff"):
+    for option in ("retries", "backoff", "max_backoff"):
         if getattr(template, option) < 0:
             raise ConfigurationError(f"{name}: {option} must not be negative")
+    if template.backoff > template.max_backoff:
+        raise ConfigurationError(
+            f"{name}: backoff={template.backoff!r} is longer than "
+            f"max_backoff={template.max_backoff!r}"
+        )
+    if not 0 <= template.jitter <= 1:
+        raise ConfigurationError(f"{name}: jitter must be from 0 to 1, not {template.jitter!r}")
     return template
 
 

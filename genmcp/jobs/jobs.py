@@ -58,10 +58,17 @@ class Jobs:
         self.nodes = Nodes(store, node, options.lease, presence)
         self._refs = Refs(store)
         self._records = records_of(store, options)
-        self.service = Service(engine, self.nodes, self.step, options)
+        follows = bool(foreign)
+        self.service = Service(engine, self.nodes, self.step, options, follows=follows)
         writes = Writes(patience=options.lease, ending=lambda: self.service.closed)
         self._agenda = Agenda(
-            self._records, engine, self._refs, self.nodes, options.clock, writes=writes
+            self._records,
+            engine,
+            self._refs,
+            self.nodes,
+            options.clock,
+            writes=writes,
+            follows=follows,
         )
         self._steps = Steps(
             self._agenda, resume, foreign, options, ending=lambda: self.service.ending
@@ -235,7 +242,7 @@ class Jobs:
             return None
         await self._agenda.stop(was)
         if isinstance(was.work, Following):
-            await self._steps.cancel(was.work.ref)
+            await self._steps.watches.cancel(was.work.ref)
         return was
 
     async def settle(self, ref: Ref, outcome: Snapshot) -> None:

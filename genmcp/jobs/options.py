@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +17,8 @@ __all__ = ["JobOptions"]
 _POSITIVE: Final = (
     "concurrency",
     "continuations",
+    "refs",
+    "watch",
     "lease",
     "crashes",
     "life",
@@ -38,8 +40,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: those whose jobs it works on. concurrency: on how many at once.
     continuations: how many steps that are no job it takes at once, of whatever queue the jobs are.
+    refs: how many jobs of other queues it follows at once. watch: after how many seconds each of
+    them makes room for another, while there is no more room.
     grace: how long what runs has to end when this process stops, before another takes it. There is
     none where the store ends with the process.
+    linger: how long a retry of a `def` job waits for the thread of the attempt before it, which
+    nothing can stop; past that the job has failed.
     lease: how long a job stays with a process that gives no sign of life, before another takes it.
     crashes: how many processes one wait may take with it; one more, and it is Lost.
     life: how long a task is kept for which nobody does anything, as when its queue is served by no
@@ -57,7 +63,10 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     queues: Collection[str] = ("default",)
     concurrency: int = 10
     continuations: int = 1000
+    refs: int = 1000
+    watch: float = 60.0
     grace: float = 5.0
+    linger: float = 60.0
     lease: float = 30.0
     crashes: int = 3
     life: float = 7 * 86400.0
@@ -66,7 +75,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     tasks_of_client: int = 1000
     accounts: Callable[[Task], Owner] = _nobody
     assigns: Callable[[Task], Mapping[str, Any]] = _nothing
-    in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
+    in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -76,7 +85,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"JobOptions.{name} must be positive, not {getattr(self, name)!r}"
                 )
-        for name in ("grace", "unknown_timeout"):
+        for name in ("grace", "linger", "unknown_timeout"):
             if not getattr(self, name) >= 0:
                 raise ConfigurationError(
                     f"JobOptions.{name} must not be negative: {getattr(self, name)!r}"

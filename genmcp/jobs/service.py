@@ -9,7 +9,7 @@ from contextvars import Context
 from typing import Any, Final, NamedTuple
 
 from genmcp.errors import StoreError, Unavailable
-from genmcp.jobs.agenda import CONTINUATIONS
+from genmcp.jobs.agenda import CONTINUATIONS, REFS
 from genmcp.jobs.engine import Engine, Step
 from genmcp.jobs.nodes import Nodes
 from genmcp.jobs.options import JobOptions
@@ -31,11 +31,21 @@ class Service:
     whether it was closed, or rests, and has not begun again.
     """
 
-    def __init__(self, engine: Engine, nodes: Nodes, step: Step, options: JobOptions) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        nodes: Nodes,
+        step: Step,
+        options: JobOptions,
+        *,
+        follows: bool = False,
+    ) -> None:
+        """*follows* says whether jobs of other queues are followed here."""
         self._engine = engine
         self._nodes = nodes
         self._step = step
         self.options = options
+        self._follows = follows
         self._serving: _Serving | None = None
         self.resting = False
         self.closed = False
@@ -100,15 +110,18 @@ class Service:
 
     async def _serve(self, serving: "_Serving") -> None:
         options = self.options
-        both = asyncio.Barrier(2)
+        served: list[tuple[Collection[str], int]] = [
+            (options.queues, options.concurrency),
+            ((CONTINUATIONS,), options.continuations),
+        ]
+        if self._follows:
+            served.append(((REFS,), options.refs))
+        all_of_them = asyncio.Barrier(len(served))
         self._nodes.presence.forget()  # it did not have to show itself until now
         await self._nodes.beat()
         serving.delivering = delivering = [
-            asyncio.create_task(self._deliver(serving, queues, concurrency, both))
-            for queues, concurrency in (
-                (options.queues, options.concurrency),
-                ((CONTINUATIONS,), options.continuations),
-            )
+            asyncio.create_task(self._deliver(serving, queues, concurrency, all_of_them))
+            for queues, concurrency in served
         ]
         try:
             # Until the last step has ended this process is alive to others.
@@ -135,7 +148,7 @@ class Service:
         serving: "_Serving",
         queues: Collection[str],
         concurrency: int,
-        both: asyncio.Barrier,
+        all_of_them: asyncio.Barrier,
     ) -> None:
         async with self._engine.serve(
             self._step,
@@ -145,7 +158,7 @@ class Service:
             grace=self.options.grace,
             doubts=lambda: self._nodes.presence.doubts,
         ):
-            if await both.wait() == 0:
+            if await all_of_them.wait() == 0:
                 serving.ready.set_result(None)
             await serving.ending.wait()
 

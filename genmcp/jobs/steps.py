@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
+from random import random
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +14,6 @@ import msgspec
 from genmcp.core.outcome import Outcome, unpack
 from genmcp.core.task import LOST, Ended, Following, Job, Parked, Ref, Task, Working, passed_on
 from genmcp.errors import (
-    ConfigurationError,
     ContractError,
     InternalError,
     OutOfTurn,
@@ -21,14 +21,14 @@ from genmcp.errors import (
 )
 from genmcp.jobs.agenda import Agenda
 from genmcp.jobs.attempt import Tried, attempt
+from genmcp.jobs.blocking import StillRuns, Threads
 from genmcp.jobs.elsewhere import Elsewhere, pause_after
 from genmcp.jobs.foreign import Foreign
 from genmcp.jobs.options import JobOptions
-from genmcp.jobs.outcomes import raised
-from genmcp.jobs.progress import Progress, Reporter
+from genmcp.jobs.progress import Progress
 from genmcp.jobs.records import Transition
-from genmcp.jobs.refs import outcome_of
 from genmcp.jobs.run import Reports, Run
+from genmcp.jobs.watches import Watched, Watches
 
 __all__ = ["Resume", "Steps"]
 
@@ -61,9 +61,10 @@ class Steps:
         self._agenda = agenda
         self._records = agenda.records
         self._resume = resume
-        self._foreign = {each.scheme: each for each in foreign}
+        self.watches = Watches(foreign, options)
         self._options = options
         self._ending = ending
+        self._threads = Threads()
         self._taken: set[tuple[str, int]] = set()  # what is worked on here, each in its turn
 
     async def step(self, engine_id: str) -> None:
@@ -89,14 +90,6 @@ class Steps:
             await self._take(task)
         else:  # whoever wrote the one that counts may have died before it was submitted
             await self._agenda.submit(task)
-
-    async def cancel(self, ref: Ref) -> None:
-        """Cancel a job that somebody else owns, as well as possible."""
-        if foreign := self._foreign.get(ref.scheme):
-            try:
-                await foreign.cancel(ref.ref)
-            except Exception as error:
-                logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
 
     async def _look(self, task: Task, node: str, looks: int) -> None:
         """See whether the task lives where it says; if it does, look again: for the *looks*th time.
@@ -129,11 +122,11 @@ class Steps:
             now = await self._records.find(task.id)
             if now is not None and now.delivered:
                 await self._agenda.submit(now)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             # A delivery that another process has taken is not ours to hand on: released, its job
             # would begin there as if nobody had worked on it, whatever `on_lost` says.
             if self._ending():
-                await self._hand_back(task)
+                await self._hand_back(task, runs_on=isinstance(error, StillRuns))
             raise
 
     async def _go_on(self, task: Task) -> None:
@@ -155,6 +148,8 @@ class Steps:
                 partial(self._run, task),
                 write=partial(self._report, task),
                 in_thread=self._options.in_thread,
+                threads=self._threads,
+                linger=self._options.linger if _has_retries(task) else 0.0,
             )
         except Elsewhere as unknown:
             if passed := await self._passed_on(task, unknown):
@@ -174,39 +169,18 @@ class Steps:
         return await self._write(task, lambda task, now: passed_on(task, now, pause))
 
     async def _watch(self, task: Task, ref: Ref) -> Task:
-        """Follow somebody else's job; return the task settled, or waiting for the next look."""
+        """Follow the job of another queue; return the task settled, or waiting for another look."""
         outcome = await self._agenda.refs.outcome(ref)
+        watched = Watched(outcome)
         if outcome is None:
-            outcome = await self._watched(task, ref)
+            watched = await self.watches.follow(ref, partial(self._report, task))
 
         def after(task: Task, now: float) -> Task:
-            if outcome is None:
-                return task.resubmitted(now, self._options.lease)
-            return task.settled_with(outcome, now)
+            if watched.outcome is None:
+                return task.resubmitted(now, watched.pause)
+            return task.settled_with(watched.outcome, now)
 
         return await self._agenda.settle_work(task, after)
-
-    async def _watched(self, task: Task, ref: Ref) -> bytes | None:
-        foreign = self._foreign.get(ref.scheme)
-        if foreign is None:
-            missing = ConfigurationError(f"no Foreign of the scheme {ref.scheme!r} was given")
-            return raised(f"following {ref.ref!r}", missing)
-        reporter = Reporter(partial(self._report, task))
-        try:
-            async with aclosing(foreign.watch(ref.ref)) as snapshots:
-                async for snapshot in snapshots:
-                    if snapshot.over:
-                        return outcome_of(ref, snapshot)
-                    if reporter.refused:
-                        raise OutOfTurn("progress", "over, or somebody else's")
-                    reporter.report(snapshot.progress, snapshot.total, snapshot.message)
-        except OutOfTurn:
-            raise
-        except Exception as error:
-            logger.error("%s is followed again later: %s", ref, error, exc_info=error)
-        finally:
-            await reporter.close()
-        return None
 
     async def _continue(self, task: Task) -> None:
         call = await self._records.call(task.id)
@@ -240,10 +214,16 @@ class Steps:
         if now is not None and now.turn == task.turn and now.lives_in is not None:
             await self._agenda.abandoned(now)
 
-    async def _hand_back(self, task: Task) -> None:
-        """Let another process go on at once: this one stops working."""
+    async def _hand_back(self, task: Task, *, runs_on: bool) -> None:
+        """Let another process go on at once: this one stops working.
+
+        A `def` job that *runs_on* in its thread is cut off with this process. That is no good
+        order: it begins elsewhere if it may run again, else it is lost.
+        """
+        lost = runs_on and task.on_lost == "fail"
+        give = Task.abandoned if lost else _handed_back
         try:
-            given = await self._records.change_at(task.id, task.turn, _handed_back)
+            given = await self._records.change_at(task.id, task.turn, give)
             if given.delivery != task.delivery:
                 await self._agenda.submit(given)
         except (OutOfTurn, StoreError) as refused:
@@ -298,11 +278,15 @@ def _parsed(engine_id: str) -> tuple[str, int, int]:
     return id, int(delivery), int(looks or 0)
 
 
+def _has_retries(task: Task) -> bool:
+    return isinstance(task.work, Working) and task.work.failures < task.work.job.retries
+
+
 def _after(tried: Tried, task: Task, now: float) -> Task:
     task = _progressed(tried.progress, task, now)
     assert isinstance(task.work, Working)
-    if tried.again and task.work.failures < task.work.job.retries:
-        return task.retried(now)
+    if tried.again and _has_retries(task):
+        return task.retried(now, random())
     return task.settled_with(tried.outcome, now)
 
 

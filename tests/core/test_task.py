@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from genmcp.core.outcome import Done, Failed, pack, unpack
 from genmcp.core.task import (
@@ -150,6 +151,14 @@ def test_claim_of_a_foreign_job_has_no_cap() -> None:
         task = task.claimed(2.0, crashes=1)
 
     assert not task.settled
+
+
+def test_pause_before_a_retry_doubles_up_to_its_bound() -> None:
+    """However often it failed; chance only shortens it, by `jitter`."""
+    job = replace(JOB, backoff=3.0, max_backoff=20.0, jitter=0.5)
+    assert [3.0, 6.0, 12.0, 20.0, 20.0] == [job.pause(n, 0.0) for n in (0, 1, 2, 3, 5000)]
+    assert [1.5, 10.0] == [job.pause(n, 1.0) for n in (0, 5000)]
+    assert 100.0 + 1.5 == made(Working(job)).claimed(1.0, crashes=3).retried(100.0, 1.0).due
 
 
 def test_retry_waits_twice_as_long_each_time() -> None:

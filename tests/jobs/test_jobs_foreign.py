@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from genmcp.core.outcome import Done, Failed
-from genmcp.core.task import Following, Parked, Ref, Task
+from genmcp.core.task import Awaiting, Following, Parked, Ref, Task
 from genmcp.errors import Cancelled, ConfigurationError, Raised
 from genmcp.jobs.foreign import Foreign, Snapshot
 from genmcp.jobs.records import Records
@@ -230,3 +230,60 @@ async def test_foreign_queues_have_one_scheme_each(bench: Bench) -> None:
     """Which of two was meant could not be told."""
     with pytest.raises(ConfigurationError, match="celery"):
         bench.jobs(foreign=[Celery(), Celery()])
+
+
+class Endless(Foreign):
+    """A queue whose jobs end when they are told to; *watched* has those that are followed now."""
+
+    scheme = "endless"
+
+    def __init__(self) -> None:
+        self.watched: set[str] = set()
+        self.most = 0
+        self.over: set[str] = set()
+
+    async def snapshot(self, ref: str) -> Snapshot:
+        return OVER
+
+    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+        self.watched.add(ref)
+        self.most = max(self.most, len(self.watched))
+        try:
+            while ref not in self.over:
+                yield Snapshot("working", progress=1.0)
+                await asyncio.sleep(0.01)
+            yield OVER
+        finally:
+            self.watched.discard(ref)
+
+    async def cancel(self, ref: str) -> None: ...
+
+
+async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
+    """However many are followed: they have places of their own, and take turns in them."""
+    endless = Endless()
+    jobs = bench.jobs(foreign=[endless], continuations=2, refs=3, watch=0.05)
+    for number in range(8):
+        await jobs.create(made(Following(Ref("endless", f"{number}")), id=f"r{number}"), b"")
+    task = await jobs.create(made(Awaiting("n1"), continuation=b"c", step=1), b"")
+    await jobs.leave("t1", turn=task.turn)
+    assert b'"Lost"' == (await ended(jobs)).result
+
+    endless.over = {"7"}
+    assert b'{"rows":3}' == (await ended(jobs, "r7")).result
+    endless.over = {f"{number}" for number in range(8)}
+    for number in range(8):
+        await ended(jobs, f"r{number}")
+    assert 3 == endless.most
+
+
+async def test_job_of_another_queue_is_not_left_while_there_is_room(bench: Bench) -> None:
+    """Nor is what it says written again while it says the same."""
+    endless = Endless()
+    jobs = bench.jobs(foreign=[endless], refs=2, watch=0.01)
+    await jobs.create(made(Following(Ref("endless", "1"))), b"")
+    before = await until(jobs, lambda task: task.progress == 1.0)
+    await asyncio.sleep(0.1)
+    assert before == await jobs.get("t1", None)
+    endless.over.add("1")
+    await ended(jobs)

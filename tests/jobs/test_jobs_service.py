@@ -557,7 +557,7 @@ async def test_foreign_job_is_left_where_the_cancellation_did_not_arrive(
 
     endless, store = Endless(), MemoryStore()
     monkeypatch.setattr(store.deliveries, "cancel", fails)
-    jobs = bench.jobs(store=store, foreign=[endless])
+    jobs = bench.jobs(store=store, foreign=[endless], lease=1.0)
     await jobs.create(made(Following(Ref("endless", "7"))), b"")
     await until(jobs, lambda task: task.progress == 1)
 
