@@ -28,7 +28,7 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["is_expected", "outcome_of", "status_of"]
+__all__ = ["is_expected", "outcome_of", "refusal_of", "status_of"]
 
 
 def is_expected(error: BaseException) -> bool:
@@ -65,13 +65,8 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
         text = _unable(error, request) if isinstance(error, Unable) else str(error)
         # No HTTP 500: the server works, and has said what is wrong.
         return _failed(text) if call else McpError(text)
-    if isinstance(error, OverShare):
-        return Overloaded(str(error), retry_after=60, status=429)
-    if isinstance(error, StoreFull):
-        return Overloaded("The server's store is full", retry_after=60)
     if isinstance(error, StoreError):
-        # It is no fault of the tool: the store is full, say, and will not be for ever.
-        return Overloaded(f"The server cannot keep what this needs now (reference {reference})")
+        return refusal_of(error, reference)
     if call and not isinstance(error, ContractError):
         return _failed(f"The tool failed unexpectedly (reference {reference}).")
     return InternalError(f"Internal error (reference {reference})", reference=reference)
@@ -86,6 +81,18 @@ def _unable(error: Unable, request: Request) -> str:
         f"This call needs tasks: a client that speaks {LATEST.version} and declares the extension "
         f"{TASKS}. This client speaks {request.revision.version}."
     )
+
+
+def refusal_of(error: StoreError, reference: str) -> Overloaded:
+    """Return what answers a request that the store failed.
+
+    That is no fault of a tool: the store is full, say, and will not be for ever.
+    """
+    if isinstance(error, OverShare):
+        return Overloaded(str(error), retry_after=60, status=429)
+    if isinstance(error, StoreFull):
+        return Overloaded("The server's store is full", retry_after=60)
+    return Overloaded(f"The server cannot keep what this needs now (reference {reference})")
 
 
 def _failed(text: str, meta: Mapping[str, Any] | None = None) -> CallToolResult:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import aclosing
 from threading import Lock
 from typing import Any, TypeVar
@@ -26,6 +27,8 @@ M = TypeVar("M", bound=msgspec.Struct)
 EVERYBODY = ""
 """The name under which all processes are told, the one that tells it among them."""
 
+_READ_AT_ONCE = 1000
+
 _AGAIN = 1.0
 """How many seconds a store that could not be followed is left alone."""
 
@@ -43,6 +46,8 @@ class Inbox:
     ttl, keep: for how many seconds, and how many of them, a slow process may read them.
 
     A store that is of this process alone costs nothing: whoever else has it is told at once.
+
+    current: whether all messages have been read that were there when it was opened.
     """
 
     def __init__(self, store: Store, audience: str, *, ttl: float, keep: int) -> None:
@@ -54,6 +59,8 @@ class Inbox:
         self._takers: dict[str, tuple[msgspec.msgpack.Decoder[Any], Callable[[Any], None]]] = {}
         self._follower: asyncio.Task[None] | None = None
         self._hears = False  # over a store of this process alone
+        self.current = False
+        self._reading: Future[None] = Future()  # any event loop may wait for it
 
     def take(self, kind: type[M], taker: Callable[[M], None]) -> None:
         """Let *taker* be told of each message of this *kind*, on any thread."""
@@ -66,9 +73,19 @@ class Inbox:
         if not self._store.shared:
             with _opening:
                 _open.setdefault(self._store, WeakSet()).add(self)
-            self._hears = True
+            self._hears = self.current = True
         elif not _runs(self._follower):
+            self.current, self._reading = False, Future()
             self._follower = asyncio.get_running_loop().create_task(self._follow())
+
+    async def catch_up(self) -> None:
+        """Wait until it is `current`, once it is open.
+
+        Raises:
+            StoreError: the store could not be read just now.
+        """
+        if not self.current:
+            await asyncio.shield(asyncio.wrap_future(self._reading))
 
     async def send(self, node: str, message: msgspec.Struct) -> None:
         """Tell *node*, or EVERYBODY; this one at once, and perhaps twice.
@@ -112,15 +129,33 @@ class Inbox:
         after: str | None = None
         while True:
             try:
+                if not self.current:
+                    after = await self._read_all()
+                    self.current = True
+                    self._reading.set_result(None)
                 async with aclosing(self._store.follow(self._log, after)) as letters:
                     async for event in letters:
                         after = event.id
                         self._open_letter(event.data)
             except Gap:
-                after = None  # with the oldest there is
+                # What the log still has comes again, and each message may come twice.
+                logger.warning("messages of other processes were dropped before they were read")
+                after = None
             except StoreError as error:
                 logger.warning("other processes cannot be heard: %s", error)
+                if not self.current:
+                    reading, self._reading = self._reading, Future()
+                    reading.set_exception(error)
                 await asyncio.sleep(_AGAIN)
+
+    async def _read_all(self) -> str | None:
+        """Read what is in the log, and return the id of the last event, None without one."""
+        after: str | None = None
+        while events := await self._store.read(self._log, after, _READ_AT_ONCE):
+            for event in events:
+                after = event.id
+                self._open_letter(event.data)
+        return after
 
     def _open_letter(self, packed: bytes) -> None:
         try:

@@ -48,7 +48,10 @@ class Peers:
         self._sessions = sessions
         self._calls = calls
         self._now = Inbox(store, f"calls:{audience}", ttl=limits.replay, keep=limits.replay_events)
-        self._for_long = Inbox(store, f"ended:{audience}", ttl=limits.session, keep=limits.revoked)
+        # No more than `revoked` are remembered. With as many again no reader misses one: of those
+        # that the log has dropped, the time has run out.
+        keep = 2 * limits.revoked
+        self._for_long = Inbox(store, f"ended:{audience}", ttl=limits.session, keep=keep)
         self._now.take(Cancel, self._cancelled)
         self._for_long.take(Ended, self._ended)
 
@@ -56,6 +59,20 @@ class Peers:
         """Begin to hear what the others tell, if there may be others."""
         self._now.open()
         self._for_long.open()
+
+    @property
+    def current(self) -> bool:
+        """Whether all sessions are known that were ended before `open` was called first."""
+        return self._for_long.current
+
+    async def catch_up(self) -> None:
+        """Learn which sessions were ended before this process was started: see `current`.
+
+        Raises:
+            StoreError: that cannot be read, so that no session can be trusted.
+        """
+        self.open()
+        await self._for_long.catch_up()
 
     async def cancel(self, session: str, id: RequestId) -> None:
         """Cancel the call *id* of *session*, wherever it runs."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from genmcp.core.failures import refusal_of
 from genmcp.core.json_value import check_json
 from genmcp.core.server_dispatch import (
     Era,
@@ -21,6 +22,7 @@ from genmcp.errors import (
     InvalidRequest,
     McpError,
     NotAllowed,
+    StoreError,
 )
 from genmcp.mux.mux import Mux
 from genmcp.server import Server
@@ -263,6 +265,9 @@ def _check_function(option: str, function: object) -> None:
 def _unexpected(error: Exception) -> InternalError:
     """Log *error*, a defect here or of the host, and return what its client is told."""
     reference = secrets.token_hex(6)
+    if isinstance(error, StoreError):
+        logger.warning("a request was refused [%s]: %s", reference, error)
+        return refusal_of(error, reference)
     logger.error("a request failed [%s]", reference, exc_info=error)
     return InternalError(f"Internal error (reference {reference})", reference=reference)
 

@@ -50,6 +50,8 @@ def post(visit: Visit, message: Message) -> Awaitable[None]:
         SessionGone: the session is not there any more.
         InvalidRequest: it answers nothing that was asked.
     """
+    if not visit.mux.peers.current:
+        return _post_later(visit, message)
     session = _session(visit)
     if message.is_request:
         try:
@@ -60,6 +62,11 @@ def post(visit: Visit, message: Message) -> Awaitable[None]:
             return visit.reply(200, answer)
         return Responder(visit).serve(request)
     return _taken(visit, session, message)
+
+
+async def _post_later(visit: Visit, message: Message) -> None:
+    await visit.mux.peers.catch_up()
+    await post(visit, message)
 
 
 async def _taken(visit: Visit, session: Session, message: Message) -> None:
@@ -74,6 +81,7 @@ async def post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) ->
         InvalidRequest: the session's revision has no batches.
     """
     check_batch(visit.table)
+    await visit.mux.peers.catch_up()
     session = _session(visit)
     session.check_batch()
     asked: list[Message | InvalidRequest] = []
@@ -96,6 +104,7 @@ async def get(visit: Visit) -> None:
     2025-11-25, transports, "Listening for Messages from the Server" and "Resumability and
     Redelivery".
     """
+    await visit.mux.peers.catch_up()
     session = _session(visit)
     judge_get(visit.table)
     with place(visit.mux, visit.client_key):
@@ -111,6 +120,7 @@ async def get(visit: Visit) -> None:
 
 async def delete(visit: Visit) -> None:
     """End the session, and what it has open: 2025-11-25, transports, "Session Management"."""
+    await visit.mux.peers.catch_up()
     await visit.mux.end_session(_session(visit), visit.client_key)
     await visit.reply(204)
 

@@ -113,12 +113,15 @@ async def test_inbox_leaves_alone_what_it_cannot_read(caplog: Any) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [(Gap("inbox:audience", "1"), ""), (Unavailable("it is full"), "cannot be heard: it is full")],
+    [
+        (Gap("inbox:audience", "1"), "were dropped before they were read"),
+        (Unavailable("it is full"), "cannot be heard: it is full"),
+    ],
 )
 async def test_inbox_hears_again_after_a_failure(
     fault: Exception, said: str, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that has missed something begins with the oldest there is; a store may come back."""
+    """After a gap it begins with the oldest message, so that one may come twice; and logs it."""
     monkeypatch.setattr("genmcp.mux.inbox._AGAIN", 0)
     caplog.set_level(logging.WARNING)
     store = Shared(fault)
@@ -127,9 +130,8 @@ async def test_inbox_hears_again_after_a_failure(
         await one.send(two.node, Word("again"))
         await until(lambda: two.heard)
 
-    assert two.heard == ["again"]
+    assert {*two.heard} == {"again"}
     assert said in caplog.text
-    assert bool(said) is bool(caplog.text)
 
 
 def test_inbox_of_a_loop_that_has_ended_is_heard_on_the_next() -> None:

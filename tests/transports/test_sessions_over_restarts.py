@@ -1,0 +1,156 @@
+"""Legacy sessions over a store in a file: what a process that has just started knows of them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, Endpoint, Limits, Mux, SQLiteStore, Suite, tool
+from genmcp.errors import Unavailable
+from genmcp.mux.inbox import EVERYBODY
+from genmcp.mux.peers import Ended
+from genmcp.stores.store import Event, Store
+from tests.asgi import LEGACIES, Client, until
+
+RAN: list[str] = []
+
+
+@tool
+async def mark() -> str:
+    """Leaves a mark."""
+    RAN.append("ran")
+    return "done"
+
+
+@tool
+async def ask(channel: Channel) -> str:
+    """Sends progress, so that the response is a stream."""
+    await channel.progress(1)
+    return "done"
+
+
+@asynccontextmanager
+async def process(store: Store, **limits: Any) -> AsyncIterator[Endpoint]:
+    """Serve over *store* as a process of its own would."""
+    suite = Suite(name="test", version="1", tools=[mark, ask])
+    mux = Mux(suite, store=store, secret="a secret of all processes", limits=Limits(**limits))
+    app = Endpoint(mux)
+    try:
+        yield app
+    finally:
+        await app.aclose()
+        await mux.aclose()
+        await store.aclose()
+
+
+class Unreadable(SQLiteStore):
+    """A store whose logs cannot be read the first time."""
+
+    failures = 1
+
+    async def read(self, log: str, after: str | None = None, limit: int = 100) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("the store is away")
+        return await super().read(log, after, limit)
+
+
+@pytest.fixture
+async def ended(tmp_path: Path) -> Client:
+    """A client whose session was ended in a process that is gone."""
+    async with process(SQLiteStore(tmp_path / "store.db")) as app:
+        client = await Client.begin(app, LEGACIES[0])
+        assert 204 == (await client.send(method="DELETE")).status
+    RAN.clear()
+    return client
+
+
+async def test_ended_session_stays_ended_after_a_restart(ended: Client, tmp_path: Path) -> None:
+    """The first requests that a process gets are judged by what the others had stored."""
+    for send in ("POST", "GET", "DELETE"):
+        async with process(SQLiteStore(tmp_path / "store.db")) as app:
+            ended.app = app
+            answer = await ended.send(ended.call("mark") if send == "POST" else None, method=send)
+            assert 404 == answer.status
+    assert [] == RAN
+
+
+async def test_batch_of_an_ended_session_is_refused_after_a_restart(tmp_path: Path) -> None:
+    """2025-03-26, basic, "Batching": a batch is no way around the end of a session."""
+    async with process(SQLiteStore(tmp_path / "store.db")) as app:
+        client = await Client.begin(app, "2025-03-26")
+        await client.send(method="DELETE")
+    async with process(SQLiteStore(tmp_path / "store.db")) as app:
+        client.app = app
+        assert 404 == (await client.send([client.call("mark")])).status
+
+
+async def test_session_is_not_trusted_while_ends_cannot_be_read(
+    ended: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request is refused with 503 until it is known which sessions have ended."""
+    monkeypatch.setattr("genmcp.mux.inbox._AGAIN", 0.01)
+    store = Unreadable(tmp_path / "store.db")
+    store.failures = 2  # of both logs
+    async with process(store) as app:
+        ended.app = app
+        assert 503 == (await ended.send(ended.call("mark"))).status
+        await until(lambda: app.mux.peers.current, pause=0.01)
+        assert 404 == (await ended.send(ended.call("mark"))).status
+
+
+async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> None:
+    """A reader whose place in the log was dropped reads what the log still has."""
+
+    class Slow(SQLiteStore):
+        """A store whose logs are not followed before the test lets them."""
+
+        async def follow(self, log: str, after: str | None = None) -> Any:
+            await until(lambda: released, pause=0.01)
+            async for event in super().follow(log, after):
+                assert isinstance(event, Event)
+                yield event
+
+    released: list[bool] = []
+    path = tmp_path / "store.db"
+    async with (
+        process(Slow(path), revoked=20) as slow,
+        process(SQLiteStore(path), revoked=20) as other,
+    ):
+        client = await Client.begin(slow, LEGACIES[0])
+        assert 200 == (await client.send(client.call("mark"))).status
+        session = other.mux.sessions.open(client.session or "", None)
+        inbox = other.mux.peers._for_long
+        await inbox.send(EVERYBODY, Ended(session.key, session.issued))
+        for number in range(35):
+            await inbox.send(EVERYBODY, Ended(f"other {number}", session.issued))
+        released.append(True)
+        sessions = slow.mux.sessions
+        await until(lambda: session in sessions._revoked, pause=0.01)
+        assert 404 == (await client.send(client.call("mark"))).status
+
+
+async def test_answer_to_a_server_with_a_full_store_is_503(tmp_path: Path) -> None:
+    """The client may send its answer again; HTTP 500 would be a defect of the server."""
+
+    class Full(SQLiteStore):
+        async def apply(self, *ops: Any) -> None:
+            raise Unavailable("database or disk is full")
+
+    async with process(Full(tmp_path / "store.db")) as app:
+        client = await Client.begin(app, LEGACIES[0])
+        session = app.mux.sessions.open(client.session or "", None)
+        other = Mux(
+            Suite(name="test", version="1"),
+            store=SQLiteStore(tmp_path / "store.db"),
+            secret="a secret of all processes",
+        )
+        asked = other.long.asked._begin(session.key, None)
+        answer = await client.send({"jsonrpc": "2.0", "id": asked.id, "result": {}})
+        await other.long.inbox.aclose()
+        await other.store.aclose()
+
+        assert 503 == answer.status
+        assert "cannot keep" in answer.json["error"]["message"]
