@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from genmcp.hub.config import Retry, ServerConfig, servers_of
     from genmcp.hub.errors import HubError
     from genmcp.hub.hub import Hub
+    from genmcp.hub.limits import HubLimits
     from genmcp.registry.endpoint import RegistryEndpoint
     from genmcp.registry.errors import RegistryError
     from genmcp.registry.live import LiveRegistry, SessionRegistries
@@ -149,6 +150,7 @@ __all__ = [
     "HttpOptions",
     "Hub",
     "HubError",
+    "HubLimits",
     "Icon",
     "Image",
     "InvalidParams",
@@ -240,6 +242,7 @@ _LATER: Final = {
     "Command": "genmcp.client.stdio_options",
     "StdioOptions": "genmcp.client.stdio_options",
     "SyncClient": "genmcp.client.sync",
+    "HubLimits": "genmcp.hub.limits",
     "Retry": "genmcp.hub.config",
     "ServerConfig": "genmcp.hub.config",
     "servers_of": "genmcp.hub.config",

@@ -23,7 +23,7 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
 
-__all__ = ["Channel", "SendStatus", "Sink"]
+__all__ = ["Channel", "SendStatus", "Sink", "is_detached"]
 
 T = TypeVar("T")
 
@@ -368,3 +368,12 @@ def _in_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def is_detached(channel: Channel) -> bool:
+    """Return whether the client's connection is gone, also where the request goes on.
+
+    Its client may come back for the result (2025-11-25, transports, "Resumability and Redelivery").
+    """
+    # Responses over HTTP alone have a connection that can go without them.
+    return getattr(getattr(channel._sink, "visit", None), "detached", False)

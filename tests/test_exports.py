@@ -53,6 +53,7 @@ PUBLIC = [
     "HttpOptions",
     "Hub",
     "HubError",
+    "HubLimits",
     "Icon",
     "Image",
     "InvalidParams",

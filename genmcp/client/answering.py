@@ -32,6 +32,7 @@ Reply = Callable[[Answer | McpError], Awaitable[None]]
 
 logger = logging.getLogger("genmcp.client")
 
+_ASKED: Final = 64  # requests of the server that may be open at once
 _PARALLEL: Final = range(2, 17)
 # For how many seconds notices are still taken in at the end, and `terminate` may run.
 _GRACE: Final = 5.0
@@ -43,6 +44,8 @@ class Answering(Generic[S]):
     parallel: how many questions are answered side by side, 2 to 16. waiting: how many more may
         wait for that. notices: how many notifications may wait for their hooks. capabilities: what
         the client declares, whatever *handler* does. url_schemes: see `ClientOptions`.
+
+    `max_asked`: how many requests of the server may be open at once.
 
     Raises:
         ConfigurationError: *parallel* is something else, or *handler* no handler.
@@ -69,7 +72,9 @@ class Answering(Generic[S]):
         self._waiting = 0
         self._allowed = waiting
         self._running: dict[RequestId, asyncio.Task[None]] = {}
-        self._most = 2 * (parallel + waiting)
+        self._passes_on = handler.most_open is not None
+        self._most = handler.most_open or 2 * (parallel + waiting)
+        self.max_asked = handler.most_open or _ASKED
         self._open = False
         self._warned = False
 
@@ -98,7 +103,9 @@ class Answering(Generic[S]):
             Overloaded: too many wait already.
             McpError: the hook refuses; or it failed, and the error refers to the log.
         """
-        if method == "ping":  # answered whatever else waits
+        # A ping is answered whatever else waits. A question that is passed on waits for a person,
+        # and would take the place of somebody else's.
+        if method == "ping" or self._passes_on:
             return await self._answer(method, params)
         if self._turns.locked() and self._waiting >= self._allowed:
             raise Overloaded(f"Too many questions wait already: {self._allowed}")

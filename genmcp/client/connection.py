@@ -316,6 +316,7 @@ def _machine(
             probe_timeout=options.probe_timeout,
             connect_timeout=options.open_timeout,
             max_pending=options.max_pending,
+            max_asked=answering.max_asked,
         ),
     )
 

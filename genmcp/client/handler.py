@@ -79,11 +79,14 @@ class ClientHandler(Generic[S]):
     capabilities: overrides what would follow from the hooks.
     sampling_tools: `handle_create_message` takes requests with tools.
     sampling_context: ... and those that want context included.
+    most_open: for a handler that passes questions on and bounds them itself: how many may be open
+        on one connection. They take none of the places of `ClientOptions.questions`.
     """
 
     capabilities: ClientCapabilities | None = None
     sampling_tools: bool = False
     sampling_context: bool = False
+    most_open: int | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a hook that would never be called: it is misspelt."""

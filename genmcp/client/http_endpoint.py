@@ -23,6 +23,7 @@ from genmcp.client.http_headers import (
     version_header,
 )
 from genmcp.client.http_options import HttpOptions
+from genmcp.client.masking import masked_url
 from genmcp.client.requester import Reply, Requester
 from genmcp.core.client_events import Send
 from genmcp.errors import InvalidRequest, ParseError
@@ -144,7 +145,8 @@ class HttpEndpoint:
     def _new_path(self, reply: Reply) -> str:
         target = resolved(self._url, reply.headers.get("location", ""), self.where)
         if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
-            raise Unreachable(self.where, f"it has moved to {target.geturl()}: use that")
+            place = masked_url(target.geturl())
+            raise Unreachable(self.where, f"it has moved to {place}: use that")
         return path_of(target)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.client.masking import masked_values, shown
 from genmcp.errors import ConfigurationError
 
 __all__ = ["HttpOptions"]
@@ -45,6 +46,11 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     close_timeout: float = 2.0
     tls: ssl.SSLContext | None = None
     client: Any = None
+
+    def __repr__(self) -> str:
+        """Return the options without the values of the headers."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return shown("HttpOptions", {**values, "headers": masked_values(self.headers)})
 
     def __post_init__(self) -> None:
         """Check the values, naming the wrong one."""

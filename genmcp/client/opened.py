@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -183,7 +184,9 @@ class Opened:
 def _key(target: Target, where: str) -> str:
     """What a server is remembered by: its URL without query, or its command, else nothing."""
     if isinstance(target, Command):
-        return repr(target)
+        # Not the command itself, which may hold secrets, in a table that lives with the process.
+        known = (target.command, [*target.args], sorted((target.env or {}).items()), target.cwd)
+        return sha256(repr(known).encode()).hexdigest()
     parts = urlsplit(where)
     if parts.scheme not in ("http", "https"):
         return ""

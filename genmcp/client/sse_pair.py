@@ -20,6 +20,7 @@ from genmcp.client.errors import (
 from genmcp.client.faults import unanswered
 from genmcp.client.http_headers import encoded, headers_of, media_type, path_of, resolved
 from genmcp.client.http_options import HttpOptions
+from genmcp.client.masking import masked_url
 from genmcp.client.requester import Reply, Requester
 from genmcp.client.transport import Sink, Transport
 from genmcp.core.client_events import Send
@@ -122,7 +123,8 @@ class SsePair(Transport):
         """
         target = resolved(self._url, data.decode("utf-8", "replace").strip(), self.where)
         if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
-            raise ProtocolFault(f"its endpoint is elsewhere: {target.geturl()}", self.where)
+            place = masked_url(target.geturl())
+            raise ProtocolFault(f"its endpoint is elsewhere: {place}", self.where)
         return path_of(target)
 
     async def _hear(self, events: Sequence[Event | TooLong]) -> None:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from genmcp.client.masking import MASK, masked_command, masked_values, shown
 from genmcp.errors import ConfigurationError
 
 __all__ = ["Command", "StdioOptions"]
@@ -67,10 +68,17 @@ class Command(msgspec.Struct, frozen=True):
         if not self.command:
             raise ConfigurationError("command must not be empty")
         if isinstance(self.args, str):
-            raise ConfigurationError(f"args takes a list of strings, not the string {self.args!r}")
+            raise ConfigurationError("args takes a list of strings, not a string")
 
     def __str__(self) -> str:
-        return " ".join([self.command, *self.args])
+        """Return the command without its arguments, for errors and logs."""
+        return masked_command(self.command, self.args)
+
+    def __repr__(self) -> str:
+        """Return the command without its arguments and the values of its variables."""
+        args = (MASK,) * len(self.args)
+        values = {"command": self.command, "args": args, "env": masked_values(self.env)}
+        return shown("Command", {**values, "cwd": self.cwd})
 
     def environment(self) -> dict[str, str]:
         """Return the whole environment of the process."""

@@ -7,6 +7,7 @@ from urllib.request import getproxies, proxy_bypass
 from genmcp.client.http import HttpTransport
 from genmcp.client.http1 import Http1
 from genmcp.client.http_options import HttpOptions
+from genmcp.client.masking import masked_url
 from genmcp.client.memory import MemoryTransport, name_of
 from genmcp.client.requester import Requester
 from genmcp.client.stdio import StdioTransport
@@ -56,12 +57,14 @@ def transport_to(
 
 
 def where(target: Target) -> str:
-    """Return where *target* is, for people."""
+    """Return where *target* is, for people: without its secrets."""
     match target:
         case Transport():
             return target.where
         case Server() | Mux() | Endpoint():
             return name_of(target)
+        case str():
+            return masked_url(target)
         case _:
             return str(target)
 
@@ -75,7 +78,7 @@ def _parsed(text: str) -> SplitResult:
         valid = False
     if not valid:
         raise ConfigurationError(
-            f"{text!r} is not a URL (http://host/mcp, https://host/mcp); "
+            f"{masked_url(text)!r} is not a URL (http://host/mcp, https://host/mcp); "
             "for a server over stdio give Command(command, args)"
         )
     if url.username is not None:
@@ -85,7 +88,7 @@ def _parsed(text: str) -> SplitResult:
 
 def _requester(url: SplitResult, options: HttpOptions) -> Requester:
     """Return what makes the requests: httpx, which is slower, for what it alone can do."""
-    timeout, where = options.connect_timeout, url.geturl()
+    timeout, where = options.connect_timeout, masked_url(url.geturl())
     if options.client is not None or _is_proxied(url):
         from genmcp.client.httpx_requester import HttpxRequester
 

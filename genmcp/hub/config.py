@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.client.masking import MASK, masked_url, masked_values, shown
 from genmcp.errors import ConfigurationError
+from genmcp.protocol.revisions.chain import REVISIONS
 
 __all__ = ["Retry", "ServerConfig", "server_of", "servers_of"]
 
@@ -55,10 +57,13 @@ class ServerConfig(msgspec.Struct, frozen=True):
     url, headers: where it is, for a server over HTTP.
     target: anything else a Client takes: a Suite, an Endpoint, a Transport.
     retry: how it is connected to again; None: it is evicted once its connection breaks.
+    revision: the revision to speak with it; None: as the options of the hub say.
+
+    Its `repr` shows no arguments, and no values of variables and headers: they may be secrets.
 
     Raises:
-        ConfigurationError: there is not exactly one of command, url and target, or the name will
-            not do.
+        ConfigurationError: there is not exactly one of command, url and target, or the name or the
+            revision will not do.
     """
 
     name: str
@@ -70,6 +75,14 @@ class ServerConfig(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     cwd: str | Path | None = None
     target: Any = None
+    revision: str | None = None
+
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        values["args"] = (MASK,) * len(self.args)
+        values["env"], values["headers"] = masked_values(self.env), masked_values(self.headers)
+        values["url"] = None if self.url is None else masked_url(self.url)
+        return shown("ServerConfig", values)
 
     def __post_init__(self) -> None:
         """Check that it is one server, whose tools can be told by their names."""
@@ -83,6 +96,11 @@ class ServerConfig(msgspec.Struct, frozen=True):
         if len(given) != 1:
             raise ConfigurationError(
                 f"ServerConfig {self.name!r}: give one of command, url and target"
+            )
+        if self.revision is not None and self.revision not in REVISIONS:
+            known = ", ".join(REVISIONS)
+            raise ConfigurationError(
+                f"ServerConfig {name!r}: revision {self.revision!r} is none of {known}"
             )
 
 

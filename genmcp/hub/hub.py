@@ -16,6 +16,7 @@ from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hub.catalog import HubPrompt, HubResource, HubTool
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.errors import HubError, ServerNotFound, ToolNotFound
+from genmcp.hub.limits import HubLimits
 from genmcp.hub.members import Members
 from genmcp.hub.pace import Deadline, Pace
 from genmcp.hub.server import HubServer
@@ -35,7 +36,8 @@ class Hub:
             await hub.call("files/read_file", {"path": "/tmp/a"})
 
     handler: answers what the servers ask; one for all, with a state for each. options: those of
-    each client. pace: how time passes between attempts to connect.
+    each client. pace: how time passes between attempts to connect. limits: bounds on what is passed
+    on to the clients of `server`.
 
     A server whose connection breaks is connected to again as its `Retry` says, and evicted when
     that fails. The call that was under way then fails with OutcomeUnknown; later ones wait for
@@ -48,8 +50,11 @@ class Hub:
         handler: ClientHandler[Any] | None = None,
         options: ClientOptions | None = None,
         pace: Pace | None = None,
+        limits: HubLimits | None = None,
     ) -> None:
-        self._members = Members(handler, options or ClientOptions(), pace or Pace())
+        self._members = Members(
+            handler, options or ClientOptions(), pace or Pace(), limits or HubLimits()
+        )
 
     def __repr__(self) -> str:
         return f"<Hub of {', '.join(self.servers()) or 'no servers'}>"

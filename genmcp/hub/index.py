@@ -1,6 +1,6 @@
 """What a hub serves: the pages of its lists, and who is asked for what is on them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -39,10 +39,14 @@ _TOOLS: Final = Policy()
 
 
 class HubRoute(Route, frozen=True, kw_only=True):
-    """Who is asked, the first of *members* that has it, and what it is called there."""
+    """Who is asked, the first of *members* that has it, and what it is called there.
+
+    owners: those of *members* whose error is the answer. Another one that refuses does not have it.
+    """
 
     members: Sequence[Member]
     key: str
+    owners: Collection[Member] = ()
 
 
 class Index(Listener):
@@ -130,17 +134,25 @@ class _Stock:
         found = []
         for text, member in self._templates:
             try:
-                found.append((UriTemplate(text), member))
+                template = UriTemplate(text)
             except ConfigurationError:
                 continue  # what is no template fits nothing
+            if ":" in template.prefix:  # without a scheme, as `{+path}`, it would fit everything
+                found.append((template, member))
         return found
 
     def _unlisted(self, uri: str) -> HubRoute | None:
-        """Return who may have what is not listed: whose template it fits, or who has resources."""
-        fitting = [member for template, member in self._matchers if template.match(uri) is not None]
-        able = [each for each in self._members if each.catalog.reads]
-        members = [*dict.fromkeys(fitting or able)]
-        return HubRoute(members=members, key=uri) if members else None
+        """Return who may have what is not listed: those with resources, the first one first.
+
+        A template is no claim to what a member that was registered earlier may have without listing
+        it. It ends the search: whoever was registered after the last one whose template fits is not
+        asked.
+        """
+        owners = {member for template, member in self._matchers if template.match(uri) is not None}
+        able = [each for each in self._members if each.catalog.reads or each in owners]
+        while owners and able[-1] not in owners:
+            able.pop()
+        return HubRoute(members=able, key=uri, owners=owners) if able else None
 
     def _listed(self, kind: str) -> list[Any]:
         match kind:

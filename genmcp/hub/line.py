@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler
@@ -45,6 +47,8 @@ async def connected(
     Raises:
         ConnectFailed: that was not possible; nothing is left of it.
     """
+    if config.revision is not None:
+        options = replace(options, revision=config.revision)
     stack = AsyncExitStack()
     stack.push_async_callback(over)
     try:

@@ -8,9 +8,11 @@ from typing import Any, Final
 from genmcp.client.errors import Closed
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.hub.asked import Asked
 from genmcp.hub.catalog import KINDS
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, ConnectionLost, ServerNotFound
+from genmcp.hub.limits import HubLimits
 from genmcp.hub.member import Member, Observer
 from genmcp.hub.pace import Pace
 from genmcp.hub.relay import RelayingHandler
@@ -29,12 +31,17 @@ class Members(Observer):
 
     handler, options: those of each client. relays: whether what a server asks is passed on to who
     is served, where there is no handler; it counts for servers that are registered from then on.
-    announcer: says what has changed.
+    announcer: says what has changed. asked: the questions that wait for those who are served.
     """
 
     def __init__(
-        self, handler: ClientHandler[Any] | None, options: ClientOptions, pace: Pace
+        self,
+        handler: ClientHandler[Any] | None,
+        options: ClientOptions,
+        pace: Pace,
+        limits: HubLimits,
     ) -> None:
+        self.asked = Asked(limits)
         self.announcer = Announcer()
         self.relays = False
         self._handler = handler
@@ -83,7 +90,7 @@ class Members(Observer):
                 raise AlreadyRegistered(name, other)
         handler = self._handler
         if handler is None and self.relays:
-            handler = RelayingHandler(lambda: member.work, lambda: member.renew())
+            handler = RelayingHandler(self.asked, lambda: member.work, lambda: member.renew())
         member = Member(config, handler, self._options, self._pace, self)
         coming = asyncio.get_running_loop().create_task(self._open(member))
         self._coming[name] = coming

@@ -6,7 +6,8 @@ it says nothing of it, and is passed on only while the server can be working on 
 that was given up counts until the server answers it, which many never do, or the connection ends:
 its question must not be put to somebody else. To the same client, or user, it may be put. Where
 such a call is the reason why nobody is asked, there is a new connection once no call is under way.
-One whose caller does not come back with an answer for a while is given up when it is the reason.
+One whose caller does not come back with an answer for a while, or is gone, is given up when it is
+the reason.
 """
 
 import asyncio
@@ -15,10 +16,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Hashable, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from genmcp.channel import Channel
+from genmcp.channel import Channel, is_detached
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
@@ -26,6 +27,7 @@ from genmcp.client.notices import HEARD_IN
 from genmcp.continuation import Continue
 from genmcp.core.outcome import Done, Outcome
 from genmcp.errors import ConfigurationError, GenmcpError, InvalidParams, McpError, Unable
+from genmcp.hub.asked import Asked
 from genmcp.protocol.capabilities import (
     ClientCapabilities,
     ElicitationCapability,
@@ -48,11 +50,6 @@ TAG = "passed on"
 
 logger = logging.getLogger("genmcp.hub")
 
-#: For how many seconds a call that waits for its caller's answer may keep others from being asked.
-_SILENT: Final = 120.0
-
-#: How many log messages of a call may wait for whoever has called.
-_LOGS: Final = 1000
 _OVER = "Nobody can be asked: the call is over"
 _SEVERAL = (
     "Nobody can be asked: the question may be about another call that is under way; "
@@ -78,11 +75,13 @@ def caller() -> Hashable:
 class Relay:
     """A call on its way through a hub: *work* runs, and `step` returns what is asked meanwhile.
 
-    channel: the line to whoever has called, that of its last request.
+    channel: the line to whoever has called, that of its last request. asked: counts the questions
+    that wait for answers.
     """
 
-    def __init__(self, channel: Channel, work: Work) -> None:
+    def __init__(self, channel: Channel, work: Work, asked: Asked) -> None:
         self.channel = channel
+        self._places = asked
         self._asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
         self._passed: list[str] = []
         self._passed_at = 0.0
@@ -107,9 +106,26 @@ class Relay:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it waits for an answer whose time is over if others have questions."""
+        """Whether it waits for an answer whose time is over if others have questions.
+
+        Since 2026-07-28 no connection stays open while a client answers, so that only time tells
+        whether it is there; before, the request does.
+        """
+        if not self._passed:
+            return False
+        if is_detached(self.channel):
+            return True
         now = asyncio.get_running_loop().time()
-        return bool(self._passed) and now - self._passed_at >= _SILENT
+        return now - self._passed_at >= self._places.patience.of(self._client)
+
+    def abandon(self) -> None:
+        """Stop, since its client has left a question open that stands in the way of others."""
+        self._places.patience.left(self._client)
+        self.cancel()
+
+    @property
+    def _client(self) -> Hashable:
+        return self.caller or self.channel.client_key.owner
 
     @property
     def given_up(self) -> bool:
@@ -135,6 +151,8 @@ class Relay:
 
     def answer(self, outcome: Outcome) -> None:
         """Take in how the questions that were passed on were answered."""
+        if isinstance(outcome, Done):
+            self._places.patience.answered(self._client)
         for key in self._passed:
             _, future = self._asked.pop(key, (None, None))
             if future is None or future.done():
@@ -152,18 +170,20 @@ class Relay:
 
         Raises:
             McpError: there is no answer, or the call is over.
+            Overloaded: too many questions wait for the client.
         """
         if self._work.done():
             raise McpError(_OVER)
-        self._count += 1
-        key = f"q{self._count}"
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked[key] = question, future
-        self._news.set()
-        try:
-            return await future
-        finally:
-            self._asked.pop(key, None)
+        with self._places.place(self.channel.client_key):
+            self._count += 1
+            key = f"q{self._count}"
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._asked[key] = question, future
+            self._news.set()
+            try:
+                return await future
+            finally:
+                self._asked.pop(key, None)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Pass on how far it is."""
@@ -173,8 +193,8 @@ class Relay:
         """Pass on what the server has logged, soon; before anything it says later."""
         if self._work.done():
             return
-        if len(self._logs) >= _LOGS:
-            logger.warning("a log message is dropped: %d wait for who has called", _LOGS)
+        if len(self._logs) >= (most := self._places.limits.logs):
+            logger.warning("a log message is dropped: %d wait (HubLimits.logs)", most)
             return
         self._logs.append(message)
         if self._logging is None or self._logging.done():
@@ -226,6 +246,7 @@ class Relay:
 class RelayingHandler(ClientHandler[None]):
     """Passes on what one server asks, and what it logs, to whoever has called.
 
+    asked: counts the questions that wait for answers, of all servers of the hub.
     work: says how many requests wait for the server, whoever they are for, and who has given up
     others. renew: has another connection begun once none waits.
     """
@@ -238,9 +259,11 @@ class RelayingHandler(ClientHandler[None]):
 
     def __init__(
         self,
+        asked: Asked,
         work: Callable[[], tuple[int, Collection[Hashable]]],
         renew: Callable[[], None],
     ) -> None:
+        self.most_open = asked.limits.all_questions
         self._open: set[Relay] = set()
         self._work = work
         self._renew = renew
@@ -307,7 +330,7 @@ class RelayingHandler(ClientHandler[None]):
         if running - len(silent) > 1 or not (left_by or silent):
             raise McpError(_SEVERAL)
         for each in silent:
-            each.cancel()
+            each.abandon()
         self._renew()
         raise McpError(_LEFT)
 

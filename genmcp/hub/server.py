@@ -32,6 +32,7 @@ from genmcp.errors import (
 from genmcp.hub.errors import HubError
 from genmcp.hub.index import LISTS, HubRoute, Index
 from genmcp.hub.interests import Interests
+from genmcp.hub.limits import HubLimits
 from genmcp.hub.members import Members
 from genmcp.hub.relay import Relay, RelayingHandler, Work
 from genmcp.protocol.capabilities import (
@@ -51,9 +52,6 @@ __all__ = ["HubServer"]
 
 logger = logging.getLogger("genmcp.hub")
 
-# Calls that wait for an answer of whoever has called: how many, and each for how many seconds.
-_MOST: Final = 1000
-_KEPT: Final = 1200.0
 _RELAY: Final = "relay"
 
 # What says that there is no such resource: 2026-07-28, and before.
@@ -75,7 +73,7 @@ class HubServer(Server):
     def __init__(self, members: Members, info: Implementation) -> None:
         self._members = members
         self._info = info
-        self._kept = _Kept()
+        self._kept = _Kept(members.asked.limits)
         self._index = Index(members)
         self._interests = Interests(self._index, members.announcer)
 
@@ -121,7 +119,7 @@ class HubServer(Server):
         """Have the server answer whose request it is; pass on what it asks."""
         if request.route is None:
             return await self._completed(request)
-        return await self._step(Relay(channel, self._work(request)), channel)
+        return await self._step(Relay(channel, self._work(request), self._members.asked), channel)
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
@@ -183,14 +181,19 @@ class HubServer(Server):
                 async with served:
                     return await asked(client, relay)
 
+            failure: Exception | None = None
             for member in route.members:
+                decides = len(route.members) == 1 or member in route.owners
                 try:
                     answer: Result = await member.ask(ask)
                     return answer
-                except ServerSaid as error:
-                    if len(route.members) == 1 or error.code not in _NOT_FOUND:
+                except (ServerSaid, HubError) as error:
+                    lacks = isinstance(error, ServerSaid) and error.code in _NOT_FOUND
+                    if decides and (not lacks or len(route.members) == 1):
                         raise
-            raise ResourceNotFound(route.key)
+                    # Servers refuse what they do not have with codes of their own, too.
+                    failure = failure or (None if lacks else error)
+            raise failure or ResourceNotFound(route.key)
 
         return work
 
@@ -220,7 +223,9 @@ class HubServer(Server):
 class _Kept:
     """Relays that wait for whoever has called to come back; each for a while, and not too many."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: HubLimits) -> None:
+        self._most = limits.all_questions
+        self._timeout = limits.answer_timeout
         self._relays: dict[str, tuple[Relay, asyncio.TimerHandle]] = {}
 
     def keep(self, relay: Relay) -> str:
@@ -229,11 +234,13 @@ class _Kept:
         Raises:
             Overloaded: there are too many.
         """
-        if len(self._relays) >= _MOST:
+        if len(self._relays) >= self._most:
             relay.cancel()
-            raise Overloaded(f"Too many calls wait for an answer: {_MOST}")
+            raise Overloaded(
+                f"Too many calls wait for an answer: {self._most} (HubLimits.all_questions)"
+            )
         name = secrets.token_urlsafe(12)
-        timer = asyncio.get_running_loop().call_later(_KEPT, self._run_out, name)
+        timer = asyncio.get_running_loop().call_later(self._timeout, self._run_out, name)
         self._relays[name] = relay, timer
         return name
 

@@ -193,8 +193,6 @@ class Held:
         """Take in the answer of a request that makes no call."""
         self._outgoing.push(self._exchange.answer(message))
 
-    # Its life.
-
     def _begin(self) -> None:
         """Count as open, watch for the client to leave, break silences: until `end`."""
         visit = self._visit
@@ -257,6 +255,7 @@ class Held:
         self._outgoing.hasten()
 
     def _leave(self) -> None:
+        self._visit.detached = True
         self._exchange.cancels |= self.hooks.are_cancelled_when_left
         if self._exchange.leave():
             self.hooks.cancel(Reason.LEFT)

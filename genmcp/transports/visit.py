@@ -26,8 +26,9 @@ class Visit(msgspec.Struct, eq=False):
     client takes event streams. principal: who it was authenticated as. copied: the assigns
     copied from the host's request; keep: the keys of those that a store may keep. id, method:
     those of the JSON-RPC request it carries, once they are known. session: the key of its legacy
-    session. answered: whether the response has begun. body_size: the bytes
-    of its body that are counted for its client. loop, thread: where it is served.
+    session. answered: whether the response has begun. detached: whether the client has closed the
+    connection. body_size: the bytes of its body that are counted for its client. loop, thread:
+    where it is served.
     """
 
     mux: Mux
@@ -48,6 +49,7 @@ class Visit(msgspec.Struct, eq=False):
     session: str | None = None
     answered: bool = False
     body_size: int = 0
+    detached: bool = False
     loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
     thread: int = msgspec.field(default_factory=threading.get_ident)
     _client_key: ClientKey | None = None

@@ -175,7 +175,7 @@ def test_timeout_is_how_long_a_server_is_waited_for(run: Run) -> None:
     status, _, noise = run("tools", "sleep 60", "--timeout", "0.05")
 
     assert 1 == status
-    assert "took longer than 0.05 s at sleep 60" in noise
+    assert "took longer than 0.05 s at sleep ***" in noise
 
 
 def test_headers_are_sent(run: Run, free_port: int) -> None:

@@ -33,8 +33,8 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     ("target", "kind", "where"),
     [
         ("http://127.0.0.1:1/mcp#part", HttpTransport, "http://127.0.0.1:1/mcp"),
-        ("https://[::1]/mcp?a=b", HttpTransport, "https://[::1]/mcp?a=b"),
-        (Command("npx", ["-y", "server"]), StdioTransport, "npx -y server"),
+        ("https://[::1]/mcp?a=b", HttpTransport, "https://[::1]/mcp?***"),
+        (Command("npx", ["-y", "server"]), StdioTransport, "npx ***"),
         (Suite(name="s", version="1"), MemoryTransport, "s"),
         (Mux(Suite(name="s", version="1")), MemoryTransport, "s"),
         (Endpoint(Suite(name="s", version="1")), MemoryTransport, "s"),

@@ -2,18 +2,26 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import msgspec
 
+from genmcp.channel import Channel
 from genmcp.client.errors import SessionEnded, Unreachable
 from genmcp.client.handler import ClientHandler
 from genmcp.client.transport import Sink, Transport
 from genmcp.core.client_events import Send
+from genmcp.core.client_key import LOCAL
 
-__all__ = ["NEW", "OLD", "TIME", "Far", "Piped", "User", "gate", "said"]
+__all__ = ["NEW", "NOBODY", "OLD", "TIME", "Far", "Piped", "User", "gate", "said"]
 
 TIME = 10.0
+_REQUEST = SimpleNamespace(session=None, asks_again=True)
+#: A line to a client that cannot be told again.
+NOBODY = cast(
+    Channel, SimpleNamespace(principal=None, request=_REQUEST, client_key=LOCAL, _sink=None)
+)
 OLD, NEW = "2025-06-18", "2026-07-28"
 WHO: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
 
@@ -31,6 +39,8 @@ class Far(Transport):
         self.down = False
         self.forgets = False
         self.closed = 0
+        self.cancelled = asyncio.Event()
+        self.over = asyncio.Event()
         self.replies: asyncio.Queue[Any] = asyncio.Queue()
         self.sink: Sink
         self.questions: asyncio.Queue[Any] = asyncio.Queue()
@@ -43,6 +53,7 @@ class Far(Transport):
     async def close(self) -> None:
         """Speak no more."""
         self.closed += 1
+        self.over.set()
         if self.stream is not None:
             self.stream.cancel()
 
@@ -55,6 +66,8 @@ class Far(Transport):
             self.sink.failed(message.id, Unreachable("far", "it is down"))
         elif method is None:
             self.replies.put_nowait(body)
+        elif method == "notifications/cancelled":
+            self.cancelled.set()
         elif method == "notifications/initialized":
             if self.stream is not None:
                 self.stream.cancel()

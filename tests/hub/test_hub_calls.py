@@ -11,15 +11,17 @@ from genmcp.client.client import Client
 from genmcp.client.errors import Closed, OutcomeUnknown, Unreachable
 from genmcp.client.options import ClientOptions
 from genmcp.core.client_events import Send
+from genmcp.hub.asked import Asked
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.errors import ConnectFailed
 from genmcp.hub.hub import Hub
+from genmcp.hub.limits import HubLimits
 from genmcp.hub.pace import Pace
 from genmcp.hub.relay import Relay
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.roots import RootsQuestion
-from tests.hub.far import NEW, OLD, TIME, Far, Piped, User, gate, said
+from tests.hub.far import NEW, NOBODY, OLD, TIME, Far, Piped, User, gate, said
 
 
 async def test_hub_keeps_a_connection_on_which_a_call_is_being_answered() -> None:
@@ -162,6 +164,7 @@ async def test_hub_server_puts_the_question_of_a_call_that_was_given_up_to_nobod
             await came.wait()
             given_up.cancel()
             await asyncio.wait((given_up,))
+            await far.cancelled.wait()
             refused = await other.call("far/quick")
             assert bob.asked == []
             far.reply(ids[0], said("late"))
@@ -247,7 +250,7 @@ async def test_relay_asks_nobody_when_its_call_is_over() -> None:
         await asyncio.sleep(0)
         return CallToolResult(content=[])
 
-    relay = Relay(None, work)  # type: ignore[arg-type]
+    relay = Relay(NOBODY, work, Asked(HubLimits()))
     async with asyncio.timeout(TIME):
         await relay._work
         with pytest.raises(McpError, match="over"):

@@ -1,17 +1,18 @@
 """Questions of one call, on their way to whoever has called."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from genmcp import Channel, Continue, Done, Failed, Lost, McpError, Unable
+from genmcp import Continue, Done, Failed, Lost, McpError, Unable
 from genmcp.errors import InvalidParams
+from genmcp.hub.asked import Asked
+from genmcp.hub.limits import HubLimits
 from genmcp.hub.relay import Relay
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.roots import RootsQuestion
-
-NOBODY = cast(Channel, None)
+from tests.hub.far import NOBODY
 
 
 async def test_relay_passes_on_together_what_is_asked_together() -> None:
@@ -30,7 +31,7 @@ async def test_relay_passes_on_together_what_is_asked_together() -> None:
             tasks.create_task(ask("c"))
         return CallToolResult(content=[])
 
-    relay = Relay(NOBODY, work)
+    relay = Relay(NOBODY, work, Asked(HubLimits()))
     first = await relay.step()
     late.set()
     await asyncio.sleep(0)
@@ -58,7 +59,7 @@ async def test_relay_forgets_a_question_that_is_not_asked_any_more() -> None:
         await asyncio.wait((asking,))
         return CallToolResult(content=[])
 
-    relay = Relay(NOBODY, work)
+    relay = Relay(NOBODY, work, Asked(HubLimits()))
     step = await relay.step()
     assert isinstance(step, Continue)
     go.set()
@@ -81,7 +82,7 @@ async def test_relay_tells_whoever_asked_that_there_is_no_answer(
         await relay.ask(RootsQuestion())
         return CallToolResult(content=[])
 
-    relay = Relay(NOBODY, work)
+    relay = Relay(NOBODY, work, Asked(HubLimits()))
     await relay.step()
     relay.answer(Failed(failure))
 

@@ -12,9 +12,10 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ServerSaid
 from genmcp.client.options import ClientOptions
 from genmcp.core.client_events import Send
-from genmcp.hub import relay
+from genmcp.hub.asked import Asked
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
+from genmcp.hub.limits import HubLimits
 from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
 from tests.hub.far import NEW, OLD, TIME, Far, Piped, User, gate, said
@@ -45,17 +46,18 @@ async def asks(far: Far, message: Send) -> Any:
     return said(str(reply))
 
 
-async def give_up(client: Client, came: asyncio.Event) -> None:
-    """Give up a call that has reached the server."""
+async def give_up(client: Client, came: asyncio.Event, far: Far) -> None:
+    """Give up a call that has reached the server, and wait until *far* is told."""
     slow = asyncio.ensure_future(client.call("far/slow"))
     await came.wait()
     slow.cancel()
     await asyncio.wait((slow,))
+    await far.cancelled.wait()
 
 
 @asynccontextmanager
 async def served(
-    far: Piped, retry: Retry | None = None
+    far: Piped, retry: Retry | None = None, limits: HubLimits | None = None
 ) -> AsyncIterator[tuple[Hub, Mux, list[float]]]:
     """Serve a hub of *far*; with it come the waits before each new connection."""
     waits: list[float] = []
@@ -64,7 +66,7 @@ async def served(
         waits.append(delay)
 
     options = ClientOptions(revision=OLD)
-    async with asyncio.timeout(TIME), Hub(options=options, pace=Pace(sleep)) as hub:
+    async with asyncio.timeout(TIME), Hub(options=options, pace=Pace(sleep), limits=limits) as hub:
         mux = Mux(hub.server())
         await hub.register(ServerConfig("far", target=far, retry=retry))
         yield hub, mux, waits
@@ -83,7 +85,7 @@ async def test_hub_connects_again_to_a_server_whose_questions_nobody_can_be_aske
         Client(mux) as one,
         Client(mux, handler=bob) as other,
     ):
-        await give_up(one, came)
+        await give_up(one, came, far)
         refused = await other.call("far/quick")
         asked = await other.call("far/quick")
         assert hub.servers() == ["far"]
@@ -107,7 +109,7 @@ async def test_hub_does_not_connect_again_before_all_calls_are_over() -> None:
         Client(mux, handler=ada) as one,
         Client(mux, handler=bob) as other,
     ):
-        await give_up(one, came)
+        await give_up(one, came, far)
         under_way: list[asyncio.Task[Any]] = []
 
         async def quick(far: Far, message: Send) -> Any:
@@ -129,35 +131,49 @@ async def test_hub_does_not_connect_again_before_all_calls_are_over() -> None:
         assert far.closed == 1
 
 
-async def test_hub_gives_up_a_call_whose_client_does_not_come_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It has gone in the middle of a form: after a while it keeps nobody else from being asked."""
-    _, _, never = gate()
+async def form(far: Far, message: Send) -> Any:
+    """Ask something, and do not answer the call."""
+    far.questions.put_nowait(("q", "Sure?"))
+    await far.over.wait()
 
-    async def slow(far: Far, message: Send) -> Any:
-        far.questions.put_nowait(("q", "Sure?"))
-        return await never(far, message)
 
-    far = Piped(slow=slow, quick=asks)
+@pytest.mark.parametrize("patience", [HubLimits().form_patience, 0.0])
+async def test_open_form_keeps_others_from_being_asked_only_so_long(patience: float) -> None:
+    """Its client may be gone in the middle of it: 2026-07-28 has no connection that tells."""
+    far = Piped(slow=form, quick=asks)
     ada, bob = Undecided("Ada"), User("Bob")
     options = ClientOptions(revision=NEW)
     async with (
-        served(far) as (_, mux, _),
+        served(far, limits=HubLimits(form_patience=patience)) as (_, mux, _),
         Client(mux, handler=ada, options=options) as one,
         Client(mux, handler=bob, options=options) as other,
     ):
         late = asyncio.ensure_future(one.call("far/slow"))
         await ada.looks.wait()
-        soon = await other.call("far/quick")
-        monkeypatch.setattr(relay, "_SILENT", 0.0)
         refused = await other.call("far/quick")
+        if patience:
+            assert "another call that is under way" in str(refused.content)
+            late.cancel()
+            await asyncio.wait((late,))
+            return
         asked = await other.call("far/quick")
         ada.goes_on.set()
         with pytest.raises(ServerSaid, match="does not wait for an answer any more"):
             await late
 
-    assert "another call that is under way" in str(soon.content)
     assert "given up" in str(refused.content)
     assert "Bob" in str(asked.content)
     assert bob.asked == ["Who?"]
+
+
+def test_client_that_leaves_forms_open_has_less_time_for_each() -> None:
+    """Or it would keep all others from being asked, again and again; an answer makes up for it."""
+    patience = Asked(HubLimits(form_patience=60)).patience
+    times = []
+    for _ in range(4):
+        times.append(patience.of("mallory"))
+        patience.left("mallory")
+    assert times == [60, 30, 15, 7.5]
+    assert patience.of("bob") == 60
+    patience.answered("mallory")
+    assert patience.of("mallory") == 60

@@ -33,8 +33,10 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ServerSaid
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.hub.asked import Asked
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
+from genmcp.hub.limits import HubLimits
 from genmcp.hub.relay import RelayingHandler
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.protocol.content import TextContent
@@ -186,7 +188,8 @@ async def test_hub_server_lists_and_calls_what_its_servers_have(revision: str) -
         )
         async with client_of(hub, revision) as client:
             names = [each.name for each in await client.tools()]
-            assert names == ["a/add", "a/fail", "a/refuse", "a/count", "a/ask", "b/add"]
+            own = ["a/add", "a/fail", "a/refuse", "a/count", "a/ask", "a/get_call_result"]
+            assert names == [*own, "b/add"]
             assert text(await client.call("b/add", {"a": 1, "b": 2})) == "3"
             failed = await client.call("a/fail")
             assert (failed.is_error, text(failed)) == (True, "out of paper")
@@ -493,23 +496,20 @@ async def test_hub_server_stops_a_call_that_is_cancelled_while_it_asks() -> None
             await cancelled.wait()
 
 
-@pytest.mark.parametrize(("setting", "says"), [("_KEPT", "make it again"), ("_MOST", "Too many")])
-async def test_hub_server_keeps_a_call_that_asks_only_so_long(
-    setting: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And only so many: whoever comes back too late is told."""
-    monkeypatch.setattr(f"genmcp.hub.server.{setting}", 0)
-    async with asyncio.timeout(TIME), Hub() as hub:
+async def test_hub_server_keeps_a_call_that_asks_only_so_long() -> None:
+    """Whoever comes back too late is told."""
+    limits = HubLimits(answer_timeout=0)
+    async with asyncio.timeout(TIME), Hub(limits=limits) as hub:
         client = client_of(hub, REVISIONS[0], Human())
         await hub.register(ServerConfig("a", target=first()))
         async with client:
-            with pytest.raises(ServerSaid, match=says):
+            with pytest.raises(ServerSaid, match="make it again"):
                 await client.call("a/ask")
 
 
 async def test_hub_server_refuses_a_form_that_may_not_be_asked_for() -> None:
     """2026-07-28, client/elicitation, "Requested Schema": one level of texts and numbers."""
-    handler = RelayingHandler(lambda: (0, ()), lambda: None)
+    handler = RelayingHandler(Asked(HubLimits()), lambda: (0, ()), lambda: None)
 
     with pytest.raises(McpError, match="requestedSchema"):
         await handler.handle_elicitation_create("?", {"type": "object"}, None)

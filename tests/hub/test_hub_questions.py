@@ -1,0 +1,227 @@
+"""Questions of servers behind a hub that nobody answers: they keep nobody else from being asked."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+
+from genmcp import Accepted, Call, Channel, Continue, Done, Endpoint, Outcome, Suite, Tool, elicit
+from genmcp.client.client import Client
+from genmcp.client.errors import ServerSaid
+from genmcp.client.handler import ClientHandler
+from genmcp.client.http_options import HttpOptions
+from genmcp.client.options import ClientOptions
+from genmcp.core.client_key import ClientKey
+from genmcp.errors import ConfigurationError, Overloaded
+from genmcp.hub.asked import Asked
+from genmcp.hub.config import ServerConfig
+from genmcp.hub.hub import Hub
+from genmcp.hub.limits import HubLimits
+from tests.serving import serve
+from tests.sockets import Connection, http
+
+TIME = 20.0
+REVISIONS = ["2026-07-28", "2025-11-25"]
+
+
+class Ask(Tool):
+    """Asks whether to go on."""
+
+    name = "ask"
+
+    async def call(self, request: Call, channel: Channel) -> Continue:
+        """Ask."""
+        return Continue("asked", elicit("Go on?"))
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        """Tell what came."""
+        return "agreed" if isinstance(outcome, Done) else f"refused: {outcome}"
+
+
+class Bob(ClientHandler[None]):
+    """Agrees."""
+
+    async def handle_elicitation_create(self, *_: Any) -> Any:
+        return Accepted({})
+
+
+class Mallory(ClientHandler[None]):
+    """Never answers; counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Semaphore(0)
+
+    async def handle_elicitation_create(self, *_: Any) -> Any:
+        self.asked.release()
+        await asyncio.Event().wait()
+
+
+def user(scope: Mapping[str, Any]) -> str | None:
+    """Return the name that a header of the request claims."""
+    name: bytes = dict(scope["headers"]).get(b"x-user", b"")
+    return name.decode() or None
+
+
+def hub_app(
+    *configs: ServerConfig, options: ClientOptions, limits: HubLimits | None = None
+) -> Starlette:
+    """Return an application that serves a hub of *configs* at /mcp."""
+    hub = Hub(options=options, limits=limits)
+    endpoint = Endpoint(hub.server(), principal=user)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with hub:
+            for config in configs:
+                await hub.register(config)
+            yield
+        await endpoint.aclose()
+
+    return Starlette(routes=[endpoint.route("/mcp")], lifespan=lifespan)
+
+
+@asynccontextmanager
+async def served(behind: str, limits: HubLimits | None = None) -> AsyncIterator[str]:
+    """Serve a hub of a server over HTTP that asks, and give the URL."""
+    asking = Endpoint(Suite(name="asking", version="1", tools=[Ask]))
+    options = ClientOptions(revision=behind)
+    async with asyncio.timeout(TIME), serve(asking) as far:
+        app = hub_app(ServerConfig("far", url=far), options=options, limits=limits)
+        async with serve(app) as url:
+            yield f"{url}/mcp"
+
+
+def client_of(url: str, name: str, handler: ClientHandler[Any], before: str) -> Client:
+    """Return a client that calls as *name*."""
+    http = HttpOptions(headers={"x-user": name})
+    options = ClientOptions(revision=before, http=http, questions=16)
+    return Client(url, handler=handler, options=options)
+
+
+@pytest.mark.parametrize("before", REVISIONS)
+@pytest.mark.parametrize("behind", REVISIONS)
+async def test_unanswered_questions_keep_nobody_from_being_asked(behind: str, before: str) -> None:
+    """They hold none of the places for questions of the hub's client of that server."""
+    mallory = Mallory()
+    async with (
+        served(behind) as url,
+        client_of(url, "mallory", mallory, before) as one,
+        client_of(url, "bob", Bob(), before) as other,
+    ):
+        calls = [asyncio.ensure_future(one.call("far/ask")) for _ in range(10)]
+        for _ in calls:
+            await mallory.asked.acquire()
+        assert (await other.call("far/ask")).text == "agreed"
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+
+
+@pytest.mark.parametrize("behind", REVISIONS)
+async def test_questions_of_one_client_are_bounded(behind: str) -> None:
+    """`HubLimits.questions`: past it a question is refused; others are asked all the same."""
+    mallory = Mallory()
+    limits = HubLimits(questions=3)
+    async with (
+        served(behind, limits) as url,
+        client_of(url, "mallory", mallory, REVISIONS[0]) as one,
+        client_of(url, "bob", Bob(), REVISIONS[0]) as other,
+    ):
+        calls = [asyncio.ensure_future(one.call("far/ask")) for _ in range(3)]
+        for _ in calls:
+            await mallory.asked.acquire()
+        try:
+            refused = str((await one.call("far/ask")).content)
+        except ServerSaid as error:
+            refused = str(error)
+        assert "Too many questions wait for the client: 3 (HubLimits.questions)" in refused
+        for _ in range(4):  # each place is free again
+            assert (await other.call("far/ask")).text == "agreed"
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+
+
+async def test_question_of_a_client_that_is_gone_keeps_nobody_from_being_asked() -> None:
+    """At a server over stdio, which does not tell which call it asks about.
+
+    Before 2026-07-28 the response is open while the client answers: its end is seen at once.
+    """
+    path = str(Path(__file__).with_name("stdio_server.py"))
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    config = ServerConfig("far", command=sys.executable, args=[path], env=env)
+    app = hub_app(config, options=ClientOptions(revision="2025-11-25"))
+    async with asyncio.timeout(TIME), serve(app) as root:
+        url = f"{root}/mcp"
+        async with await Connection.open(root) as gone:
+            headers = {"x-user": "mallory"}
+            who = {"name": "mallory", "version": "1"}
+            params = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"elicitation": {}},
+                "clientInfo": who,
+            }
+            begun = await gone.ask(
+                http("POST", headers, message(id=0, method="initialize", params=params))
+            )
+            await begun.body()
+            headers["mcp-session-id"] = begun.headers["mcp-session-id"]
+            call = message(id=1, method="tools/call", params={"name": "far/ask", "arguments": {}})
+            answer = await gone.ask(http("POST", headers, call))
+            async for chunk in answer.chunks():
+                if b"elicitation/create" in chunk:
+                    break
+        async with client_of(url, "bob", Bob(), REVISIONS[0]) as other:
+            refused = (await other.call("far/ask")).text
+            asked = (await other.call("far/ask")).text
+    assert "agreed" in (refused, asked)
+
+
+def message(**members: Any) -> bytes:
+    """Return a JSON-RPC message."""
+    return json.dumps({"jsonrpc": "2.0", **members}).encode()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"questions": 0}, {"logs": 0}, {"form_patience": -1}, {"anonymous": 0}]
+)
+def test_hub_limits_name_the_wrong_value(wrong: dict[str, Any]) -> None:
+    """Wrong configuration fails when it is made."""
+    with pytest.raises(ConfigurationError, match=rf"HubLimits\.{next(iter(wrong))}"):
+        HubLimits(**wrong)
+
+
+def test_questions_of_anonymous_clients_are_bounded_together() -> None:
+    """By session, by address, and so that clients with a principal can still be asked."""
+    limits = HubLimits(questions=2, questions_of_address=3, all_questions=10, anonymous=0.5)
+    asked, held = Asked(limits), ExitStack()
+    one, two = (ClientKey(session=each, address="192.0.2.1") for each in "ab")
+    far = [ClientKey(address=f"192.0.2.{each}") for each in range(2, 6)]
+    bob = [ClientKey(principal=f"bob {each}") for each in range(6)]
+
+    def refused(client: ClientKey) -> str:
+        with pytest.raises(Overloaded) as error, asked.place(client):
+            pass
+        return str(error.value)
+
+    with held:
+        for client in (one, one):
+            held.enter_context(asked.place(client))
+        assert "HubLimits.questions)" in refused(one)
+        held.enter_context(asked.place(two))
+        assert "HubLimits.questions_of_address)" in refused(two)
+        for client in far[:2]:
+            held.enter_context(asked.place(client))
+        assert "HubLimits.anonymous)" in refused(far[2])
+        for client in bob[:5]:
+            held.enter_context(asked.place(client))
+        assert "HubLimits.all_questions)" in refused(bob[5])
+    with asked.place(one):
+        pass

@@ -1,0 +1,141 @@
+"""Which server of a hub is asked for a resource that none of them lists."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from genmcp import Channel, McpError, ResourceRepo, Suite
+from genmcp.client.client import Client
+from genmcp.client.errors import ServerSaid
+from genmcp.errors import ResourceNotFound
+from genmcp.hub.config import ServerConfig
+from genmcp.hub.hub import Hub
+
+TIME = 10.0
+
+
+class Vault(ResourceRepo):
+    """Resources that are listed nowhere, and have no template."""
+
+    name = "vault"
+    prefix = "vault://"
+
+    async def read(self, key: str, channel: Channel) -> str:
+        """Return it."""
+        return f"secret {key}"
+
+
+class Greedy(ResourceRepo):
+    """Keeps every URI that it is asked for."""
+
+    name = "greedy"
+
+    def __init__(self, template: str) -> None:
+        self.template = template
+        self.prefix = template.partition("{")[0]
+        self.learned: list[str] = []
+
+    async def read(self, key: Any, channel: Channel) -> str:
+        """Answer with something for the model."""
+        self.learned.append(str(key))
+        return "forged"
+
+
+class Refusing(ResourceRepo):
+    """Has nothing, and says so with a code of its own."""
+
+    name = "refusing"
+    prefix = ""
+
+    async def read(self, key: str, channel: Channel) -> str:
+        """Refuse."""
+        raise McpError("Unknown resource", code=-5)
+
+
+class ResourceRepoAt(ResourceRepo):
+    """Resources below a prefix."""
+
+    name = "below"
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    async def read(self, key: str, channel: Channel) -> str:
+        """Return the prefix."""
+        return f"at {self.prefix}"
+
+
+def suite(*resources: Any) -> Suite:
+    """Return a server of *resources*."""
+    return Suite(name="s", version="1", resources=resources)
+
+
+@asynccontextmanager
+async def client_of(*suites: Suite) -> AsyncIterator[Client]:
+    """Return a client of a hub of *suites*, registered in their order."""
+    async with asyncio.timeout(TIME), Hub() as hub:
+        server = hub.server()
+        for index, each in enumerate(suites):
+            await hub.register(ServerConfig(f"s{index}", target=each))
+        async with Client(server) as client:
+            yield client
+
+
+async def read(client: Client, uri: str) -> str:
+    """Return what a resource holds."""
+    (held,) = (await client.read(uri)).contents
+    return held.text or ""
+
+
+@pytest.mark.parametrize("template", ["{+path}", "vault://{+path}"])
+async def test_later_member_takes_over_no_unlisted_resource(template: str) -> None:
+    """Whatever its template, it is not asked, and does not learn the URI."""
+    greedy = Greedy(template)
+    async with client_of(suite(Vault), suite(greedy)) as client:
+        assert await read(client, "vault://payroll") == "secret vault://payroll"
+    assert greedy.learned == []
+
+
+async def test_template_without_a_scheme_is_no_claim() -> None:
+    """Of members after it the first that has the resource answers, as without any template."""
+    other = suite(ResourceRepoAt("other://"))
+    async with client_of(other, suite(Greedy("{+path}")), suite(Vault)) as client:
+        assert await read(client, "other://x") == "at other://"
+
+
+async def test_template_ends_the_search() -> None:
+    """Members after the last one with a template for a URI are not asked for it."""
+
+    class Empty(Greedy):
+        async def read(self, key: Any, channel: Channel) -> str:
+            raise ResourceNotFound("web://page")
+
+    greedy = Greedy("x:{+path}")
+    greedy.prefix = ""
+    async with client_of(suite(Vault), suite(Empty("web://{+path}")), suite(greedy)) as client:
+        with pytest.raises(ServerSaid, match="web://page"):
+            await client.read("web://page")
+    assert greedy.learned == []
+
+
+async def test_refusal_of_a_member_without_a_template_is_not_the_answer() -> None:
+    """Servers refuse what they do not have with codes of their own; the owner is asked next."""
+    async with client_of(suite(Refusing), suite(Greedy("web://{+path}"))) as client:
+        assert await read(client, "web://page") == "forged"
+        with pytest.raises(ServerSaid, match="Unknown resource"):
+            await client.read("nothing://x")
+
+
+async def test_refusal_of_the_owner_is_the_answer() -> None:
+    """It has the template: what is wrong with the resource is told."""
+
+    class Broken(Greedy):
+        async def read(self, key: Any, channel: Channel) -> str:
+            raise McpError("out of paper", code=-5)
+
+    async with client_of(suite(Broken("web://{+path}")), suite(Vault)) as client:
+        with pytest.raises(ServerSaid, match="out of paper"):
+            await client.read("web://page")
