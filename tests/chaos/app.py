@@ -8,6 +8,7 @@ which goes the way of everything a call has: its arguments, its assigns, its job
 import asyncio
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -142,12 +143,29 @@ class FailHeld(Hold):
     on_lost = "fail"
 
 
+class Edge(Tool[Arguments]):
+    """Takes about as long as its client is held."""
+
+    name = "edge"
+    patience = 0.3
+
+    async def call(self, request: Call[Arguments], channel: Channel) -> dict[str, int]:
+        note(request.arguments.n, "edge")
+        await asyncio.sleep(request.arguments.seconds)
+        return {"n": request.arguments.n}
+
+
+def principal(scope: Mapping[str, Any]) -> str | None:
+    """Return whom a client says it is: idempotency keys are somebody's."""
+    return next((value.decode() for name, value in scope["headers"] if name == b"x-who"), None)
+
+
 mux = Mux(
-    Suite(name="chaos", version="1", tools=[Rerun, Fail, RerunHeld, FailHeld]),
+    Suite(name="chaos", version="1", tools=[Rerun, Fail, RerunHeld, FailHeld, Edge]),
     secret="known to every process, and long enough",
     store=Storage(
         store=SQLiteStore(os.environ["CHAOS_STORE"]),
         jobs=JobOptions(queues=QUEUES, lease=LEASE, crashes=CRASHES),
     ),
 )
-app = Endpoint(mux)
+app = Endpoint(mux, principal=principal)

@@ -8,10 +8,12 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import TypeVar
 
 ROOT = Path(__file__).parents[2]
+CLOCK = Path(__file__).with_name("clock")
 START = 20.0  # seconds for a process to come up on a busy machine
 PAUSE = 0.02  # seconds between two looks at what other processes do
 
@@ -136,9 +138,23 @@ class Fleet:
         self._folder = folder
         works = {"CHAOS": str(folder), "CHAOS_STORE": str(self.store)}
         serves = {**works, "CHAOS_QUEUES": queues}
-        self.servers = [Server(f"server {n}", before, serves, folder) for n in range(servers)]
+        self.servers = [
+            Server(name, before, {**serves, **self._clock(name)}, folder)
+            for name in (f"server {n}" for n in range(servers))
+        ]
         command = [sys.executable, "-m", "genmcp", "worker", "tests.chaos.app:mux"]
-        self.workers = [Place(f"worker {n}", command, works, folder) for n in range(workers)]
+        self.workers = [
+            Place(name, command, {**works, **self._clock(name)}, folder)
+            for name in (f"worker {n}" for n in range(workers))
+        ]
+
+    def _clock(self, name: str) -> Mapping[str, str]:
+        return {"PYTHONPATH": str(CLOCK), "CHAOS_CLOCK": str(self._folder / f"{name}.clock")}
+
+    def set_clocks(self, *offsets: float) -> None:
+        """Let the clock of each process be wrong by one of *offsets* seconds, in turn."""
+        for place, offset in zip(self.places, cycle(offsets), strict=False):
+            (self._folder / f"{place.name}.clock").write_text(str(offset))
 
     @property
     def places(self) -> list[Place]:

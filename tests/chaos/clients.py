@@ -1,0 +1,232 @@
+"""Clients that live through faults: they wait, ask again, and come back elsewhere.
+
+What a client asks is asked again where it is refused for a while, or where its process was killed;
+a call that was not acknowledged is given up.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import httpx
+import msgspec
+
+from tests.chaos.callers import (
+    _ACCEPT,
+    _CLIENT,
+    ENDS,
+    LEGACY,
+    TASKS,
+    Caller,
+    Down,
+    Message,
+    Refused,
+    Torn,
+    _called,
+    _headers,
+    _last,
+    _message,
+    _result,
+    _tool,
+)
+from tests.chaos.processes import PAUSE, Server
+
+AGAIN = 0.1  # seconds
+WHO = {"x-who": "ann"}
+KEY = "io.genmcp/idempotencyKey"
+
+
+class Unacknowledged(Exception):
+    """The call was refused, or its process died before it gave a handle or an event id."""
+
+
+class Client(Caller):
+    """A client of one call; *acknowledged* is the handle of its task, once it has one."""
+
+    acknowledged: str | None = None
+
+    async def anywhere(self, message: Message) -> Message:
+        while True:
+            try:
+                return await super().anywhere(message)
+            except Refused as refused:
+                if not _passing(refused):
+                    raise
+                await asyncio.sleep(AGAIN)
+
+    async def polled(self, n: int, tool: str) -> Message:
+        """Call with tasks; return the value of the task."""
+        try:
+            handle = await self.begin(n, tool, self._seconds())
+        except (Torn, Refused) as error:
+            raise Unacknowledged from error
+        self.acknowledged = handle["taskId"]
+        last = await self.over(n, handle["taskId"])
+        value: Message = last["result"]["structuredContent"]
+        return value
+
+    async def over(self, n: int, id: str) -> Message:
+        """Return a task when it has ended, answering what it asks."""
+        while (task := await self.task(id))["status"] not in ENDS:
+            if task["status"] == "input_required":
+                await self.answer(n, task)
+            await self._think()
+        return task
+
+    async def resumed(self, n: int, tool: str) -> Message:
+        """Call as of 2025, and come back with Last-Event-ID wherever the connection breaks."""
+        headers = await self._session()
+        call = _message("tools/call", {**_tool(n, tool, self._seconds()), "_meta": _PROGRESS}, n)
+        last: str | None = None
+        while True:
+            server = await self._server()
+            try:
+                async with self._opened(server, call, headers, last) as (response, life):
+                    async for id, message in _events(response):
+                        last = id or last
+                        if message and message.get("method") == "elicitation/create":
+                            await self._answered(n, message, headers)
+                        elif message and message.get("id") == n:
+                            return _value(message)
+            except Down:
+                continue
+            except (httpx.TransportError, Torn) as error:
+                assert life.killed, f"a stream was torn: {error!r}"
+                if last is None:
+                    raise Unacknowledged from error
+            await asyncio.sleep(AGAIN)
+
+    async def keyed_twice(self, n: int) -> tuple[Message, Message]:
+        """Send one call with one key to two servers, as its promotion is due; return both ends."""
+        call = _called(n, "edge", self._random.uniform(0.2, 0.5), TASKS)
+        call["params"]["_meta"][KEY] = f"key {n}"
+        both = await asyncio.gather(*(self._keyed(call) for _ in range(2)))
+        return both[0], both[1]
+
+    async def _keyed(self, call: Message) -> Message:
+        while True:
+            await asyncio.sleep(self._random.uniform(0, 0.3))
+            try:
+                response = await self._retried(call, {**_headers(call), **WHO})
+                answer = _result(_last(response))
+                break
+            except Refused as refused:
+                if not _passing(refused):
+                    raise
+        if "taskId" in answer:
+            self.acknowledged = answer["taskId"]
+        while answer["resultType"] == "task" and answer["status"] not in ENDS:
+            message = {**call, "method": "tasks/get"}
+            meta = {key: each for key, each in call["params"]["_meta"].items() if key != KEY}
+            message["params"] = {"taskId": answer["taskId"], "_meta": meta}
+            answer = {**await self.owned(message), "resultType": "task"}
+            await asyncio.sleep(PAUSE)
+        return answer
+
+    async def owned(self, message: Message) -> Message:
+        """Return the result of what the owner of a key asks."""
+        while True:
+            try:
+                return _result(_last(await self._retried(message, {**_headers(message), **WHO})))
+            except Refused as refused:
+                if not _passing(refused):
+                    raise
+                await asyncio.sleep(AGAIN)
+
+    async def _session(self) -> Mapping[str, str]:
+        params = {
+            "protocolVersion": LEGACY,
+            "capabilities": {"elicitation": {}},
+            "clientInfo": _CLIENT,
+        }
+        opened = await self._retried(_message("initialize", params, 0), {})
+        return {
+            "mcp-session-id": opened.headers["mcp-session-id"],
+            "mcp-protocol-version": LEGACY,
+        }
+
+    @asynccontextmanager
+    async def _opened(
+        self, server: Server, call: Message, headers: Mapping[str, str], last: str | None
+    ) -> AsyncIterator[tuple[httpx.Response, Any]]:
+        life = server.life
+        if life is None:
+            raise Down
+        if last is None:
+            sent = {**_ACCEPT, **headers}
+            request = self._http.build_request("POST", server.url, json=call, headers=sent)
+        else:
+            sent = {"accept": "text/event-stream", **headers, "last-event-id": last}
+            request = self._http.build_request("GET", server.url, headers=sent)
+        try:
+            response = await self._http.send(request, stream=True)
+        except httpx.ConnectError as error:
+            assert life.killed or server.life is not life, f"{server} refused: {error!r}"
+            raise Down from error
+        except httpx.TransportError as error:
+            assert life.killed, f"{server} closed a connection: {error!r}"
+            raise Torn from error
+        try:
+            if response.status_code in (500, 503):
+                raise Down
+            assert response.status_code == 200, await response.aread()
+            yield response, life
+        finally:
+            await response.aclose()
+
+    async def _answered(self, n: int, question: Message, headers: Mapping[str, str]) -> None:
+        answer = {"action": "accept", "content": {"n": n}}
+        message = {"jsonrpc": "2.0", "id": question["id"], "result": answer}
+        while True:
+            response = await self._retried(message, headers)
+            if response.status_code == 202:
+                return
+            assert response.status_code in (500, 503), response.text
+            await asyncio.sleep(AGAIN)
+
+
+_PROGRESS = {"progressToken": "p"}
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Message | None]]:
+    """Yield the id and the message of each event; a JSON body is one without an id."""
+    if response.headers["content-type"] == "application/json":
+        yield "", msgspec.json.decode(await response.aread())
+        return
+    id = ""
+    async for line in response.aiter_lines():
+        name, _, value = line.partition(":")
+        if name == "id":
+            id = value.strip()
+        elif name == "data":
+            yield id, msgspec.json.decode(value) if value.strip() else None
+        elif not line:
+            id = ""
+
+
+def _passing(refused: Refused) -> bool:
+    """Whether what was refused may be asked again later."""
+    (answer,) = refused.args
+    data = answer.get("error", {}).get("data")
+    return isinstance(data, dict) and "retryAfter" in data
+
+
+def _value(answer: Message) -> Message:
+    """Return what a tool gave; an error that says that it may be tried again acknowledges nothing.
+
+    Nor does one that says that the call was lost with its process.
+    """
+    error = answer.get("error", {})
+    if "retryAfter" in (error.get("data") or {}):
+        raise Unacknowledged(answer)
+    if "was lost" in error.get("message", ""):
+        return {"lost": "call"}
+    value: Message = _result(answer)["structuredContent"]
+    return value
+
+
+def random_of(random: Random) -> Random:
+    """Return another source of chances, so that calls do not change each other's."""
+    return Random(random.random())

@@ -1,0 +1,103 @@
+"""What goes wrong around processes that serve and work: each fault lasts for more than a lease."""
+
+import asyncio
+import resource
+import signal
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
+from random import Random
+from typing import Final, TypeAlias
+
+from tests.chaos.processes import Fleet, Life
+
+LEASE: Final = 2.0  # that of tests.chaos.app, which cannot be imported here
+LONG: Final = 1.5 * LEASE
+
+Fault: TypeAlias = Callable[[Fleet, Random], Awaitable[set[int]]]
+"""Does its harm, and undoes it; returns the ids of the processes that may have lost work by it."""
+
+
+async def lock(fleet: Fleet, random: Random) -> set[int]:
+    """Hold the store's one lock: a backup, or an administrator's transaction."""
+
+    def held(seconds: float) -> sqlite3.Connection:
+        connection = sqlite3.connect(fleet.store, timeout=20, check_same_thread=False)
+        connection.isolation_level = None
+        connection.execute("BEGIN IMMEDIATE")
+        return connection
+
+    with closing(await asyncio.to_thread(held, LONG)) as connection:
+        await asyncio.sleep(LONG)
+        connection.execute("ROLLBACK")
+    return set()
+
+
+async def freeze(fleet: Fleet, random: Random) -> set[int]:
+    """Stop all processes at once, and let them go on: a closed lid, a snapshot of the machine."""
+    lives = _lives(fleet)
+    for life in lives:
+        life.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(LONG)
+    for life in lives:
+        life.process.send_signal(signal.SIGCONT)
+    return set()
+
+
+async def freeze_one(fleet: Fleet, random: Random) -> set[int]:
+    """Stop one process for longer than a lease: for the others it is gone."""
+    life = random.choice(_lives(fleet))
+    life.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(LONG)
+    life.process.send_signal(signal.SIGCONT)
+    return {life.pid}
+
+
+async def clock(fleet: Fleet, random: Random) -> set[int]:
+    """Set the machine's clock forward and back, by more than any lease."""
+    for offset in random.sample([40.0, 7200.0, -3600.0, -40.0], 2):
+        fleet.set_clocks(offset)
+        await asyncio.sleep(LONG / 2)
+    fleet.set_clocks(0.0)
+    return set()
+
+
+async def skew(fleet: Fleet, random: Random) -> set[int]:
+    """Let the clocks of the processes be 45 seconds apart, as on machines without NTP."""
+    fleet.set_clocks(0.0, 45.0)
+    await asyncio.sleep(LONG)
+    fleet.set_clocks(0.0)
+    return set()
+
+
+async def writes(fleet: Fleet, random: Random) -> set[int]:
+    """Let all writes to files fail: a full disk, or one that was mounted read-only."""
+    lives = _lives(fleet)
+    soft, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for life in lives:
+        resource.prlimit(life.pid, resource.RLIMIT_FSIZE, (0, most))
+    await asyncio.sleep(LONG)
+    for life in lives:
+        resource.prlimit(life.pid, resource.RLIMIT_FSIZE, (soft, most))
+    return set()
+
+
+async def kill(fleet: Fleet, random: Random) -> set[int]:
+    """Kill processes without a warning, and start them again."""
+    hurt = set()
+    for _ in range(3):
+        place = random.choice([each for each in fleet.places if each.life])
+        hurt.add(place.lives[-1].pid)
+        await place.kill()
+        await asyncio.sleep(random.uniform(0, LONG / 3))
+        await place.start()
+    return hurt
+
+
+FAULTS: Final[Mapping[str, Fault]] = {
+    each.__name__: each for each in (lock, freeze, freeze_one, clock, skew, writes, kill)
+}
+
+
+def _lives(fleet: Fleet) -> list[Life]:
+    return [place.life for place in fleet.places if place.life]

@@ -1,0 +1,143 @@
+"""Faults that hurt no process lose no work: no handle, no stream, no job of its own.
+
+The environment's CHAOS_SEED chooses as in a run that has failed. With CHAOS_RUNS each fault is
+tried alone, so many times; without it all of them come in turn, once.
+"""
+
+import asyncio
+import os
+from collections import defaultdict
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from tests.chaos.callers import Message, Refused, is_end
+from tests.chaos.clients import Client, Unacknowledged, random_of
+from tests.chaos.faults import FAULTS, LEASE
+from tests.chaos.processes import Fleet, running
+
+RUNS = int(os.environ.get("CHAOS_RUNS", "0"))
+KINDS = [*FAULTS] * RUNS or ["all"]
+CALLS = 24  # for each fault
+BOUND = 45.0  # seconds for one call, whatever happens
+# docs/long-running.md, "When a keyed call runs again"
+AWAY = ("freeze", "freeze_one", "writes", "lock")
+
+
+class Seen:
+    """What the clients of a run have seen, and what should not have been."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.hurt: set[int] = set()
+        self.ended: list[tuple[int, str, Message]] = []
+        self.tasks: list[tuple[int, str]] = []
+        self.under: dict[int, str] = {}  # the fault during which a call was made
+        self.unacknowledged = 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_faults_lose_nothing_that_was_acknowledged(tmp_path: Path, kind: str) -> None:
+    """Every handle leads to its end, every stream to its answer, and no end changes."""
+    seed = int(os.environ.get("CHAOS_SEED") or int.from_bytes(os.urandom(4)))
+    random = Random(seed)
+    seen = Seen()
+    fleet = Fleet(tmp_path, servers=2, workers=1)
+    fleet.set_clocks(0.0)
+    async with running(fleet):
+        try:
+            limits = httpx.Limits(max_keepalive_connections=0, max_connections=None)
+            async with httpx.AsyncClient(limits=limits, timeout=None) as http:
+                for number, name in enumerate([*FAULTS] if kind == "all" else [kind]):
+                    await suffered(fleet, http, random, seen, name, number * CALLS)
+                await check_tasks(fleet, http, random, seen)
+            check_jobs(fleet, seen)
+            assert not seen.faults, "\n".join(seen.faults)
+        except BaseException as error:
+            error.add_note(f"CHAOS_SEED={seed} {kind}: {len(seen.ended)} calls ended")
+            raise
+
+
+async def suffered(
+    fleet: Fleet, http: httpx.AsyncClient, random: Random, seen: Seen, name: str, first: int
+) -> None:
+    """Make calls before, while and after the fault *name* is there."""
+
+    async def fault() -> None:
+        await asyncio.sleep(0.5)
+        seen.hurt |= await FAULTS[name](fleet, random_of(random))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fault())
+        for n in range(first, first + CALLS):
+            group.create_task(called(n, name, Client(http, fleet, random_of(random)), seen))
+            await asyncio.sleep(2 * LEASE / CALLS)
+
+
+async def called(n: int, fault: str, client: Client, seen: Seen) -> None:
+    """Make one call to its end, and note what should not have been."""
+    tool = ("rerun", "fail")[n // 3 % 2]
+    seen.under[n] = fault
+    try:
+        async with asyncio.timeout(BOUND):
+            if n % 3 == 0:
+                seen.ended.append((n, tool, await client.polled(n, tool)))
+            elif n % 3 == 1:
+                seen.ended.append((n, tool, await client.resumed(n, tool)))
+            else:
+                check_twins(n, *await client.keyed_twice(n), seen)
+    except Unacknowledged:
+        seen.unacknowledged += 1
+    except TimeoutError:
+        seen.faults.append(f"{fault}: call {n} hangs ({client.acknowledged})")
+    except Refused as refused:
+        seen.faults.append(f"{fault}: call {n} ({client.acknowledged}) is refused: {refused}")
+    if client.acknowledged:
+        seen.tasks.append((n, client.acknowledged))
+
+
+def check_twins(n: int, one: Message, two: Message, seen: Seen) -> None:
+    """Check that two calls with one key have one answer."""
+    ids = {each["taskId"] for each in (one, two) if "taskId" in each}
+    ends = [each.get("result", each).get("structuredContent") for each in (one, two)]
+    if len(ids) > 1:
+        seen.faults.append(f"call {n} has two tasks: {one} {two}")
+    if ends != [{"n": n}] * 2 and not seen.hurt and seen.under[n] not in AWAY:
+        seen.faults.append(f"call {n} has another end: {one} {two}")
+
+
+async def check_tasks(fleet: Fleet, http: httpx.AsyncClient, random: Random, seen: Seen) -> None:
+    """Check that each server tells the same end of every task, and goes on telling it."""
+    client = Client(http, fleet, random)
+    for n, id in seen.tasks:
+        if n % 3 == 0:
+            told = [await client.at(server, id) for server in fleet.servers * 2]
+            if any(each != told[0] for each in told):
+                seen.faults.append(f"the end of call {n} changes: {told}")
+
+
+def check_jobs(fleet: Fleet, seen: Seen) -> None:
+    """Check the values, and that only processes that were hurt have lost or repeated work."""
+    began: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for n, step, pid in fleet.notes():
+        began[n, step].append(pid)
+    for n, tool, value in seen.ended:
+        lost = value.get("lost")
+        if lost == "call":  # a stream that had no task yet
+            if not seen.hurt:
+                seen.faults.append(f"call {n} is lost, and no process was hurt")
+        elif not is_end(n, tool, value):
+            seen.faults.append(f"call {n} of {tool} has a wrong end: {value}")
+        elif lost and not {*began[n, lost]} & seen.hurt:
+            seen.faults.append(f"job {lost} of call {n} is lost, and no process was hurt")
+        for step in ("first", "second"):
+            pids = began[n, step]
+            if tool == "fail" and len(pids) > 1:
+                seen.faults.append(f"job {step} of call {n} ran again: {pids}")
+    for (n, step), pids in began.items():
+        spared = {*pids} & seen.hurt or seen.under[n] in AWAY
+        if step == "edge" and len(pids) > 1 and not spared:
+            seen.faults.append(f"keyed call {n} ran again: {pids}")
