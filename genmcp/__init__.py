@@ -58,6 +58,7 @@ from genmcp.question.sampling import sample
 from genmcp.resource.directory import Directory
 from genmcp.resource.repo import ResourceRepo
 from genmcp.resource.resource import Resource
+from genmcp.schema.limits import SchemaLimits
 from genmcp.server import Server, Wrapper
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
@@ -187,6 +188,7 @@ __all__ = [
     "Retry",
     "Run",
     "SQLiteStore",
+    "SchemaLimits",
     "Security",
     "SendStatus",
     "Server",

@@ -90,6 +90,7 @@ PUBLIC = [
     "Retry",
     "Run",
     "SQLiteStore",
+    "SchemaLimits",
     "Security",
     "SendStatus",
     "Server",

@@ -22,6 +22,7 @@ from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.input_required import InputRequest
 from genmcp.protocol.meta import RequestId
 from genmcp.question.urls import HTTPS
+from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 
 __all__ = ["Answering", "Reply"]
 
@@ -43,7 +44,7 @@ class Answering(Generic[S]):
 
     parallel: how many questions are answered side by side, 2 to 16. waiting: how many more may
         wait for that. notices: how many notifications may wait for their hooks. capabilities: what
-        the client declares, whatever *handler* does. url_schemes: see `ClientOptions`.
+        the client declares, whatever *handler* does. url_schemes, schemas: see `ClientOptions`.
 
     `max_asked`: how many requests of the server may be open at once.
 
@@ -60,6 +61,7 @@ class Answering(Generic[S]):
         notices: int = 1024,
         capabilities: ClientCapabilities | None = None,
         url_schemes: Collection[str] = HTTPS,
+        schemas: SchemaLimits = FOREIGN_LIMITS,
     ) -> None:
         if parallel not in _PARALLEL:
             raise ConfigurationError(f"parallel: from 2 to 16, not {parallel!r}")
@@ -67,7 +69,7 @@ class Answering(Generic[S]):
         # Besides the questions: a ping, and one notification at a time.
         self._hooks = Hooks(handler, most=parallel + 2, waiting=waiting)
         self._notices = Notices(self._hooks, notices)
-        self._questions = Questions(handler, self._hooks, capabilities, url_schemes)
+        self._questions = Questions(handler, self._hooks, capabilities, url_schemes, schemas)
         self._turns = asyncio.Semaphore(parallel)
         self._waiting = 0
         self._allowed = waiting

@@ -56,6 +56,11 @@ class Cache:
         self._kept.move_to_end((method, what))
         return decoder_for(kind).decode(kept)
 
+    def size(self, method: str, what: str = "") -> int:
+        """Return the bytes of the result that is kept, as JSON; 0 if there is none."""
+        found = self._kept.get((method, what))
+        return 0 if found is None else len(found[2])
+
     def keep(self, method: str, what: str, result: CacheableResult, changes: int) -> None:
         """Keep *result* for as long as it says, from now on.
 

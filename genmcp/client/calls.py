@@ -48,7 +48,7 @@ class Calls:
         """
         tools = await self._requests.listed(_LIST, "tools")
         self._listed = True
-        return self._offers.learn(tools)
+        return await self._offers.learn(tools)
 
     async def call(
         self,
@@ -170,7 +170,7 @@ class Calls:
             with suppress(Timeout):  # what is here would be lost
                 async with self._in_time(patience):
                     await self._list_once()
-        self._offers.check(name, result)
+        await self._offers.check(name, result)
 
     async def _list_once(self) -> None:
         """Learn what tools there are; a server that does not tell is called as it is."""

@@ -11,7 +11,8 @@
     ├── Timeout                  the time that was allowed ran out
     ├── TooManyPending           as many requests are unanswered as may be; nothing was sent
     ├── ProtocolFault            the server broke the protocol
-    │   └── TooLong              ... or sent more than this client takes
+    │   ├── TooLong              ... or sent a message of more bytes than this client takes
+    │   └── ListTooLong          ... or a list that is longer in all than this client takes
     ├── ServerSaid               a JSON-RPC error: the server's own code, message and data
     ├── ProcessEnded             the server's process is over; carries its exit status
     ├── TaskCancelled            the task of a call was cancelled, here or elsewhere
@@ -33,6 +34,7 @@ __all__ = [
     "ConnectionLost",
     "ConnectionRefused",
     "HttpStatus",
+    "ListTooLong",
     "NotFound",
     "OutcomeUnknown",
     "ProcessEnded",
@@ -175,6 +177,20 @@ class TooLong(ProtocolFault):
 
     def __init__(self, where: str, size: int, limit: int) -> None:
         super().__init__(f"a message of {size} bytes or more (max_message: {limit})", where)
+        self.size = size
+        self.limit = limit
+
+
+class ListTooLong(ProtocolFault):
+    """A list has more bytes or items in all than the option *setting* of the client allows."""
+
+    def __init__(self, where: str, method: str, size: int, setting: str, limit: int) -> None:
+        what = "bytes" if setting.endswith("bytes") else "items"
+        super().__init__(
+            f"the list of {method} has {size} {what} or more (ClientOptions.{setting}: {limit})",
+            where,
+        )
+        self.method = method
         self.size = size
         self.limit = limit
 

@@ -1,20 +1,21 @@
 """What a client knows of a server's tools: which headers a call has, what a result may be."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from genmcp.client.errors import ProtocolFault
+from genmcp.client.tool_schemas import ToolHeaders, headers_of, reading
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
-from genmcp.schema.document import Document
-from genmcp.schema.headers import ANNOTATION, header_rules
-from genmcp.schema.limits import FOREIGN_LIMITS
+from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.schema.schema import Schema
-from genmcp.wire.mirror import HeaderRule, mirrored
+from genmcp.wire.mirror import mirrored
+from genmcp.wire.printable import printable
 
 __all__ = ["Offers"]
 
@@ -22,31 +23,34 @@ logger = logging.getLogger("genmcp")
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
+_NO_HEADERS: Final = ToolHeaders()
+
 
 class _Offer:
     """One tool, as it was listed.
 
-    refused: why it cannot be called. output: its output schema as JSON, since what was listed
+    headers: which of its arguments headers repeat, or why it cannot be called. output: its output
+    schema as JSON, since what was listed
     belongs to who asked for the list; made into a Schema when the first result is checked.
     """
 
-    __slots__ = ("_schema", "output", "refused", "rules")
+    __slots__ = ("_schema", "headers", "output")
 
-    def __init__(self, rules: tuple[HeaderRule, ...], refused: str, output: bytes | None) -> None:
-        self.rules = rules
-        self.refused = refused
+    def __init__(self, headers: ToolHeaders, output: bytes | None) -> None:
+        self.headers = headers
         self.output = output
         self._schema: Schema | UnsetType | None = None if output is None else UNSET
 
-    def schema(self, name: str) -> Schema | None:
-        """Return its output schema, if it has one that can be used."""
+    async def schema(self, name: str, limits: SchemaLimits) -> Schema | None:
+        """Return its output schema, if it has one that can be used within *limits*."""
         if self._schema is UNSET:
+            text = self.output or b""
             try:
-                document = msgspec.json.decode(self.output or b"")
-                # A format the server does not check either is no reason to lose its result.
-                self._schema = Schema(document, formats=False, origin="outputSchema")
+                self._schema = await reading([text], partial(_compiled, text, limits))
             except ConfigurationError as error:
-                logger.warning("results of the tool %r cannot be checked: %s", name, error)
+                logger.warning(
+                    "results of the tool %r cannot be checked: %s", printable(name), error
+                )
                 self._schema = None
         return self._schema
 
@@ -56,11 +60,12 @@ class Offers:
 
     *mirrors* says whether arguments are repeated in headers: over HTTP, from 2026-07-28 on. Only
     then does an annotation that breaks its rules make a tool unusable (Streamable HTTP,
-    "Schema Extension").
+    "Schema Extension"). *limits* bound the schemas of the tools, and results that are checked.
     """
 
-    def __init__(self, where: str, *, mirrors: bool) -> None:
+    def __init__(self, where: str, *, mirrors: bool, limits: SchemaLimits = FOREIGN_LIMITS) -> None:
         self.mirrors = mirrors
+        self._limits = limits
         self._where = where
         self._known: Mapping[str, _Offer] = {}
 
@@ -68,13 +73,15 @@ class Offers:
         """Whether the tool is listed."""
         return name in self._known
 
-    def learn(self, tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:
+    async def learn(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
         """Take note of *tools*, all there are, and return those of them that can be called."""
+        headers = await headers_of(tools, self._limits) if self.mirrors else {}
         known: dict[str, _Offer] = {}
         usable: list[ToolDefinition] = []
         for tool in tools:
-            offer = known[tool.name] = self._offer(tool)
-            if not offer.refused:
+            offer = self._offer(tool, headers.get(tool.name, _NO_HEADERS))
+            known[tool.name] = offer
+            if not offer.headers.refused:
                 usable.append(tool)
         self._known = known
         return usable
@@ -87,11 +94,14 @@ class Offers:
         """
         if (offer := self._known.get(name)) is None:
             return ()
-        if offer.refused:
-            raise ProtocolFault(f"the tool {name!r} cannot be called: {offer.refused}", self._where)
-        return mirrored(offer.rules, arguments) if offer.rules else ()
+        rules, refused = offer.headers
+        if refused:
+            raise ProtocolFault(
+                f"the tool {printable(name)!r} cannot be called: {refused}", self._where
+            )
+        return mirrored(rules, arguments) if rules else ()
 
-    def check(self, name: str, result: CallToolResult) -> None:
+    async def check(self, name: str, result: CallToolResult) -> None:
         """Check a result against the tool's output schema, if it has one that can be used.
 
         2026-07-28, server/tools, "Output Schema": a server's structured results conform to it,
@@ -101,7 +111,9 @@ class Offers:
             ProtocolFault: it has no structured content, or one that does not fit.
         """
         offer = self._known.get(name)
-        if offer is None or result.is_error or (schema := offer.schema(name)) is None:
+        if offer is None or offer.output is None or result.is_error:
+            return
+        if (schema := await offer.schema(name, self._limits)) is None:
             return
         if result.structured_content is UNSET:
             raise self._fault(name, ["there is no structured content"])
@@ -114,25 +126,23 @@ class Offers:
             self._where,
         )
 
-    def _offer(self, tool: ToolDefinition) -> _Offer:
+    def _offer(self, tool: ToolDefinition, headers: ToolHeaders) -> _Offer:
         """Return what is to be known of *tool*: what it was, unless that has changed."""
-        rules: tuple[HeaderRule, ...] = ()
-        refused = ""
-        if self.mirrors:
-            try:
-                rules = _rules_of(tool)
-            except ConfigurationError as error:
-                refused = str(error)
-                logger.warning("%s: the tool %r is left out: %s", self._where, tool.name, error)
+        if headers.refused:
+            logger.warning(
+                "%s: the tool %r is left out: %s",
+                self._where,
+                printable(tool.name),
+                headers.refused,
+            )
         output = None if tool.output_schema is None else msgspec.json.encode(tool.output_schema)
         known = self._known.get(tool.name)
-        if known is None or (known.rules, known.refused, known.output) != (rules, refused, output):
-            return _Offer(rules, refused, output)
+        if known is None or (known.headers, known.output) != (headers, output):
+            return _Offer(headers, output)
         return known
 
 
-def _rules_of(tool: ToolDefinition) -> tuple[HeaderRule, ...]:
-    # Nearly no schema is annotated, and one that is not needs no understanding.
-    if ANNOTATION.encode() not in msgspec.json.encode(tool.input_schema):
-        return ()
-    return header_rules(Document(tool.input_schema, "inputSchema", FOREIGN_LIMITS))
+def _compiled(text: bytes, limits: SchemaLimits) -> Schema:
+    # A format the server does not check either is no reason to lose its result.
+    document = msgspec.json.decode(text)
+    return Schema(document, formats=False, origin="outputSchema", limits=limits)

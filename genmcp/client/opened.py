@@ -58,6 +58,7 @@ class Opened:
             parallel=options.questions,
             capabilities=options.capabilities,
             url_schemes=options.url_schemes,
+            schemas=options.schemas,
         )
         self.cache = Cache(options.cache)
         self.connection = Connection(
@@ -70,7 +71,7 @@ class Opened:
         self.timeouts = Timeouts(idle=options.idle_timeout, total=options.timeout)
         self.listeners = Listeners(self.connection, self.timeouts)
         self.requests = Requests(self.connection, self.answering, self.cache, options)
-        self.offers = Offers(transport.where, mirrors=False)
+        self.offers = Offers(transport.where, mirrors=False, limits=options.schemas)
         self.calls = Calls(self.requests, self.offers, self.cache, self.listen_to_task)
         self._mirrors = transport.per_message
         self._settled = asyncio.Event()

@@ -13,11 +13,20 @@ from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.question.urls import check_schemes
+from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 
 __all__ = ["ClientOptions"]
 
 _BOUNDS: Final = ("timeout", "idle_timeout", "open_timeout", "probe_timeout")
-_COUNTS: Final = ("rounds", "pages", "max_message", "questions", "polls")
+_COUNTS: Final = (
+    "rounds",
+    "pages",
+    "max_message",
+    "questions",
+    "polls",
+    "max_list_bytes",
+    "max_list_items",
+)
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +49,11 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         2026-07-28. Then a new connection asks again: the server may have been upgraded.
     url_schemes: to which URLs a server may send the user, by their schemes; http to loopback is
         always among them. All others are refused before the handler is asked.
-    pages: the most pages a list is read to.
+    pages: the most pages a list is read to. max_list_bytes, max_list_items: how long the list may
+        be in all, as JSON and in items; it is not returned if it is longer.
+    schemas: bounds on the schemas of the server: of tools, and of the forms of its questions.
+        Results of a tool whose `outputSchema` is past them are not checked; a tool whose
+        `x-mcp-header` annotations cannot be read is left out; a form is refused.
     max_message: the largest message that is read, in bytes.
     max_pending: how many requests may be unanswered at once; 0 is no limit.
     log_level: the least severe log message that is wanted; None wants none (2026-07-28), or what
@@ -68,6 +81,9 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     era_ttl: float = 600.0
     url_schemes: Sequence[str] = ("https",)
     pages: int = 1000
+    max_list_bytes: int = 8 * 1024 * 1024
+    max_list_items: int = 10_000
+    schemas: SchemaLimits = FOREIGN_LIMITS
     max_message: int = 64 * 1024 * 1024
     max_pending: int = 0
     log_level: LoggingLevel | None = None

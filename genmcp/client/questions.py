@@ -5,6 +5,7 @@ Values are those of 2026-07-28, whatever way the question came.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import msgspec
 
 from genmcp.client.handler import ClientHandler, Denied
 from genmcp.client.hooks import Hooks
+from genmcp.client.tool_schemas import reading
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams, MethodNotFound
 from genmcp.protocol.capabilities import (
     ClientCapabilities,
@@ -24,6 +26,7 @@ from genmcp.protocol.sampling import CreateMessageRequestParams, CreateMessageRe
 from genmcp.protocol.value import decoder_for
 from genmcp.question.answers import Accepted, Declined, Dismissed
 from genmcp.question.urls import HTTPS, check_url
+from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.schema.schema import Schema
 
 __all__ = ["Answer", "Questions"]
@@ -45,7 +48,8 @@ class Questions:
     """The questions that *hooks*, those of *handler*, answer.
 
     `capabilities`: what the client declares: what is *declared*, or what *handler* says, or what
-    its hooks show. url_schemes: to which URLs the user may be sent.
+    its hooks show. url_schemes: to which URLs the user may be sent. schemas: bounds on
+    the schemas of forms.
     """
 
     def __init__(
@@ -54,7 +58,9 @@ class Questions:
         hooks: Hooks[Any],
         declared: ClientCapabilities | None = None,
         url_schemes: Collection[str] = HTTPS,
+        schemas: SchemaLimits = FOREIGN_LIMITS,
     ) -> None:
+        self._schemas = schemas
         self._hooks = hooks
         self._url_schemes = url_schemes
         self._warned = False
@@ -123,7 +129,7 @@ class Questions:
             said = await self._sent_to(params.message, params.url)
             return ElicitResult(said.action)
         try:
-            form = Schema(params.requested_schema or {}, origin="requestedSchema")
+            form = await self._form(params.requested_schema or {})
         except ConfigurationError as error:
             raise InvalidParams(str(error)) from None
         said = _said(_FORM, await self._hooks.asked(_FORM, params.message, form.document))
@@ -133,6 +139,10 @@ class Questions:
         if faults := form.check(content):
             raise ContractError("\n".join([f"{_FORM} accepted with what does not fit:", *faults]))
         return ElicitResult("accept", content)
+
+    async def _form(self, schema: Mapping[str, Any]) -> Schema:
+        read = partial(Schema, schema, origin="requestedSchema", limits=self._schemas)
+        return await reading([msgspec.json.encode(schema)], read)
 
     async def _sent_to(self, message: str, url: str) -> ElicitResult:
         if self._hooks.has(_URL) or not self._hooks.has(_FORM):

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from genmcp.client.answering import Answering
 from genmcp.client.cache import Cache
 from genmcp.client.connection import Connection
-from genmcp.client.errors import ClientError, ProtocolFault, ServerSaid, Timeout
+from genmcp.client.errors import ClientError, ListTooLong, ProtocolFault, ServerSaid, Timeout
 from genmcp.client.faults import afterwards
 from genmcp.client.options import ClientOptions
 from genmcp.client.waiting import Outcome, Report
@@ -124,6 +124,7 @@ class Requests:
 
         Raises:
             ProtocolFault: the list does not end.
+            ListTooLong: it has more bytes or items than the options allow.
             ClientError: as `Connection.request`.
         """
         try:
@@ -138,9 +139,13 @@ class Requests:
         found: list[Any] = []
         cursors: set[str | None] = {None}
         cursor: str | None = None
+        size = 0
         while True:
-            page = await self.kept(method, "cursor", cursor)
-            found += getattr(page, member)
+            page, length = await self._page(method, cursor)
+            size += length
+            items = getattr(page, member)
+            self._check_length(method, size, len(found) + len(items))
+            found += items
             cursor = page.next_cursor
             if cursor is None:
                 return found
@@ -151,6 +156,31 @@ class Requests:
                     self.connection.where,
                 )
             cursors.add(cursor)
+
+    async def _page(self, method: str, cursor: str | None) -> tuple[Any, int]:
+        """Return a page, kept or asked for, and its bytes."""
+        what = cursor or ""
+        page, size = self._cache.get(method, what), self._cache.size(method, what)
+        if page is None:
+            changes = self._cache.changes
+            params = {} if cursor is None else {"cursor": cursor}
+            waits = Timeouts(idle=self.options.idle_timeout, total=self.options.timeout)
+            outcome = await self.connection.request(method, params, timeouts=waits)
+            page = self._complete(method, outcome)
+            size = len(outcome.raw) if isinstance(outcome, Answered) else 0
+            if size <= self.options.max_list_bytes:
+                self._cache.keep(method, what, page, changes)
+        return page, size
+
+    def _check_length(self, method: str, size: int, items: int) -> None:
+        """See that a list, as far as it was read, is not too long."""
+        options, where = self.options, self.connection.where
+        if size > options.max_list_bytes:
+            self._cache.forget(method)
+            raise ListTooLong(where, method, size, "max_list_bytes", options.max_list_bytes)
+        if items > options.max_list_items:
+            self._cache.forget(method)
+            raise ListTooLong(where, method, items, "max_list_items", options.max_list_items)
 
     async def answered(
         self,

@@ -8,6 +8,8 @@ from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.prompts import PromptArgument, PromptDefinition
 from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.tools import ToolDefinition
+from genmcp.uri_template.template import UriTemplate
+from genmcp.wire.mirror import HeaderRule
 
 __all__ = ["KINDS", "Catalog", "HubPrompt", "HubPromptArgument", "HubResource", "HubTool"]
 
@@ -53,6 +55,9 @@ class HubPrompt(msgspec.Struct, frozen=True):
 class Catalog(msgspec.Struct, frozen=True):
     """All that one server lists.
 
+    headers: which headers repeat arguments of tools, by the names of those that have any.
+    matchers: the templates that can be matched. Both are made of the lists once they are read, so
+        that a schema or a template of one server costs no call of another.
     reads: whether there may be resources that are not listed. tells: whether it says when one of
     its resources was updated.
     """
@@ -61,6 +66,8 @@ class Catalog(msgspec.Struct, frozen=True):
     resources: Sequence[ResourceDefinition] = ()
     templates: Sequence[ResourceTemplateDefinition] = ()
     prompts: Sequence[PromptDefinition] = ()
+    headers: Mapping[str, tuple[HeaderRule, ...]] = {}
+    matchers: Sequence[UriTemplate] = ()
     reads: bool = False
     tells: bool = False
 

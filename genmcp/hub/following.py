@@ -1,16 +1,28 @@
 """What a server lists, read at first and again when it says that it has changed."""
 
+import asyncio
+import logging
 from collections.abc import Collection, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 import msgspec
 
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ServerSaid
+from genmcp.client.errors import ClientError, ListTooLong, ServerSaid
 from genmcp.client.listening import Listening
+from genmcp.client.tool_schemas import headers_of
+from genmcp.errors import ConfigurationError
 from genmcp.hub.catalog import KINDS, Catalog
+from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
+from genmcp.uri_template.template import UriTemplate
 
 __all__ = ["kinds_of", "listed", "listening", "told_of"]
+
+logger = logging.getLogger("genmcp.hub")
+
+# Templates that are parsed in the event loop; a hundred take some 3 ms.
+_FEW: Final = 100
 
 
 def told_of(client: Client) -> Collection[str]:
@@ -32,14 +44,17 @@ def kinds_of(method: str) -> Collection[str]:
 
 
 async def listed(
-    client: Client, kinds: Collection[str], catalog: Catalog
+    client: Client,
+    kinds: Collection[str],
+    catalog: Catalog,
+    limits: SchemaLimits = FOREIGN_LIMITS,
 ) -> tuple[Catalog, ClientError | None]:
     """Return *catalog* with the lists of *kinds* as they are now, and what was in the way.
 
     A list that cannot be read stays as it was. That the server refuses one which was empty anyway
-    is not in the way: many declare what they do not have.
+    is not in the way: many declare what they do not have. *limits* bound the schemas of tools.
     """
-    lists: dict[str, Sequence[Any]] = {}
+    lists: dict[str, Any] = {}
     failure: ClientError | None = None
     for kind in kinds:
         if getattr(client.capabilities, kind) is None:
@@ -50,6 +65,30 @@ async def listed(
             except ServerSaid as error:
                 if getattr(catalog, name):
                     failure = error
+            except ListTooLong as error:  # the other lists, and calls, are as they were
+                logger.warning("%s: the list is left out: %s", name, error)
             except ClientError as error:  # nor will it answer anything else now
-                return msgspec.structs.replace(catalog, **lists), error
-    return msgspec.structs.replace(catalog, **lists), failure
+                failure = error
+                return await _read(catalog, lists, limits), failure
+    return await _read(catalog, lists, limits), failure
+
+
+async def _read(catalog: Catalog, lists: dict[str, Any], limits: SchemaLimits) -> Catalog:
+    """Return *catalog* with other *lists*, and what is read of them for later look-ups."""
+    if "tools" in lists:
+        read = await headers_of(lists["tools"], limits)
+        lists["headers"] = {name: each.rules for name, each in read.items() if each.rules}
+    if "templates" in lists:
+        texts = [each.uri_template for each in lists["templates"]]
+        lists["matchers"] = (
+            _matchers(texts) if len(texts) <= _FEW else await asyncio.to_thread(_matchers, texts)
+        )
+    return msgspec.structs.replace(catalog, **lists)
+
+
+def _matchers(texts: Sequence[str]) -> Sequence[UriTemplate]:
+    found = []
+    for text in texts:
+        with suppress(ConfigurationError):  # what is no template matches nothing
+            found.append(UriTemplate(text))
+    return found

@@ -1,27 +1,21 @@
 """What a hub serves: the pages of its lists, and who is asked for what is on them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 
 from genmcp.core.subscription import Change
-from genmcp.errors import ConfigurationError
 from genmcp.hub.member import Member
 from genmcp.hub.members import Members
 from genmcp.policy import Policy
 from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from genmcp.protocol.result import PaginatedResult
-from genmcp.protocol.tools import ListToolsResult, ToolDefinition
-from genmcp.schema.document import Document
-from genmcp.schema.headers import header_rules
-from genmcp.schema.limits import FOREIGN_LIMITS
+from genmcp.protocol.tools import ListToolsResult
 from genmcp.server import Route
 from genmcp.subscription import Listener
-from genmcp.uri_template.template import UriTemplate
-from genmcp.wire.mirror import HeaderRule
 
 __all__ = ["LISTS", "HubRoute", "Index"]
 
@@ -55,13 +49,18 @@ class Index(Listener):
     def __init__(self, members: Members) -> None:
         self._members = members
         self._stock: _Stock | None = None
+        self._parts: Mapping[Member, _Part] = {}
         members.announcer.follow(self)
 
     @property
     def now(self) -> "_Stock":
         """What there is now."""
         if self._stock is None:
-            self._stock = _Stock([*self._members])
+            # What a member has is indexed again only when it has changed, and then when somebody
+            # asks for it: a member whose lists are long, or change all the time, costs the others
+            # nothing.
+            self._parts = {each: self._part(each) for each in self._members}
+            self._stock = _Stock([*self._parts.values()])
         return self._stock
 
     def announce(self, change: Change) -> None:
@@ -69,12 +68,74 @@ class Index(Listener):
         if change.uri is None:
             self._stock = None
 
+    def _part(self, member: Member) -> "_Part":
+        part = self._parts.get(member)
+        return part if part is not None and part.catalog is member.catalog else _Part(member)
+
+
+class _Part:
+    """What one member has at one time, indexed by what it is asked for with."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.catalog = member.catalog
+
+    @cached_property
+    def tools(self) -> Mapping[str, HubRoute]:
+        """Its tools, by the names that it gives them."""
+        headers = self.catalog.headers
+        return {
+            each.name: HubRoute(
+                members=[self.member],
+                key=each.name,
+                headers=headers.get(each.name, ()),
+                policy=_TOOLS,
+            )
+            for each in self.catalog.tools
+        }
+
+    @cached_property
+    def prompts(self) -> Mapping[str, HubRoute]:
+        """Its prompts, by the names that it gives them."""
+        return {
+            each.name: HubRoute(members=[self.member], key=each.name)
+            for each in self.catalog.prompts
+        }
+
+    @cached_property
+    def uris(self) -> Collection[str]:
+        """The URIs that it lists."""
+        return {each.uri for each in self.catalog.resources}
+
+    def claims(self, uri: str) -> bool:
+        """Whether *uri* fits one of its templates that begins with a scheme."""
+        return any(
+            ":" in each.prefix and each.match(uri) is not None  # `{+path}` would fit everything
+            for each in self.catalog.matchers
+        )
+
+    @cached_property
+    def listed_tools(self) -> Sequence[Any]:
+        """Its tools by the names that they have here."""
+        return self._renamed(self.catalog.tools)
+
+    @cached_property
+    def listed_prompts(self) -> Sequence[Any]:
+        """Its prompts by the names that they have here."""
+        return self._renamed(self.catalog.prompts)
+
+    def _renamed(self, items: Sequence[Any]) -> Sequence[Any]:
+        name = self.member.name
+        return [msgspec.structs.replace(item, name=f"{name}/{item.name}") for item in items]
+
 
 class _Stock:
-    """What some members have at one time."""
+    """What some members have at one time, each of them a part."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        self._members = members
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts = parts
+        self._by_member = {each.member.name: each for each in parts}
+        self._longest = max(map(len, self._by_member), default=0)
         self._pages: dict[str, PaginatedResult] = {}
 
     def page(self, method: str) -> PaginatedResult:
@@ -89,57 +150,26 @@ class _Stock:
     def find(self, method: str, key: str) -> HubRoute | None:
         """Return whom to ask for the tool or prompt called *key*, or the resource there."""
         if method == "resources/read":
-            return self._by_uri.get(key) or self._unlisted(key)
-        return self._by_name[method].get(key)
+            for part in self._parts:
+                if key in part.uris:
+                    return HubRoute(members=[part.member], key=key)
+            return self._unlisted(key)
+        # No name of a member is the beginning of another's, so that one of them at most fits.
+        at = key.find("/")
+        while 0 <= at <= self._longest:
+            part_of_key = self._by_member.get(key[:at])
+            if part_of_key is not None:
+                routes = part_of_key.tools if method == "tools/call" else part_of_key.prompts
+                return routes.get(key[at + 1 :])
+            at = key.find("/", at + 1)
+        return None
 
     def completing(self, template: str) -> HubRoute | None:
         """Return whom to ask for the variables of the resource template *template*."""
-        for text, member in self._templates:
-            if text == template:
-                return HubRoute(members=[member], key=template)
+        for part in self._parts:
+            if any(each.uri_template == template for each in part.catalog.templates):
+                return HubRoute(members=[part.member], key=template)
         return None
-
-    @cached_property
-    def _by_name(self) -> Mapping[str, Mapping[str, HubRoute]]:
-        tools, prompts = {}, {}
-        for member in self._members:
-            for tool in member.catalog.tools:
-                route = HubRoute(
-                    members=[member], key=tool.name, headers=_headers(tool), policy=_TOOLS
-                )
-                tools[f"{member.name}/{tool.name}"] = route
-            for prompt in member.catalog.prompts:
-                route = HubRoute(members=[member], key=prompt.name)
-                prompts[f"{member.name}/{prompt.name}"] = route
-        return {"tools/call": tools, "prompts/get": prompts}
-
-    @cached_property
-    def _by_uri(self) -> Mapping[str, HubRoute]:
-        found: dict[str, HubRoute] = {}
-        for member in self._members:
-            for each in member.catalog.resources:
-                found.setdefault(each.uri, HubRoute(members=[member], key=each.uri))
-        return found
-
-    @cached_property
-    def _templates(self) -> Sequence[tuple[str, Member]]:
-        return [
-            (each.uri_template, member)
-            for member in self._members
-            for each in member.catalog.templates
-        ]
-
-    @cached_property
-    def _matchers(self) -> Sequence[tuple[UriTemplate, Member]]:
-        found = []
-        for text, member in self._templates:
-            try:
-                template = UriTemplate(text)
-            except ConfigurationError:
-                continue  # what is no template fits nothing
-            if ":" in template.prefix:  # without a scheme, as `{+path}`, it would fit everything
-                found.append((template, member))
-        return found
 
     def _unlisted(self, uri: str) -> HubRoute | None:
         """Return who may have what is not listed: those with resources, the first one first.
@@ -148,8 +178,8 @@ class _Stock:
         it. It ends the search: whoever was registered after the last one whose template fits is not
         asked.
         """
-        owners = {member for template, member in self._matchers if template.match(uri) is not None}
-        able = [each for each in self._members if each.catalog.reads or each in owners]
+        owners = {part.member for part in self._parts if part.claims(uri)}
+        able = [each.member for each in self._parts if each.catalog.reads or each.member in owners]
         while owners and able[-1] not in owners:
             able.pop()
         return HubRoute(members=able, key=uri, owners=owners) if able else None
@@ -157,28 +187,15 @@ class _Stock:
     def _listed(self, kind: str) -> list[Any]:
         match kind:
             case "resources":
-                return _first_of_each(self._members, "resources", "uri")
+                return self._first_of_each("resources", "uri")
             case "resource_templates":
-                return _first_of_each(self._members, "templates", "uri_template")
+                return self._first_of_each("templates", "uri_template")
             case _:
-                return [
-                    msgspec.structs.replace(item, name=f"{each.name}/{item.name}")
-                    for each in self._members
-                    for item in getattr(each.catalog, kind)
-                ]
+                return [item for each in self._parts for item in getattr(each, f"listed_{kind}")]
 
-
-def _first_of_each(members: Iterable[Member], kind: str, key: str) -> list[Any]:
-    found: dict[str, Any] = {}
-    for member in members:
-        for item in getattr(member.catalog, kind):
-            found.setdefault(getattr(item, key), item)
-    return [*found.values()]
-
-
-def _headers(tool: ToolDefinition) -> tuple[HeaderRule, ...]:
-    """Return which arguments headers mirror; what a schema says wrongly, it does not say."""
-    try:
-        return header_rules(Document(tool.input_schema, "inputSchema", FOREIGN_LIMITS))
-    except ConfigurationError:
-        return ()
+    def _first_of_each(self, kind: str, key: str) -> list[Any]:
+        found: dict[str, Any] = {}
+        for part in self._parts:
+            for item in getattr(part.catalog, kind):
+                found.setdefault(getattr(item, key), item)
+        return [*found.values()]

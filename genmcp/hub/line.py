@@ -65,7 +65,7 @@ async def connected(
             reads=resources is not None,
             tells=resources is not None and bool(resources.subscribe),
         )
-        catalog, failure = await listed(client, [*KINDS], catalog)
+        catalog, failure = await listed(client, [*KINDS], catalog, options.schemas)
         if failure is not None:
             raise failure
     except BaseException as error:

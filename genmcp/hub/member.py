@@ -293,7 +293,7 @@ class Member:
             ClientError: not all of them can be read; the others are.
         """
         before = self.catalog
-        self.catalog, failure = await listed(client, kinds, before)
+        self.catalog, failure = await listed(client, kinds, before, self._options.schemas)
         self._observer.changed([kind for kind in kinds if not self.catalog.agrees(before, kind)])
         if failure is not None:
             raise failure

@@ -310,21 +310,24 @@ def _plain(document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> di
         )
     try:
         text = msgspec.json.encode(dict(document))
-        if len(text) > limits.schema_size:
-            raise ConfigurationError(
-                f"{origin}: the schema has {len(text)} bytes, more than {limits.schema_size} "
-                f"(SchemaLimits.schema_size)"
-            )
-        if text.count(b",") + text.count(b"[") + text.count(b"{") > limits.schema_values:
-            raise ConfigurationError(
-                f"{origin}: the schema has more than {limits.schema_values} items and properties "
-                f"(SchemaLimits.schema_values)"
-            )
-        plain = msgspec.json.decode(text)
+        held = text.count(b",") + text.count(b"[") + text.count(b"{")
+        # No schema that is past its size is decoded: that takes many times its bytes.
+        is_small = len(text) <= limits.schema_size and held <= limits.schema_values
+        plain = msgspec.json.decode(text) if is_small else {}
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ConfigurationError(
-            f"{origin}: the schema cannot be written as JSON: {printable(str(error), 200)}"
+            f"{origin}: the schema cannot be written as JSON: {printable(str(error))}"
         ) from None
+    if len(text) > limits.schema_size:
+        raise ConfigurationError(
+            f"{origin}: the schema has {len(text)} bytes, more than {limits.schema_size} "
+            f"(SchemaLimits.schema_size)"
+        )
+    if held > limits.schema_values:
+        raise ConfigurationError(
+            f"{origin}: the schema has more than {limits.schema_values} items and properties "
+            f"(SchemaLimits.schema_values)"
+        )
     return dict(plain)
 
 

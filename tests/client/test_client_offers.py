@@ -16,7 +16,7 @@ def annotated(name: str, property_: dict[str, Any]) -> ToolDefinition:
     return ToolDefinition(name, {"type": "object", "properties": {"a": property_}})
 
 
-def test_offers_repeat_annotated_arguments_in_headers() -> None:
+async def test_offers_repeat_annotated_arguments_in_headers() -> None:
     """Texts, integers and booleans are mirrored, encoded where a header could not hold them."""
     schema = {
         "type": "object",
@@ -32,7 +32,7 @@ def test_offers_repeat_annotated_arguments_in_headers() -> None:
         },
     }
     offers = Offers("there", mirrors=True)
-    offers.learn([ToolDefinition("t", schema)])
+    await offers.learn([ToolDefinition("t", schema)])
     given = {"place": "Zürich", "inner": {"n": -7}, "sure": True, "none": None}
     assert dict(offers.headers("t", given)) == {
         b"mcp-param-place": b"=?base64?WsO8cmljaA==?=",
@@ -52,40 +52,40 @@ def test_offers_repeat_annotated_arguments_in_headers() -> None:
         {"type": "array", "items": {"type": "string", "x-mcp-header": "A"}},
     ],
 )
-def test_offers_leave_out_a_tool_with_an_invalid_annotation(
+async def test_offers_leave_out_a_tool_with_an_invalid_annotation(
     property_: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such a tool is not listed, the others are, and the log names it; it cannot be called."""
     offers = Offers("there", mirrors=True)
     good = ToolDefinition("good", {"type": "object"})
     with caplog.at_level(logging.WARNING):
-        assert offers.learn([annotated("bad", property_), good]) == [good]
+        assert await offers.learn([annotated("bad", property_), good]) == [good]
     assert "'bad' is left out: inputSchema" in caplog.text
     assert offers.knows("bad")
     with pytest.raises(ProtocolFault, match="'bad' cannot be called"):
         offers.headers("bad", {})
 
 
-def test_offers_do_not_mind_annotations_where_nothing_is_mirrored() -> None:
+async def test_offers_do_not_mind_annotations_where_nothing_is_mirrored() -> None:
     """Over other transports annotations are ignored, valid or not."""
     offers = Offers("there", mirrors=False)
     tool = annotated("t", {"type": "number", "x-mcp-header": "A"})
-    assert offers.learn([tool]) == [tool]
+    assert await offers.learn([tool]) == [tool]
     assert offers.headers("t", {"a": 1}) == ()
 
 
-def test_offers_of_a_tool_that_was_not_listed_have_no_headers() -> None:
+async def test_offers_of_a_tool_that_was_not_listed_have_no_headers() -> None:
     """Nothing is known of it, so nothing is mirrored and nothing checked."""
     offers = Offers("there", mirrors=True)
     assert not offers.knows("t")
     assert offers.headers("t", {"a": 1}) == ()
-    offers.check("t", CallToolResult([], structured_content=1))
+    await offers.check("t", CallToolResult([], structured_content=1))
 
 
-def test_offers_take_a_schema_that_is_not_annotated_as_it_is() -> None:
+async def test_offers_take_a_schema_that_is_not_annotated_as_it_is() -> None:
     """A schema that refers to the network is no concern of a client that mirrors nothing of it."""
     tool = ToolDefinition("t", {"type": "object", "$ref": "https://elsewhere.test/schema"})
-    assert Offers("there", mirrors=True).learn([tool]) == [tool]
+    assert await Offers("there", mirrors=True).learn([tool]) == [tool]
 
 
 @pytest.mark.parametrize(
@@ -95,51 +95,53 @@ def test_offers_take_a_schema_that_is_not_annotated_as_it_is() -> None:
         (CallToolResult([]), "there is no structured content"),
     ],
 )
-def test_offers_find_a_result_that_does_not_fit(result: CallToolResult, fault: str) -> None:
+async def test_offers_find_a_result_that_does_not_fit(result: CallToolResult, fault: str) -> None:
     """A structured result that is missing, or does not fit the output schema, is a fault."""
     offers = Offers("there", mirrors=False)
-    offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
+    await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
     with pytest.raises(ProtocolFault, match=fault):
-        offers.check("t", result)
+        await offers.check("t", result)
 
 
-def test_offers_take_a_result_that_fits_or_says_it_failed() -> None:
+async def test_offers_take_a_result_that_fits_or_says_it_failed() -> None:
     """What fits is good; a failure need not fit."""
     offers = Offers("there", mirrors=False)
-    offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
-    offers.check("t", CallToolResult([], structured_content={"n": 1}))
-    offers.check("t", CallToolResult([], is_error=True))
+    await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
+    await offers.check("t", CallToolResult([], structured_content={"n": 1}))
+    await offers.check("t", CallToolResult([], is_error=True))
 
 
-def test_offers_forget_an_output_schema_that_changed() -> None:
+async def test_offers_forget_an_output_schema_that_changed() -> None:
     """A tool that is listed anew is checked by its new schema, or not at all."""
     offers = Offers("there", mirrors=False)
-    offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
-    offers.check("t", CallToolResult([], structured_content={"n": 1}))
-    offers.learn([ToolDefinition("t", {"type": "object"}, output_schema={"type": "array"})])
-    offers.check("t", CallToolResult([], structured_content=[]))
-    offers.learn([ToolDefinition("t", {"type": "object"})])
-    offers.check("t", CallToolResult([]))
+    await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
+    await offers.check("t", CallToolResult([], structured_content={"n": 1}))
+    await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema={"type": "array"})])
+    await offers.check("t", CallToolResult([], structured_content=[]))
+    await offers.learn([ToolDefinition("t", {"type": "object"})])
+    await offers.check("t", CallToolResult([]))
 
 
-def test_offers_warn_of_an_output_schema_that_cannot_be_used(
+async def test_offers_warn_of_an_output_schema_that_cannot_be_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its results are taken as they are, and the log says so once."""
     offers = Offers("there", mirrors=False)
     schema = {"$ref": "https://elsewhere.test/schema"}
-    offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=schema)])
+    await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=schema)])
     for _ in range(2):
-        offers.check("t", CallToolResult([], structured_content=1))
+        await offers.check("t", CallToolResult([], structured_content=1))
     assert caplog.text.count("cannot be checked") == 1
 
 
-def test_offers_are_those_of_the_last_list() -> None:
+async def test_offers_are_those_of_the_last_list() -> None:
     """A tool that is not listed any more is not known: a server may have others every day."""
     offers = Offers("there", mirrors=True)
     for number in range(3):
         tool = annotated(f"t{number}", {"type": "string", "x-mcp-header": "A"})
-        offers.learn([tool, annotated(f"bad{number}", {"type": "number", "x-mcp-header": "A"})])
+        await offers.learn(
+            [tool, annotated(f"bad{number}", {"type": "number", "x-mcp-header": "A"})]
+        )
     assert [each for each in range(3) if offers.knows(f"t{each}")] == [2]
     assert [each for each in range(3) if offers.knows(f"bad{each}")] == [2]
     assert offers.headers("t0", {"a": "x"}) == ()

@@ -1,0 +1,72 @@
+"""Schemas that a server sends, read beside the event loop where they are large."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from genmcp.errors import ConfigurationError
+from genmcp.protocol.tools import ToolDefinition
+from genmcp.schema.document import Document
+from genmcp.schema.headers import ANNOTATION, header_rules
+from genmcp.schema.limits import SchemaLimits
+from genmcp.wire.mirror import HeaderRule
+from genmcp.wire.printable import printable
+
+__all__ = ["ToolHeaders", "headers_of", "reading"]
+
+logger = logging.getLogger("genmcp.client")
+
+R = TypeVar("R")
+
+# Bytes of JSON that are read in the event loop. The worst of them take a millisecond, unless they
+# have patterns; a schema at its limits takes some 50.
+_SMALL: Final = 4_096
+_MARK: Final = ANNOTATION.encode()
+
+
+async def reading(texts: Sequence[bytes], read: Callable[[], R]) -> R:
+    """Return what *read* makes of schemas, in a thread unless their *texts* are cheap to read."""
+    if sum(map(len, texts)) <= _SMALL and not any(b"attern" in each for each in texts):
+        return read()
+    return await asyncio.to_thread(read)
+
+
+class ToolHeaders(NamedTuple):
+    """Which headers repeat arguments of a tool; or why that cannot be read of its schema."""
+
+    rules: tuple[HeaderRule, ...] = ()
+    refused: str = ""
+
+
+_NONE: Final = ToolHeaders()
+
+
+async def headers_of(
+    tools: Sequence[ToolDefinition], limits: SchemaLimits
+) -> Mapping[str, ToolHeaders]:
+    """Return the headers of those of *tools* that have an annotation, by their names.
+
+    A schema that is not annotated, which is nearly every one, is not read.
+    """
+    annotated = [
+        (tool, text) for tool in tools if _MARK in (text := msgspec.json.encode(tool.input_schema))
+    ]
+    if not annotated:
+        return {}
+    return await reading(
+        [text for _, text in annotated],
+        lambda: {tool.name: _headers(tool, limits) for tool, _ in annotated},
+    )
+
+
+def _headers(tool: ToolDefinition, limits: SchemaLimits) -> ToolHeaders:
+    try:
+        return ToolHeaders(header_rules(Document(tool.input_schema, "inputSchema", limits)))
+    except ConfigurationError as error:
+        return ToolHeaders(refused=str(error))
+    except Exception as error:  # a defect here costs the tool, not all tools of all servers
+        logger.exception("the schema of the tool %r cannot be read", printable(tool.name))
+        return ToolHeaders(refused=f"its schema cannot be read: {type(error).__name__}")

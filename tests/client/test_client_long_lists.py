@@ -1,0 +1,144 @@
+"""Lists and forms of a server that are larger than the options of the client allow."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from genmcp import Client, ClientHandler, ConfigurationError, Suite, tool
+from genmcp.client.errors import ListTooLong, ProtocolFault
+from genmcp.client.options import ClientOptions
+from genmcp.schema.limits import SchemaLimits
+from tests.hub.far import OLD, TIME, Far, Piped, User, said
+
+
+def nothing() -> Any:
+    async def function() -> None:
+        """Does nothing."""
+
+    return function
+
+
+def suite(count: int) -> Suite:
+    tools = [tool(name=f"t{number}")(nothing()) for number in range(count)]
+    return Suite(name="s", version="1", tools=tools)
+
+
+def paged(pages: int, size: int) -> Far:
+    """Return a server whose list of tools has *pages*, with a text of *size* on each."""
+
+    async def listed(far: Far, message: Any) -> Any:
+        number = len(far.called)
+        far.called.append("page")
+        page = {"tools": [{"name": f"t{number}", "inputSchema": {}, "description": "x" * size}]}
+        return page if number == pages else {**page, "nextCursor": str(number)}
+
+    return Far(**{"tools/list": listed})
+
+
+async def test_list_of_too_many_items_is_an_error() -> None:
+    """It names the option; other requests go on."""
+    options = ClientOptions(max_list_items=2)
+    async with asyncio.timeout(TIME), Client(suite(3), options=options) as client:
+        with pytest.raises(ListTooLong, match=r"3 items or more \(ClientOptions.max_list_items: 2"):
+            await client.tools()
+        await client.ping()
+
+
+async def test_list_as_long_as_allowed_is_returned() -> None:
+    """The bound is inclusive."""
+    async with (
+        asyncio.timeout(TIME),
+        Client(suite(3), options=ClientOptions(max_list_items=3)) as client,
+    ):
+        assert len(await client.tools()) == 3
+
+
+async def test_list_without_end_is_left_at_its_bytes() -> None:
+    """A thousand pages of a megabyte were kept before the list was given up."""
+    far = paged(1_000, 100_000)
+    options = ClientOptions(revision=OLD, max_list_bytes=1_000_000)
+    async with asyncio.timeout(TIME), Client(far, options=options) as client:
+        with pytest.raises(ProtocolFault, match=r"bytes or more \(ClientOptions.max_list_bytes"):
+            await client.tools()
+
+    assert len(far.called) == 10
+
+
+async def test_pages_from_the_cache_count() -> None:
+    """A list is as long however its pages came."""
+    options = ClientOptions(max_list_bytes=100_000)
+    async with asyncio.timeout(TIME), Client(suite(3), options=options) as client:
+        assert await client.tools() == await client.tools()
+
+
+def test_bounds_of_lists_are_positive() -> None:
+    """A bound of 0 would make every list an error."""
+    with pytest.raises(ConfigurationError, match="max_list_bytes must be positive"):
+        ClientOptions(max_list_bytes=0)
+    with pytest.raises(ConfigurationError, match="max_list_items must be positive"):
+        ClientOptions(max_list_items=0)
+
+
+class Never(ClientHandler[None]):
+    """Is not to be asked."""
+
+    async def handle_elicitation_create(self, message: str, schema: Any, state: None) -> Any:
+        raise AssertionError("a form past the bounds reached the hook")
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"A" * 90_000: {"properties": {f"k{n}": {} for n in range(4_900)}}},
+        {f"k{n}": {"type": "string", "pattern": f"^[a-z]{{1,{n}}}$"} for n in range(1, 2_000)},
+        {"a": {"$ref": "http://["}},
+    ],
+)
+async def test_hostile_form_is_refused(properties: Any) -> None:
+    """340 kB of a question took 5.7 GiB and 29 s of a client with a form hook."""
+    far = Piped()
+    form = {"type": "object", "properties": properties}
+    params = {"message": "Who?", "requestedSchema": form}
+    async with asyncio.timeout(TIME):
+        async with Client(far, handler=Never(), options=ClientOptions(revision=OLD)) as client:
+            far.questions.put_nowait({"id": "q", "method": "elicitation/create", "params": params})
+            answer = await far.replies.get()
+            assert (await client.call("quick")).text == "done"
+
+    assert answer["error"]["code"] == -32602
+    assert "requestedSchema" in answer["error"]["message"]
+
+
+async def test_bounds_of_schemas_are_an_option() -> None:
+    """A client that trusts its servers may allow more, or less."""
+    far, user = Piped(), User("Ada")
+    options = ClientOptions(revision=OLD, schemas=SchemaLimits(subschemas=1))
+    async with asyncio.timeout(TIME), Client(far, handler=user, options=options):
+        far.questions.put_nowait(("q", "Who?"))
+        answer = await far.replies.get()
+
+    assert "more than 1 subschemas (SchemaLimits.subschemas)" in answer["error"]["message"]
+    assert user.asked == []
+
+
+async def test_hostile_output_schema_leaves_the_result_unchecked(caplog: Any) -> None:
+    """The log says so once, on one line; the result is the caller's."""
+
+    async def listed(far: Far, message: Any) -> Any:
+        hostile = {"type": "object", "properties": {"\x1b[2J\n" + "A" * 300_000: {}}}
+        return {"tools": [{"name": "quick", "inputSchema": {}, "outputSchema": hostile}]}
+
+    async def quick(far: Far, message: Any) -> Any:
+        return {**said("done"), "structuredContent": {"a": 1}}
+
+    far = Far(**{"tools/list": listed, "quick": quick})
+    async with asyncio.timeout(TIME):
+        async with Client(far, options=ClientOptions(revision=OLD)) as client:
+            await client.tools()
+            assert (await client.call("quick")).structured == {"a": 1}
+            assert (await client.call("quick")).structured == {"a": 1}
+
+    (record,) = [each for each in caplog.records if "cannot be checked" in each.getMessage()]
+    assert "SchemaLimits.schema_size" in record.getMessage()
+    assert record.getMessage().isprintable()
