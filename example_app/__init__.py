@@ -5,7 +5,11 @@
 
 It keeps everything in one SQLite file, `EXAMPLE_DATABASE` (default: example.db in the working
 directory), which is made and filled at the first start. Beside it are a file of calls that outlive
-their request, and one with a secret; `GENMCP_STORE` and `GENMCP_SECRET` take their places.
+their request, and one with a secret; `GENMCP_STORE` and `GENMCP_SECRET` take their places. It makes
+no other files.
+
+Everybody is a guest, unless `EXAMPLE_USER_HEADER` names the header in which a proxy in front says
+who has logged in, such as `X-Forwarded-User`. Without a proxy that sets it, anybody could send it.
 
 Read `application` first: how an application mounts the endpoint. Then `tools`: what a model may
 call. `workshop` and `database` are the application's own, and know nothing of MCP.
@@ -24,6 +28,7 @@ def __getattr__(name: str) -> Any:
     """Make `app` and its `mux` once they are asked for: an import alone leaves no files."""
     if name not in ("app", "mux"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    app = create_app(Path(os.environ.get("EXAMPLE_DATABASE") or "example.db"))
+    database = Path(os.environ.get("EXAMPLE_DATABASE") or "example.db")
+    app = create_app(database, user_header=os.environ.get("EXAMPLE_USER_HEADER") or None)
     globals().update(app=app, mux=app.state.mux)
     return globals()[name]

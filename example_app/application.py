@@ -21,8 +21,13 @@ from genmcp import Endpoint, Mux
 __all__ = ["create_app"]
 
 
-def create_app(path: Path) -> Starlette:
-    """Return the application on the database at *path*, which is made when it starts."""
+def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
+    """Return the application on the database at *path*, which is made when it starts.
+
+    Args:
+        path: the database file.
+        user_header: the header in which a proxy says who has logged in; None: all are guests.
+    """
     database = Database(path)
     workshop = Workshop(database)
     # What every tool finds in channel.assigns: the workshop, and the user who asks. The user goes
@@ -41,7 +46,7 @@ def create_app(path: Path) -> Starlette:
 
     app = Starlette(
         routes=[*PAGES, endpoint.route("/mcp")],
-        middleware=[Middleware(UserFromHeader)],
+        middleware=[Middleware(UserFromHeader, name=user_header)],
         lifespan=lifespan,
     )
     app.state.workshop = workshop
@@ -52,15 +57,16 @@ def create_app(path: Path) -> Starlette:
 class UserFromHeader:
     """Puts the user into `request.state`.
 
-    The header is what a proxy that logs people in adds (oauth2-proxy, for one). Without such a
-    proxy anybody may claim to be anybody: good enough on one's own machine only.
+    The header is what a proxy that logs people in sets (oauth2-proxy, for one). Without such a
+    proxy in front anybody could claim to be anybody, so that none is trusted unless it is named.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, name: str | None) -> None:
         self.app = app
+        self.name = name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            user = Headers(scope=scope).get("x-forwarded-user")
+            user = None if self.name is None else Headers(scope=scope).get(self.name)
             scope.setdefault("state", {})["user"] = user or "guest"
         await self.app(scope, receive, send)

@@ -83,9 +83,7 @@ class Workshop:
     def withdraw(self, number: str, quantity: int, repair: int, user: str) -> Part:
         """Take parts from the shelf for a repair; return the part as it is now."""
         with self.database.writing() as connection:
-            row = connection.execute("SELECT closed FROM repairs WHERE id = ?", [repair]).fetchone()
-            if row is None:
-                raise Refusal(f"There is no repair {repair}.")
+            row = _repair(connection, repair)
             if row["closed"] is not None:
                 raise Refusal(f"Repair {repair} was closed on {row['closed']}; open a new one.")
             part = _part(connection, number)
@@ -130,6 +128,7 @@ class Workshop:
     def close_repair(self, id: int) -> RepairSheet:
         """Close a repair; one that is closed already stays as it is."""
         with self.database.writing() as connection:
+            _repair(connection, id)
             connection.execute(
                 "UPDATE repairs SET closed = ? WHERE id = ? AND closed IS NULL", [_today(), id]
             )
@@ -177,10 +176,18 @@ def _part(connection: sqlite3.Connection, number: str) -> Part:
     return Part(**row)
 
 
-def _sheet(connection: sqlite3.Connection, id: int) -> RepairSheet:
-    row = connection.execute("SELECT * FROM repairs WHERE id = ?", [id]).fetchone()
+def _repair(connection: sqlite3.Connection, id: int) -> sqlite3.Row:
+    # SQLite's integers have 64 bits, those of JSON and Python any number.
+    known = id.bit_length() < 64
+    query = "SELECT * FROM repairs WHERE id = ?"
+    row: sqlite3.Row | None = connection.execute(query, [id]).fetchone() if known else None
     if row is None:
         raise Refusal(f"There is no repair {id}.")
+    return row
+
+
+def _sheet(connection: sqlite3.Connection, id: int) -> RepairSheet:
+    row = _repair(connection, id)
     taken = connection.execute(
         "SELECT part, name, -change AS quantity, user, price FROM movements"
         " JOIN parts ON number = part WHERE repair = ? ORDER BY id",

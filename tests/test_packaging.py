@@ -1,5 +1,6 @@
 """What an installation brings, and what is shipped beside the package."""
 
+import re
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -22,3 +23,31 @@ def test_floors_exclude_vulnerable_releases(name: str, vulnerable: str, fixed: s
 
     assert vulnerable not in required[name].specifier
     assert fixed in required[name].specifier
+
+
+LOCKED = {
+    each.name: str(each.specifier)
+    for line in (ROOT / "example_app" / "requirements.txt").read_text("utf-8").splitlines()
+    if not line.startswith("#")
+    for each in [Requirement(line)]
+}
+
+
+def test_image_is_built_from_locked_packages() -> None:
+    """Every package that `.[fast]` names is there, in exactly one release that it admits."""
+    wanted = [Requirement(each) for each in requires("genmcp") or ()]
+
+    for each in wanted:
+        if each.marker is None or each.marker.evaluate({"extra": "fast"}):
+            assert each.specifier.contains(LOCKED[each.name].removeprefix("=="))
+    assert all(pin.startswith("==") for pin in LOCKED.values())
+
+
+def test_dockerfile_pins_its_base_and_needs_no_root() -> None:
+    """An exact tag, a user of its own, and only locked packages."""
+    lines = (ROOT / "Dockerfile").read_text("utf-8").splitlines()
+
+    (base,) = [line for line in lines if line.startswith("FROM")]
+    assert re.fullmatch(r"FROM python:3\.\d+\.\d+-slim-\w+", base)
+    assert "USER example" in lines
+    assert all("--no-deps" in line for line in lines if "pip install" in line)

@@ -1,6 +1,7 @@
 """A tool whose arguments are a dict, described by a JSON Schema written out."""
 
 import csv
+import re
 from collections import Counter
 from typing import Any
 
@@ -48,6 +49,9 @@ class BookDelivery(Tool):
         return "\n".join([f"Booked {sum(quantities.values())} pieces from {supplier}.", *lines])
 
 
+QUANTITY = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)  # of one part; the shelves end somewhere
+
+
 def read_note(text: str) -> dict[str, int]:
     """Return how many of each part number a delivery note lists.
 
@@ -60,7 +64,7 @@ def read_note(text: str) -> dict[str, int]:
     quantities: Counter[str] = Counter()
     for row in rows:
         match row:
-            case [number, quantity] if quantity.strip().isdecimal() and int(quantity) > 0:
+            case [number, quantity] if QUANTITY.fullmatch(quantity.strip()):
                 quantities[number.strip()] += int(quantity)
             case _:
                 raise InvalidParams(

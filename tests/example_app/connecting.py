@@ -34,7 +34,7 @@ async def connected(
     `options` are those of the official client.
     """
     async with (
-        serve(create_app(path)) as url,
+        serve(create_app(path, user_header="X-Forwarded-User")) as url,
         create_mcp_http_client(headers={"X-Forwarded-User": user}) as http,
         Client(
             streamable_http_client(f"{url}/mcp", http_client=http), mode=mode, **options
@@ -51,7 +51,12 @@ async def command(folder: Path, **environment: str) -> AsyncIterator[Process]:
         "-m",
         "example_app",
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "EXAMPLE_USER_HEADER": "X-Forwarded-User",
+            **environment,
+        },
         stdout=PIPE,
         stderr=STDOUT,
     )

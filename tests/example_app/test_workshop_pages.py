@@ -10,9 +10,11 @@ from pathlib import Path
 import httpx
 from mcp import Client
 
+import genmcp
 from example_app import create_app
 from example_app.database import Database
 from example_app.seed import fill
+from genmcp import ClientOptions, HttpOptions
 from tests.example_app.connecting import PATIENCE, command, until, url_in
 from tests.serving import serve
 
@@ -40,7 +42,8 @@ async def test_workshop_pages_show_stock_and_repairs(tmp_path: Path) -> None:
 async def test_workshop_pages_escape_what_others_wrote(tmp_path: Path) -> None:
     """No text from the query, a header or the database becomes markup."""
     path = tmp_path / "workshop.db"
-    async with serve(create_app(path)) as url, httpx.AsyncClient(base_url=url) as browser:
+    app = create_app(path, user_header="X-Forwarded-User")
+    async with serve(app) as url, httpx.AsyncClient(base_url=url) as browser:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("UPDATE parts SET name = '<i>' WHERE number = 'CH-103'")
             connection.execute("UPDATE repairs SET bicycle = '<i>', customer = '<i>' WHERE id = 1")
@@ -81,6 +84,43 @@ async def test_workshop_command_prints_what_a_client_needs(tmp_path: Path) -> No
     assert re.search(rf"^ +claude mcp add --transport http workshop {url}$", printed, re.MULTILINE)
     assert not result.is_error
     assert (tmp_path / "other.db").exists()
+
+
+async def test_workshop_trusts_no_user_header_by_default(tmp_path: Path) -> None:
+    """Anybody could send it: a proxy that sets it is named by EXAMPLE_USER_HEADER."""
+    options = ClientOptions(http=HttpOptions(headers={"x-forwarded-user": "director"}))
+    users = []
+    for header in (None, "X-Forwarded-User"):
+        app = create_app(tmp_path / "workshop.db", user_header=header)
+        async with (
+            serve(app) as url,
+            genmcp.Client(f"{url}/mcp", options=options) as client,
+        ):
+            found = (await client.call("search_parts", {"text": "chain 11"})).data
+            opened = (await client.call("open_repair", {"bicycle": "b", "customer": "c"})).data
+            taken = {"part": found["parts"][0]["number"], "repair": opened["id"]}
+            await client.call("withdraw_part", taken)
+            sheet = (await client.call("repair_sheet", {"repair": opened["id"]})).data
+        users.append(sheet["parts"][-1]["user"])
+
+    assert ["guest", "director"] == users
+
+
+async def test_workshop_writes_only_beside_its_database(tmp_path: Path) -> None:
+    """So that the container runs with a read-only root: `docker run --read-only`."""
+    data, cwd, home = tmp_path / "data", tmp_path / "cwd", tmp_path / "home"
+    for folder in (data, cwd, home):
+        folder.mkdir()
+    places = {"HOME": str(home), "TMPDIR": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    database = str(data / "workshop.db")
+    async with command(cwd, PORT="0", EXAMPLE_DATABASE=database, **places) as process:
+        url = url_in(await until(process, '"mcpServers"'))
+        async with Client(url) as client:
+            result = await client.call_tool("open_repair", {"bicycle": "b", "customer": "c"})
+            assert not result.is_error
+
+        assert [] == [*cwd.iterdir(), *home.iterdir()]
+        assert (data / "workshop.secret").exists()
 
 
 async def test_workshop_command_refuses_a_port_that_is_no_number(tmp_path: Path) -> None:

@@ -42,6 +42,23 @@ async def test_workshop_speaks_the_revision_of_each_era(database: Path, mode: Mo
         assert "search_parts" in (client.instructions or "")
 
 
+@pytest.mark.parametrize("repair", [2**63, -(2**70), 10**30])
+async def test_workshop_has_no_repair_of_more_than_64_bits(
+    database: Path, mode: Mode, repair: int
+) -> None:
+    """JSON has integers of any size, SQLite does not: an answer, not an OverflowError."""
+    async with connected(database, mode) as client:
+        for tool, more in (
+            ("repair_sheet", {}),
+            ("close_repair", {}),
+            ("withdraw_part", {"part": "x"}),
+        ):
+            result = await client.call_tool(tool, {"repair": repair, **more})
+
+            assert result.is_error
+            assert text_of(result) == f"There is no repair {repair}."
+
+
 async def test_workshop_lists_its_tools(database: Path, mode: Mode) -> None:
     """Every tool is listed in its order, with title, description and what it does to the world."""
     async with connected(database, mode) as client:
