@@ -18,6 +18,7 @@ from genmcp.jobs.engine import Engine
 from genmcp.jobs.jobs import Jobs
 from genmcp.jobs.options import JobOptions
 from genmcp.jobs.scoped import ScopedEngine
+from genmcp.jobs.values import JobValues
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.inbox import Inbox
@@ -91,8 +92,10 @@ class LongCalls:
         self.inbox = Inbox(store, audience, ttl=limits.replay, keep=limits.replay_events)
         self.asked = ServerRequests(seal, self.inbox, host.encoder, timeout=limits.question)
         # Another mux over the same store has other tools, and other clients.
+        scoped = ScopedStore(store, audience)
+        self.values = JobValues(scoped, host.owners.of_task)
         self.jobs = Jobs(
-            ScopedStore(store, audience),
+            scoped,
             ScopedEngine(engine, audience),
             node=self.inbox.node,
             resume=self._resume,

@@ -22,6 +22,7 @@ from genmcp.continuation import Continue
 from genmcp.core.client_key import ClientKey
 from genmcp.core.failures import is_expected, outcome_of, status_of
 from genmcp.core.names import check_length
+from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Seal
 from genmcp.core.session import Session
@@ -317,6 +318,10 @@ class Mux:
             logger.error("an error cannot be said [%s]", reference, exc_info=fault)
             told = InternalError(f"Internal error (reference {reference})", reference=reference)
             return self.refusal(request, told, fault)
+
+    async def job_value(self, task: str) -> Outcome | None:
+        """Return the outcome of the last job of a task whose result was larger than allowed."""
+        return await self.long.values.find(task)
 
     async def settle(self, ref: Ref, snapshot: Snapshot) -> None:
         """Tell that somebody else's job is over: from a hook of its queue, or a webhook.

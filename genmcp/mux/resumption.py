@@ -14,7 +14,7 @@ from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Failed, Outcome, unpack
 from genmcp.core.request import Request
 from genmcp.core.task import Ended, Parked, Task
-from genmcp.errors import ConfigurationError, McpError, OutOfTurn, StoreError
+from genmcp.errors import ConfigurationError, McpError, OutOfTurn, StoreError, ToolError
 from genmcp.jobs.elsewhere import Elsewhere
 from genmcp.mux.answers import outcome_of
 from genmcp.mux.awaitables import is_cancelled
@@ -99,6 +99,8 @@ class Resumption:
         limits = self._host.limits
         if kept.result is not None and len(kept.result) > limits.result:
             raised = limits.too_large()
+            if await self._writer.values.keep(task):
+                raised = ToolError(f"{raised}. The value of its job is kept by the server")
             came_to = self._host.outcome(channel.request, raised)
             kept = ended(came_to)
         tell(came_to, raised)

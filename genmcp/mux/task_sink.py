@@ -13,6 +13,7 @@ from genmcp.core.request import Request
 from genmcp.errors import OutOfTurn, StoreError, Unable
 from genmcp.jobs.jobs import Jobs
 from genmcp.jobs.progress import Progress, Reporter
+from genmcp.jobs.values import JobValues
 from genmcp.protocol.notifications import ProgressNotificationParams
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult
@@ -39,6 +40,10 @@ class Writer(Protocol):
     @property
     def jobs(self) -> Jobs:
         """The tasks."""
+
+    @property
+    def values(self) -> JobValues:
+        """What jobs returned, where it became too large a result."""
 
     async def level_of(self, request: Request) -> LoggingLevel | None:
         """Return the least severe level that the request wants to hear of."""

@@ -1,7 +1,7 @@
 """Calls that go on where nobody requests it: what they say, how much, and what they still have."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from genmcp import (
     AssignGone,
     Channel,
     Continue,
+    Done,
     Endpoint,
     Limits,
     MemoryStore,
@@ -21,8 +22,8 @@ from genmcp import (
     Tool,
     job,
 )
-from genmcp.errors import Unavailable
-from genmcp.stores.store import Op
+from genmcp.errors import StoreFull, Unavailable
+from genmcp.stores.store import Op, Put
 from tests.asgi import PATIENCE, TASKS, Client
 
 
@@ -46,6 +47,19 @@ class Works(Tool):
         return "y" * self.size
 
 
+class Failing(MemoryStore):
+    """A store that has no room for some operations."""
+
+    def __init__(self, fails: Callable[[Op], bool]) -> None:
+        super().__init__()
+        self._fails = fails
+
+    async def apply(self, *ops: Op) -> None:
+        if any(map(self._fails, ops)):
+            raise StoreFull("no room")
+        await super().apply(*ops)
+
+
 @asynccontextmanager
 async def serving(*tools: Tool, store: Store | None = None, **limits: Any) -> AsyncIterator[Mux]:
     suite = Suite(name="test", version="1", tools=tools)
@@ -67,6 +81,33 @@ async def over(client: Client, id: str) -> Any:
             await asyncio.sleep(0.005)
 
 
+async def test_value_of_a_job_outlives_a_result_that_is_too_large() -> None:
+    """Work of hours is not lost with a result that cannot be kept: the host can read its value."""
+    async with serving(Works(5000), result=1000) as mux:
+        client = Client(Endpoint(mux), capabilities=TASKS)
+        begun = await client.send(client.call("works", {"job": True}))
+        id = begun.json["result"]["taskId"]
+        ended = (await over(client, id))["result"]
+
+        assert ended["isError"]
+        text = ended["content"][0]["text"]
+        assert "limit: result" in text
+        assert "value of its job is kept" in text
+        assert Done(1) == await mux.job_value(id)
+        assert await mux.job_value("another") is None
+
+
+async def test_value_of_a_job_without_room_is_not_promised() -> None:
+    """The error does not speak of a value that the store has no room for."""
+    store = Failing(lambda op: isinstance(op, Put) and "value:" in op.key)
+    async with serving(Works(5000), store=store, result=1000) as mux:
+        client = Client(Endpoint(mux), capabilities=TASKS)
+        begun = await client.send(client.call("works", {"job": True}))
+        ended = await over(client, begun.json["result"]["taskId"])
+
+        assert "value of its job" not in ended["result"]["content"][0]["text"]
+
+
 async def test_resumed_call_may_not_have_a_larger_result_than_another() -> None:
     """It ends as one does whose result is too large in its own request, for whoever asks."""
     async with serving(Works(5000), result=1000) as mux:
@@ -80,7 +121,8 @@ async def test_resumed_call_may_not_have_a_larger_result_than_another() -> None:
     assert "(limit: result)" in told["content"][0]["text"]
     assert "completed" == task["status"]
     for result in (told, task["result"], followed.messages[-1]["result"]):
-        assert (True, told["content"]) == (result["isError"], result["content"])
+        assert result["isError"]
+        assert result["content"][0]["text"].startswith(told["content"][0]["text"])
 
 
 async def test_task_tells_a_result_that_is_just_small_enough() -> None:
