@@ -19,6 +19,7 @@ from genmcp.stores.store import Entry, Event, Op, Store
 
 __all__ = ["SQLiteStore"]
 
+_ENTRY_BYTES: Final = 256  # for each entry that a share of the file has: a row and its indexes
 _READ_AT_ONCE: Final = 100  # events a follower holds while it yields them
 
 
@@ -58,7 +59,7 @@ class SQLiteStore(Store):
         busy_timeout: float = 5.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        bounds = Bounds(max_bytes, reserve=reserve)
+        bounds = Bounds(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
         # Absolute: a process that changes its folder later still means this file.
         file = Path(path).absolute()
         of_file = prepare(file, busy_timeout=busy_timeout, max_bytes=max_bytes)
