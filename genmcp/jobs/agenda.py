@@ -4,6 +4,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from genmcp.core.task import Asking, Ended, Following, Parked, Ref, Task, Work
 from genmcp.errors import OutOfTurn, OverShare, StoreError, TaskNotFound, Unavailable
 from genmcp.jobs.engine import Engine
@@ -12,6 +14,7 @@ from genmcp.jobs.outcomes import no_room, not_kept
 from genmcp.jobs.records import Records, Transition
 from genmcp.jobs.refs import Refs
 from genmcp.jobs.writes import Writes
+from genmcp.stores.clocks import steady
 
 __all__ = ["CONTINUATIONS", "REFS", "Agenda"]
 
@@ -22,6 +25,12 @@ CONTINUATIONS: Final = "genmcp:continuations"
 
 REFS: Final = "genmcp:refs"
 """The queue of those that follow the job of another queue: each takes as long as that job."""
+
+
+UNSERVED: Final = "Waiting for a worker"
+"""What is said of a task whose queue no process serves."""
+
+_AGAIN: Final = 60.0  # seconds between two warnings of one queue
 
 
 class Agenda:
@@ -50,6 +59,7 @@ class Agenda:
         self.nodes = nodes
         self._engine = engine
         self._clock = clock
+        self._missed = _Missed(nodes)
         self._following = REFS if follows else CONTINUATIONS
 
     async def create(self, task: Task, call: bytes) -> bool:
@@ -187,6 +197,7 @@ class Agenda:
             queue = CONTINUATIONS
             if task.job is not None:
                 queue = task.job.queue
+                await self._missed.look(queue)
             elif isinstance(task.work, Following) and not task.settled:
                 queue = self._following
             delay = _left(task, self._clock())
@@ -206,7 +217,10 @@ class Agenda:
         )
 
     async def nudge(self, task: Task) -> Task:
-        """Do what a process that died had left to others, if it did; return the task then."""
+        """Do what a process that died had left to others, if it did; return the task then.
+
+        One that waits for a worker, where there is none, says so.
+        """
         if task.lives_in is not None and not await self.nodes.lives(task.lives_in):
             return await self.abandoned(task)
         # What is held is delivered again by the engine itself.
@@ -216,6 +230,8 @@ class Agenda:
             was_set = now < task.updated - self.nodes.lease  # the clock, or another process's
             if overdue > self.nodes.lease / 2 or was_set:
                 await self.submit(task)
+                if task.job is not None and not await self.nodes.serves(task.job.queue):
+                    return replace(task, message=UNSERVED)
         return task
 
     async def abandoned(self, task: Task) -> Task:
@@ -238,3 +254,26 @@ def _left(task: Task, now: float) -> float:
     Where the clock was put back, no more than it was to wait when it was written last.
     """
     return max(0.0, min(task.due - now, task.due - task.updated))
+
+
+class _Missed:
+    """Warns of queues that no process of *nodes* serves, now and then."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._again: dict[str, float] = {}  # when each is looked for again
+
+    async def look(self, queue: str) -> None:
+        """Warn if no process serves *queue*."""
+        now = steady()
+        if queue in self._nodes.queues or now < self._again.get(queue, now):
+            return
+        self._again[queue] = now + _AGAIN
+        try:
+            if not await self._nodes.serves(queue):
+                logger.warning(
+                    "no process serves the queue %r, so that its jobs wait (JobOptions.queues)",
+                    queue,
+                )
+        except StoreError as error:
+            logger.debug("it is not known whether a process serves %r: %s", queue, error)

@@ -117,6 +117,7 @@ class Service:
         if self._follows:
             served.append(((REFS,), options.refs))
         all_of_them = asyncio.Barrier(len(served))
+        self._nodes.queues = tuple(options.queues)
         self._nodes.presence.forget()  # it did not have to show itself until now
         await self._nodes.beat()
         serving.delivering = delivering = [

@@ -12,6 +12,7 @@ from msgspec import Struct
 from genmcp.errors import StoreError, StoreFull, Unavailable
 from genmcp.stores.accounts import Bounds
 from genmcp.stores.sqlite.accounts import Books
+from genmcp.stores.sqlite.alarm import Alarm
 from genmcp.stores.sqlite.connection import connect
 from genmcp.stores.sqlite.watch import Watch
 from genmcp.stores.sqlite.worker import Request, Worker
@@ -21,6 +22,8 @@ __all__ = ["Database", "Settings", "Transaction"]
 T = TypeVar("T")
 
 _WATCH_EVERY: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
+_WATCH_ANYWAY: Final = 1.0  # seconds, where the system tells of writes
+_ALARM_EVERY: Final = 0.005  # seconds between two times that it does
 _SWEEP_EVERY: Final = 1.0  # seconds
 _SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, which others may write in
 
@@ -96,6 +99,8 @@ class Database:
         self._sweep = sweep
         self._next_sweep = 0.0
         self._is_behind = False  # whether more ran out than one sweep removes
+        self._alarm: Alarm | None = None
+        self._can_be_told = True  # until the system has refused to tell of writes
         self._reader = Worker("genmcp-sqlite-read", self._to_read, self._read, self._patience)
         self._writer = Worker("genmcp-sqlite-write", self._to_write, self._write, self._pause)
 
@@ -136,16 +141,20 @@ class Database:
         """Finish what was asked for, and close the file."""
         await self._writer.aclose()
         await self._reader.aclose()
+        self._disarm()
         self.watch.wake_all()
 
     # In the reader's thread
 
     def _to_read(self) -> Connection:
         self.watch.forget()  # each connection counts the file's versions for itself
+        self._can_be_told = True
         return self._connect(None)
 
     def _patience(self) -> float | None:
-        return _WATCH_EVERY if self.watch.wanted else None
+        if not self.watch.wanted:
+            return None
+        return _WATCH_EVERY if self._alarm is None or not self._alarm.armed else _WATCH_ANYWAY
 
     def _read(self, connection: Connection, requests: list[Request]) -> None:
         for request in requests:
@@ -159,8 +168,36 @@ class Database:
                 request.error = self._explained(error)
         try:
             self.watch.look(connection)
+            if self._arm():  # there may have been a write before it
+                self.watch.look(connection)
         except sqlite3.Error:
             self.watch.wake_all()  # they will see for themselves
+
+    def _arm(self) -> bool:
+        """Have the system tell of writes, while anybody is to be woken by them.
+
+        Return whether it does from now on; where it does not, the reader looks every 20 ms.
+        """
+        if not self.watch.wanted:
+            self._disarm()
+        elif self._can_be_told and (self._alarm is None or not self._alarm.armed):
+            try:
+                log = Path(f"{self._settings.path}-wal")  # what each commit is written to
+                self._alarm = Alarm(log, self._look, pause=_ALARM_EVERY)
+            except OSError:
+                self._can_be_told = False
+            else:
+                return True
+        return False
+
+    def _disarm(self) -> None:
+        alarm, self._alarm = self._alarm, None
+        if alarm is not None:
+            alarm.close()
+
+    def _look(self) -> None:
+        with suppress(Unavailable):  # closed meanwhile
+            self._reader.ask(None)
 
     # In the writer's thread
 
