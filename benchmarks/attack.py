@@ -16,6 +16,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -98,8 +99,12 @@ async def _waits(connection: Connection) -> Response | None:
 
 
 async def _waits_with_large_arguments(connection: Connection) -> Response | None:
-    text = "x" * 3_000_000
-    return await _kept(connection, modern("tools/call", name="wait", arguments={}, text=text))
+    return await _kept(connection, _large_call())
+
+
+@cache
+def _large_call() -> bytes:
+    return modern("tools/call", name="wait", arguments={}, text="x" * 3_000_000)
 
 
 async def _lingers(connection: Connection) -> Response | None:
@@ -145,26 +150,31 @@ async def _streams(connection: Connection) -> Response | None:
 
 
 async def _batches_of_pings(connection: Connection) -> Response | None:
-    return await _batch(connection, [{"method": "ping"}] * 90_000)
+    return await _batch(connection, '{"method":"ping"}', 80_000)
 
 
 async def _batches_of_lists(connection: Connection) -> Response | None:
-    return await _batch(connection, [{"method": "tools/list"}] * 100)
+    return await _batch(connection, '{"method":"tools/list"}', 100)
 
 
 async def _batches_of_waits(connection: Connection) -> Response | None:
-    call = {"method": "tools/call", "params": {"name": "wait", "arguments": {}}}
-    return await _batch(connection, [call] * 100, leave=True)
+    call = '{"method":"tools/call","params":{"name":"wait","arguments":{}}}'
+    return await _batch(connection, call, 100, leave=True)
 
 
 async def _batch(
-    connection: Connection, members: list[dict[str, Any]], *, leave: bool = False
+    connection: Connection, member: str, times: int, *, leave: bool = False
 ) -> Response | None:
     session = await _session(connection, "2025-03-26")
-    batch = [{"jsonrpc": "2.0", "id": id, **each} for id, each in enumerate(members)]
-    body = json.dumps(batch).encode()
-    request = http("POST", {"mcp-session-id": session}, body)
+    request = http("POST", {"mcp-session-id": session}, _batch_of(member, times))
     return await (_left(connection, request) if leave else _asked(connection, request))
+
+
+@cache
+def _batch_of(member: str, times: int) -> bytes:
+    """Return a batch that repeats *member*; made once, for what it costs is the clients' time."""
+    members = (f'{{"jsonrpc":"2.0","id":{id},{member[1:]}' for id in range(times))
+    return f"[{','.join(members)}]".encode()
 
 
 async def _has_long_jobs_done(connection: Connection) -> Response | None:
@@ -194,16 +204,23 @@ async def _fills_replay(connection: Connection) -> Response | None:
 
 
 async def _reads_long_uris(connection: Connection) -> Response | None:
-    session = await _session(connection, "2025-11-25")
-    uri = "note://" + "x" * 3_500_000
-    return await _asked(connection, legacy("resources/read", session, uri=uri))
+    return await _asked(connection, _long_read())
+
+
+@cache
+def _long_read() -> bytes:
+    request = modern("resources/read", uri="note://" + "x" * 3_500_000)
+    return request.replace(b"mcp-name: note://" + b"x" * 3_500_000, b"mcp-name: note://x", 1)
 
 
 async def _sends_many_arrays(connection: Connection) -> Response | None:
-    head = modern("tools/call", name="echo", arguments={"text": 0})
-    return await _asked(
-        connection, _with_length(head.replace(b": 0}", b": [" + b"[]," * 1_300_000 + b"0]}"))
-    )
+    return await _asked(connection, _many_arrays())
+
+
+@cache
+def _many_arrays() -> bytes:
+    request = modern("tools/call", name="echo", arguments={"text": 0})
+    return _with_length(request.replace(b": 0}", b": [" + b"[]," * 1_300_000 + b"0]}"))
 
 
 ATTACKS: tuple[Attack, ...] = (

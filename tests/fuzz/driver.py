@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from genmcp import Endpoint, Limits, Mux, Security
+from genmcp import Endpoint, Limits, Mux, Security, Suite
 from tests.asgi import LEGACIES, MODERN, Client
 from tests.conftest import belongs
 from tests.fuzz.case import Case
@@ -146,9 +146,9 @@ def listening() -> Iterator[Log]:
 class World:
     """An endpoint, with sessions to speak in, and streams to resume."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, served: Suite = suite) -> None:
         limits = Limits(body=BODY_LIMIT, body_time=0.02)
-        self.mux = Mux(suite, secret=SECRET, limits=limits)
+        self.mux = Mux(served, secret=SECRET, limits=limits)
         self.endpoint = Endpoint(
             self.mux,
             security=Security(allowed_origins=[ORIGINS[0].decode()]),
@@ -158,9 +158,9 @@ class World:
         self._log = log
 
     @classmethod
-    async def make(cls, log: Log) -> "World":
-        """Return a world with everything in it."""
-        world = cls(log)
+    async def make(cls, log: Log, served: Suite = suite) -> "World":
+        """Return a world with everything in it, around the server *served*."""
+        world = cls(log, served)
         foreign = Endpoint(Mux(suite, secret="f" * 32))
         elsewhere = Endpoint(Mux(suite, secret=SECRET, audience="elsewhere"))
         mux = Mux(suite, secret=SECRET, limits=Limits(session=1e-9))

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from tests.asgi import ALL, LEGACIES, MODERN, Client
-from tests.fuzz import mutation
+from tests.fuzz import hostile, mutation
 from tests.fuzz.case import Case, Ending
 
 Table = dict[bytes, list[bytes]]
@@ -23,6 +23,18 @@ class Known:
     sessions: Mapping[str, str]
     worthless: Mapping[str, str]
     events: dict[str, list[str]] = field(default_factory=dict)
+
+
+def hostile_case(seed: int, number: int, known: Known) -> Case:
+    """Return case *number* of *seed*: what bounds are for, in an otherwise good request."""
+    rng = Random(f"hostile/{seed}/{number}")
+    version = rng.choice([MODERN, "2025-03-26", "2025-03-26", *LEGACIES])
+    message = hostile.message(rng, version)
+    body = mutation.written(rng, message)
+    made = Case("POST", parts=(body,))
+    table = _table(known, version, message if body.isascii() else None)
+    headers = tuple((name, value) for name, values in table.items() for value in values)
+    return _behaviour(rng, replace(made, headers=headers, peer="192.0.2.1"))
 
 
 def case(seed: int, number: int, known: Known) -> Case:

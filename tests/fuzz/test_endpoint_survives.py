@@ -4,10 +4,12 @@ from collections import Counter
 
 import pytest
 
+from tests.fuzz import hostile
 from tests.fuzz.case import Case
 from tests.fuzz.conftest import Plan
 from tests.fuzz.driver import STATUSES, Log, World, Wrong, collect, listening
 from tests.fuzz.generation import case as made
+from tests.fuzz.generation import hostile_case
 from tests.fuzz.shrinking import shrunken
 
 PIECE = 1000
@@ -34,6 +36,23 @@ async def test_endpoint_survives_every_request(plan: Plan) -> None:
     if plan.cases >= 10_000:
         # Nothing that is reached by none of this many cases is tested by them.
         assert STATUSES.keys() <= seen.keys(), seen
+
+
+async def test_endpoint_survives_what_bounds_are_for(plan: Plan) -> None:
+    """Batches, URIs, `_meta` and params of notifications, whatever is in them."""
+    seen: Counter[int] = Counter()
+    with listening() as log:
+        for first in range(plan.first, plan.first + plan.cases // 5, PIECE):
+            world = await World.make(log, hostile.suite)
+            for number in range(first, min(first + PIECE, plan.first + plan.cases // 5)):
+                made = hostile_case(plan.seed, number, world.known)
+                if fault := await _fault(world, made, seen):
+                    pytest.fail(f"{fault}\n  case {number}: {made.text(world.names)[:3000]}")
+            await world.endpoint.aclose()
+            await world.mux.aclose()
+            collect(log)
+    if plan.cases >= 10_000:
+        assert {200, 202, 400, 413} <= seen.keys(), seen
 
 
 async def _fault(world: World, case: Case, seen: Counter[int]) -> str:

@@ -23,6 +23,7 @@ from genmcp import (
     Wrapper,
     job,
 )
+from genmcp.core.client_key import ClientKey
 from genmcp.core.outcome import Outcome
 from genmcp.errors import Unavailable
 from genmcp.protocol.elicitation import ElicitRequestParams
@@ -285,3 +286,18 @@ async def test_resumed_channel_that_cannot_be_heard_costs_no_result() -> None:
     assert "done" == task["result"]["content"][0]["text"]
     assert {"progress": 49, "total": 49} == task["_meta"]["io.genmcp/progress"]
     assert [SendStatus.UNWANTED] == Stage.saw
+
+
+async def test_resumed_call_counts_for_the_client_that_made_it() -> None:
+    """Bounds hold where no request is: its `def` hooks, for example, take turns as that client."""
+
+    class Looks(Goes):
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+            Stage.saw.append(channel.client_key)
+            return "done"
+
+    client = Client(serving(Looks()), capabilities=TASKS, client=("192.0.2.7", 1))
+    Stage.go.set()
+    await over(client, await begun(client))
+
+    assert [ClientKey(None, None, "192.0.2.7")] == Stage.saw
