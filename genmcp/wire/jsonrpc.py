@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from math import inf
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -37,6 +37,9 @@ __all__ = [
 
 RequestId = int | str
 
+# An id is kept with a call by stores that have no larger numbers.
+_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
 P = TypeVar("P")
 T = TypeVar("T")
 
@@ -62,7 +65,7 @@ class RequestOf(msgspec.Struct, Generic[P], frozen=True):
 
     jsonrpc: Literal["2.0"]
     method: str
-    id: RequestId
+    id: _Integer | str
     params: P
 
 
@@ -71,7 +74,7 @@ class Message(msgspec.Struct, frozen=True):
 
     jsonrpc: Literal["2.0"]
     method: str | None = None
-    id: int | str | msgspec.UnsetType | None = msgspec.UNSET
+    id: _Integer | str | msgspec.UnsetType | None = msgspec.UNSET
     params: msgspec.Raw = msgspec.Raw()
     result: msgspec.Raw = msgspec.Raw()
     error: ErrorBody | None = None
@@ -102,7 +105,7 @@ class _Identified(msgspec.Struct):
 
 
 _id_decoder = msgspec.json.Decoder(_Identified)
-_any_id = msgspec.json.Decoder(RequestId)
+_any_id = msgspec.json.Decoder(_Integer | str)
 #: Up to the id, with nothing before it that could hold another one.
 _FRONT = re.compile(
     rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?\d{1,15}|"[^"\\]*")\s*[,}]'

@@ -373,3 +373,17 @@ def test_jsonrpc_nesting_past_what_python_follows_is_refused() -> None:
 def test_jsonrpc_error_data_is_left_out_when_there_is_none() -> None:
     """An error without data has no such member."""
     assert b"data" not in jsonrpc.encode_error(1, InvalidParams("no"))
+
+
+@pytest.mark.parametrize("id", [2**63, -(2**63) - 1, 10**20])
+def test_jsonrpc_id_beyond_64_bits_is_rejected(id: int) -> None:
+    """What is kept with a call could not hold it, and the call would fail later."""
+    with pytest.raises(InvalidRequest, match=r"\$\.id"):
+        jsonrpc.decode(b'{"jsonrpc":"2.0","id":%d,"method":"a"}' % id)
+    assert jsonrpc.id_of(b'{"id":%d}' % id) is None
+
+
+@pytest.mark.parametrize("id", [2**63 - 1, -(2**63)])
+def test_jsonrpc_id_of_64_bits_is_taken(id: int) -> None:
+    """The largest and the smallest."""
+    assert id == one(b'{"jsonrpc":"2.0","id":%d,"method":"a"}' % id).id
