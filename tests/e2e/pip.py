@@ -7,22 +7,40 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
-MCP_1 = "mcp==1.30.0"
+MCP_1 = ("mcp==1.30.0",)
+#: What the tasks of FastMCP need besides FastMCP itself, which the tests have.
+FASTMCP_TASKS = (
+    "fastmcp-tasks==4.1.2",
+    "pydocket==0.27.0",
+    "burner-redis==0.1.7",
+    "cloudpickle==3.1.2",
+    "cronsim==2.8",
+    "prometheus-client==0.26.0",
+    "python-json-logger==4.2.0",
+    "redis==8.1.0",
+    "shellingham==1.5.4",
+    "typer==0.29.2",
+)
 _CACHE = Path(__file__).parents[2] / ".conformance"
 
 
-def pip_environment(*requirements: str) -> Mapping[str, str]:
+def pip_environment(*requirements: str, complete: bool = True) -> Mapping[str, str]:
     """Install *requirements* once; return the environment of a process that imports them first.
+
+    complete: with all that they depend on; else only them.
 
     Raises:
         CalledProcessError: one of them cannot be installed.
     """
-    folder = _CACHE / "-".join(["pip", *requirements]).replace("==", "-")
+    digest = sha256(repr(requirements).encode()).hexdigest()[:8]
+    folder = _CACHE / f"pip-{requirements[0].replace('==', '-')}-{digest}"
     done = folder / "complete"
     if not done.exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--upgrade", "--target", str(folder), *requirements], check=True)
+        flags = ["--upgrade", "--target", str(folder), *([] if complete else ["--no-deps"])]
+        subprocess.run([*pip, *flags, *requirements], check=True)
         done.touch()
     return {**os.environ, "PYTHONPATH": str(folder)}

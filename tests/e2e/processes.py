@@ -21,7 +21,10 @@ async def serving(
     try:
         while True:
             with suppress(ConnectionRefusedError):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                # From another address: a connection to a port of its own would take that port.
+                _, writer = await asyncio.open_connection(
+                    "127.0.0.1", port, local_addr=("127.0.0.2", 0)
+                )
                 writer.close()
                 break
             if process.returncode is not None:

@@ -52,7 +52,7 @@ asyncio.run(main())
 @pytest.fixture(scope="session")
 def environment() -> Mapping[str, str]:
     """The environment in which `mcp` is 1.x."""
-    return pip_environment(MCP_1)
+    return pip_environment(*MCP_1)
 
 
 async def test_mcp_1_server_is_met_without_warnings(
