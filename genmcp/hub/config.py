@@ -58,6 +58,11 @@ class ServerConfig(msgspec.Struct, frozen=True):
     target: anything else a Client takes: a Suite, an Endpoint, a Transport.
     retry: how it is connected to again; None: it is evicted once its connection breaks.
     revision: the revision to speak with it; None: as the options of the hub say.
+    asks_in_turn: whether each call of it waits for the answer to a question before it asks another
+        one. Then a question that does not tell which call it is about, over stdio before
+        2026-07-28, is not about one that waits, and an open form keeps no other client from being
+        asked. Do not claim it of a server whose tools ask several questions at once: one client
+        would be asked those of another.
 
     Its `repr` shows no arguments, and no values of variables and headers: they may be secrets.
 
@@ -76,6 +81,7 @@ class ServerConfig(msgspec.Struct, frozen=True):
     cwd: str | Path | None = None
     target: Any = None
     revision: str | None = None
+    asks_in_turn: bool = False
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.__struct_fields__}

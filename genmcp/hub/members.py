@@ -90,7 +90,12 @@ class Members(Observer):
                 raise AlreadyRegistered(name, other)
         handler = self._handler
         if handler is None and self.relays:
-            handler = RelayingHandler(self.asked, lambda: member.work, lambda: member.renew())
+            handler = RelayingHandler(
+                self.asked,
+                lambda: member.work,
+                lambda: member.renew(),
+                in_turn=config.asks_in_turn,
+            )
         member = Member(config, handler, self._options, self._pace, self)
         coming = asyncio.get_running_loop().create_task(self._open(member))
         self._coming[name] = coming

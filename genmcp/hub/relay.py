@@ -105,6 +105,11 @@ class Relay:
         return None if request.session is None else ("client", request.session)
 
     @property
+    def waits(self) -> bool:
+        """Whether a question of the server is not answered yet."""
+        return bool(self._asked)
+
+    @property
     def is_silent(self) -> bool:
         """Whether it waits for an answer whose time is over if others have questions.
 
@@ -248,7 +253,7 @@ class RelayingHandler(ClientHandler[None]):
 
     asked: counts the questions that wait for answers, of all servers of the hub.
     work: says how many requests wait for the server, whoever they are for, and who has given up
-    others. renew: has another connection begun once none waits.
+    others. renew: has another connection begun once none waits. in_turn: see `ServerConfig`.
     """
 
     capabilities = ClientCapabilities(
@@ -262,7 +267,10 @@ class RelayingHandler(ClientHandler[None]):
         asked: Asked,
         work: Callable[[], tuple[int, Collection[Hashable]]],
         renew: Callable[[], None],
+        *,
+        in_turn: bool = False,
     ) -> None:
+        self._in_turn = in_turn
         self.most_open = asked.limits.all_questions
         self._open: set[Relay] = set()
         self._work = work
@@ -337,12 +345,16 @@ class RelayingHandler(ClientHandler[None]):
     def _only(self, *, strictly: bool) -> Relay | None:
         """Return the only call that the server can be working on, if there is just one.
 
-        But for calls that were given up by the same caller, if not *strictly*.
+        Besides calls that were given up by the same caller, and where the server asks in turn those
+        that wait for an answer; neither if *strictly*.
         """
         running, left_by = self._work()
-        if not running == len(self._open) == 1:
+        able = [*self._open]
+        if self._in_turn and not strictly:
+            able = [each for each in able if not each.waits]
+        if running != len(self._open) or len(able) != 1:
             return None
-        (relay,) = self._open
+        (relay,) = able
         if any(strictly or each is None or each != relay.caller for each in left_by):
             return None
         return relay

@@ -149,15 +149,44 @@ async def test_questions_of_one_client_are_bounded(behind: str) -> None:
         await asyncio.wait(calls)
 
 
+def stdio(**options: Any) -> ServerConfig:
+    """Return a server over stdio, a process of its own."""
+    path = str(Path(__file__).with_name("stdio_server.py"))
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return ServerConfig("far", command=sys.executable, args=[path], env=env, **options)
+
+
+@pytest.mark.parametrize(
+    "config", [{"revision": "2026-07-28"}, {"revision": "2025-11-25", "asks_in_turn": True}]
+)
+async def test_open_forms_at_a_stdio_server_keep_nobody_from_being_asked(
+    config: dict[str, Any],
+) -> None:
+    """Since 2026-07-28 a question is the answer to its call; before, if it asks in turn."""
+    mallory = Mallory()
+    app = hub_app(stdio(**config), options=ClientOptions())
+    async with (
+        asyncio.timeout(TIME),
+        serve(app) as root,
+        client_of(f"{root}/mcp", "mallory", mallory, REVISIONS[0]) as one,
+        client_of(f"{root}/mcp", "bob", Bob(), REVISIONS[0]) as other,
+    ):
+        calls = []
+        for _ in range(10):
+            calls.append(asyncio.ensure_future(one.call("far/ask")))
+            await mallory.asked.acquire()
+        assert (await other.call("far/ask")).text == "agreed"
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+
+
 async def test_question_of_a_client_that_is_gone_keeps_nobody_from_being_asked() -> None:
     """At a server over stdio, which does not tell which call it asks about.
 
     Before 2026-07-28 the response is open while the client answers: its end is seen at once.
     """
-    path = str(Path(__file__).with_name("stdio_server.py"))
-    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    config = ServerConfig("far", command=sys.executable, args=[path], env=env)
-    app = hub_app(config, options=ClientOptions(revision="2025-11-25"))
+    app = hub_app(stdio(revision="2025-11-25"), options=ClientOptions())
     async with asyncio.timeout(TIME), serve(app) as root:
         url = f"{root}/mcp"
         async with await Connection.open(root) as gone:

@@ -1,18 +1,24 @@
 """Questions of one call, on their way to whoever has called."""
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from genmcp import Continue, Done, Failed, Lost, McpError, Unable
-from genmcp.errors import InvalidParams
+from genmcp import Accepted, Continue, Done, Failed, Lost, McpError, Unable
+from genmcp.client.client import Client
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
+from genmcp.core.client_events import Send
+from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.hub.asked import Asked
+from genmcp.hub.config import ServerConfig
+from genmcp.hub.hub import Hub
 from genmcp.hub.limits import HubLimits
 from genmcp.hub.relay import Relay
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.roots import RootsQuestion
-from tests.hub.far import NOBODY
+from tests.hub.far import NEW, NOBODY, OLD, TIME, Far, Piped, said
 
 
 async def test_relay_passes_on_together_what_is_asked_together() -> None:
@@ -88,3 +94,63 @@ async def test_relay_tells_whoever_asked_that_there_is_no_answer(
 
     with pytest.raises(error, match=str(failure)):
         await relay.step()
+
+
+async def test_hub_passes_no_dangerous_url_on() -> None:
+    """It is refused with -32602 before anybody is asked; https is passed on.
+
+    Security Best Practices, "URL Scheme Validation".
+    """
+    answers: list[Any] = []
+
+    async def slow(far: Far, message: Send) -> Any:
+        for id, url in enumerate(("javascript:alert(1)", "https://a.example/")):
+            params = {"mode": "url", "message": "Go", "url": url, "elicitationId": "1"}
+            far.questions.put_nowait(
+                {"id": f"q{id}", "method": "elicitation/create", "params": params}
+            )
+            answers.append(await far.replies.get())
+        return said("done")
+
+    class Opening(ClientHandler[None]):
+        """Opens every URL, and keeps it."""
+
+        opened: ClassVar[list[str]] = []
+
+        async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+            self.opened.append(url)
+            return Accepted()
+
+    options = ClientOptions(revision="2025-11-25")
+    far = Piped(slow=slow, initialize=welcomed)
+    async with asyncio.timeout(TIME), Hub(options=options) as hub:
+        server = hub.server()
+        await hub.register(ServerConfig("far", target=far))
+        async with Client(server, handler=Opening()) as client:
+            assert (await client.call("far/slow")).text == "done"
+
+    assert Opening.opened == ["https://a.example/"]
+    assert answers[0]["error"]["code"] == -32602
+    assert "javascript" in answers[0]["error"]["message"]
+    assert answers[1]["result"] == {"action": "accept"}
+
+
+async def welcomed(far: Far, message: Send) -> Any:
+    """Speak 2025-11-25, the first revision that has URLs."""
+    return {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "far", "version": "1"},
+    }
+
+
+async def test_hub_speaks_the_revision_of_a_server_config() -> None:
+    """`ServerConfig(revision=...)` counts for one server, the options of the hub for the others."""
+    far, near = Far(), Far()
+    async with asyncio.timeout(TIME), Hub() as hub:
+        await hub.register(ServerConfig("far", target=far, revision=OLD))
+        await hub.register(ServerConfig("near", target=near))
+        spoken = [(await each.client()).revision for each in hub._members]
+    assert spoken == [OLD, NEW]
+    with pytest.raises(ConfigurationError, match="ServerConfig 'far': revision '1999'"):
+        ServerConfig("far", target=far, revision="1999")

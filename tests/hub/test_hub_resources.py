@@ -99,26 +99,27 @@ async def test_later_member_takes_over_no_unlisted_resource(template: str) -> No
     assert greedy.learned == []
 
 
+class Empty(Greedy):
+    """Has nothing."""
+
+    async def read(self, key: Any, channel: Channel) -> str:
+        """Say so."""
+        raise ResourceNotFound(str(key))
+
+
 async def test_template_without_a_scheme_is_no_claim() -> None:
-    """Of members after it the first that has the resource answers, as without any template."""
-    other = suite(ResourceRepoAt("other://"))
-    async with client_of(other, suite(Greedy("{+path}")), suite(Vault)) as client:
-        assert await read(client, "other://x") == "at other://"
+    """It would fit everything: members after it are asked all the same."""
+    async with client_of(suite(Empty("{+path}")), suite(Vault)) as client:
+        assert await read(client, "vault://x") == "secret vault://x"
 
 
 async def test_template_ends_the_search() -> None:
     """Members after the last one with a template for a URI are not asked for it."""
-
-    class Empty(Greedy):
-        async def read(self, key: Any, channel: Channel) -> str:
-            raise ResourceNotFound("web://page")
-
-    greedy = Greedy("x:{+path}")
-    greedy.prefix = ""
-    async with client_of(suite(Vault), suite(Empty("web://{+path}")), suite(greedy)) as client:
-        with pytest.raises(ServerSaid, match="web://page"):
+    last = suite(ResourceRepoAt(""))
+    async with client_of(suite(Vault), suite(Empty("web://{+path}")), last) as client:
+        with pytest.raises(ServerSaid, match="Resource not found"):
             await client.read("web://page")
-    assert greedy.learned == []
+        assert await read(client, "elsewhere://page") == "at "
 
 
 async def test_refusal_of_a_member_without_a_template_is_not_the_answer() -> None:
