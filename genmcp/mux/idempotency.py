@@ -7,6 +7,7 @@ What became of the call that has the key is in a record, which its `Claim` write
 """
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from genmcp.core.request import Request
 from genmcp.core.seal import digest
 from genmcp.core.task import Parked, Task
 from genmcp.errors import Gap, InvalidParams, McpError, StoreError, TaskNotFound
-from genmcp.mux.claim import Claim, Known, becoming, logged
+from genmcp.mux.claim import Claim, Known, logged
 from genmcp.mux.continuations import Continuations, has_tasks
 from genmcp.mux.tasks import Tasks, handle_of
 from genmcp.protocol.input_required import InputRequiredResult
@@ -28,14 +29,15 @@ from genmcp.stores.store import Delete, Store
 __all__ = ["Idempotency"]
 
 _MOMENT: Final = 0.02
+_LAST: Final = 1.0  # seconds for the last writes of a process
 
 
 class Idempotency:
     """The calls with keys of the muxes of one *audience*.
 
     kept: seconds for which the result of a call is kept. asked: seconds for which a client has to
-    answer a question. lease: seconds without a sign of life of its process after which the key of a
-    call is free.
+    answer a question. look: seconds after which a call that waits for another looks whether the
+    process of that is alive.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Idempotency:
         audience: str,
         kept: float,
         asked: float,
-        lease: float,
+        look: float,
     ) -> None:
         self._store = store
         self._continuations = continuations
@@ -55,7 +57,17 @@ class Idempotency:
         self._audience = audience
         self._kept = kept
         self._asked = asked
-        self._lease = lease
+        self._look = look
+        self._late: set[asyncio.Task[None]] = set()
+
+    async def aclose(self) -> None:
+        """Give up what could not be written: this process is about to be gone."""
+        late, self._late = self._late, set()
+        if late:
+            await asyncio.wait(late, timeout=_LAST)
+        for each in late:
+            each.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     @staticmethod
     def has_key(request: Request) -> bool:
@@ -82,9 +94,12 @@ class Idempotency:
                     f"call with other arguments"
                 )
             task = None if known is None else await self._task(known.task, channel)
-            if known is None or await self._may_run(key, known, task, channel):
+            if known is None or await self._may_run(known, task, channel):
                 store = OwnedStore(self._store, self._continuations.owners.of(channel.client_key))
-                claim = Claim(store, key, kept=self._kept, lease=self._lease)
+                if self._store.shared:  # others see by its signs of life that the call runs
+                    await self._tasks.jobs.start()
+                node = self._tasks.jobs.nodes.own
+                claim = Claim(store, key, kept=self._kept, node=node, later=self._begin_late)
                 if await claim.begin(arguments, expect=0 if entry is None else entry.version):
                     channel.carrier.claim, channel.carrier.waits = claim, False
                     answer = await self._run(request, channel, claim)
@@ -95,7 +110,7 @@ class Idempotency:
                 return known.came_to()
             elif task is None:
                 # Neither the death of a process nor the record of a task is announced.
-                within = self._lease / 3 if known.task is None else _MOMENT
+                within = self._look if known.task is None else _MOMENT
                 seen = await self._news(key, seen, within)
             elif (result := await self._join(task, request, channel)) is not None:
                 return result
@@ -128,8 +143,13 @@ class Idempotency:
                 return await self._tasks.jobs.get(id, channel.principal)
         return None
 
-    async def _may_run(self, key: str, known: Known, task: Task | None, channel: Channel) -> bool:
-        """Return whether a call may run under *key*, of which so much is *known*."""
+    def _begin_late(self, writing: Coroutine[Any, Any, None]) -> None:
+        late = asyncio.create_task(writing)
+        self._late.add(late)
+        late.add_done_callback(self._late.discard)
+
+    async def _may_run(self, known: Known, task: Task | None, channel: Channel) -> bool:
+        """Return whether a call may run under a key of which so much is *known*."""
         if known.asked is not None:
             # The answer to what was asked goes on with the call. One to an earlier question is a
             # copy: it gets the question that its original came to.
@@ -138,14 +158,14 @@ class Idempotency:
                 params.request_state is not None
                 and self._continuations.step_of(channel) >= known.asked
             )
-        if known.task is None or known.result is not None:
+        if known.result is not None:
             return False
-        if task is None and await self._store.get(becoming(key)) is None:
-            # The record of a task is written before this one lapses. In this order it cannot be
-            # missed, however long this process is frozen between two looks.
+        if task is None:
+            if not self._store.shared or await self._tasks.jobs.nodes.lives(known.node):
+                return False
+            # Looked at again, as it may have been written before its process died.
             task = await self._task(known.task, channel)
-            return task is None or task.end in ("failed", "cancelled")
-        return task is not None and task.end in ("failed", "cancelled")
+        return task is None or task.end in ("failed", "cancelled")
 
     async def _run(
         self, request: Request, channel: Channel, claim: Claim
@@ -162,7 +182,6 @@ class Idempotency:
             raise
         finally:
             carrier.waits = True  # it has ended, and becomes no task any more
-            await claim.rest()
         if channel.promoted:
             return result
         if isinstance(result, CallToolResult):

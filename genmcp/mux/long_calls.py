@@ -114,7 +114,7 @@ class LongCalls:
             audience=audience,
             kept=limits.idempotency,
             asked=limits.question,
-            lease=storage.jobs.lease,
+            look=storage.jobs.lease / 3,
         )
         self.resumption = Resumption(self.continuations, self, host)
         self.dormant = store.durable
@@ -235,6 +235,7 @@ class LongCalls:
 
         Where the store ends with this process, no job has a grace: its result reaches no client.
         """
+        await self.idempotency.aclose()
         await self.jobs.aclose(within=None if self._host.store.durable else 0.0)
         await self.inbox.aclose()
         users, self._users = self._users, set()

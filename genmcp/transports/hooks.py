@@ -109,7 +109,6 @@ class Hooks:
         """
         try:
             answer = await work
-            channel.carrier.outcome = answer.outcome
         except asyncio.CancelledError as error:
             return await self.settle(channel, NO_ANSWER, error)
         return await self.settle(channel, answer)
@@ -126,6 +125,7 @@ class Hooks:
             asyncio.CancelledError: the asyncio.Task was cancelled by somebody else.
         """
         request, mux = channel.request, self._caller.mux
+        channel.carrier.outcome = answer.outcome  # before a promotion sees that it came too late
         try:
             reason = self.let_go(request, cancelled)
         finally:

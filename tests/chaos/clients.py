@@ -117,11 +117,11 @@ class Client(Caller):
                     raise
         if "taskId" in answer:
             self.acknowledged = answer["taskId"]
-        while answer["resultType"] == "task" and answer["status"] not in ENDS:
+        while "taskId" in answer and not _is_told(answer):
             message = {**call, "method": "tasks/get"}
             meta = {key: each for key, each in call["params"]["_meta"].items() if key != KEY}
             message["params"] = {"taskId": answer["taskId"], "_meta": meta}
-            answer = {**await self.owned(message), "resultType": "task"}
+            answer = await self.owned(message)
             await asyncio.sleep(PAUSE)
         return answer
 
@@ -204,6 +204,11 @@ async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Message 
             yield id, msgspec.json.decode(value) if value.strip() else None
         elif not line:
             id = ""
+
+
+def _is_told(task: Message) -> bool:
+    """Whether *task* is over, and says how; a handle of one that is over does not."""
+    return task["status"] == "cancelled" or "result" in task or "error" in task
 
 
 def _passing(refused: Refused) -> bool:

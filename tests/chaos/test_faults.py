@@ -22,8 +22,6 @@ RUNS = int(os.environ.get("CHAOS_RUNS", "0"))
 KINDS = [*FAULTS] * RUNS or ["all"]
 CALLS = 24  # for each fault
 BOUND = 45.0  # seconds for one call, whatever happens
-# docs/long-running.md, "When a keyed call runs again"
-AWAY = ("freeze", "freeze_one", "writes", "lock")
 
 
 class Seen:
@@ -34,7 +32,6 @@ class Seen:
         self.hurt: set[int] = set()
         self.ended: list[tuple[int, str, Message]] = []
         self.tasks: list[tuple[int, str]] = []
-        self.under: dict[int, str] = {}  # the fault during which a call was made
         self.unacknowledged = 0
 
 
@@ -80,7 +77,6 @@ async def suffered(
 async def called(n: int, fault: str, client: Client, seen: Seen) -> None:
     """Make one call to its end, and note what should not have been."""
     tool = ("rerun", "fail")[n // 3 % 2]
-    seen.under[n] = fault
     try:
         async with asyncio.timeout(BOUND):
             if n % 3 == 0:
@@ -105,7 +101,7 @@ def check_twins(n: int, one: Message, two: Message, seen: Seen) -> None:
     ends = [each.get("result", each).get("structuredContent") for each in (one, two)]
     if len(ids) > 1:
         seen.faults.append(f"call {n} has two tasks: {one} {two}")
-    if ends != [{"n": n}] * 2 and not seen.hurt and seen.under[n] not in AWAY:
+    if ends != [{"n": n}] * 2 and not seen.hurt:
         seen.faults.append(f"call {n} has another end: {one} {two}")
 
 
@@ -138,6 +134,5 @@ def check_jobs(fleet: Fleet, seen: Seen) -> None:
             if tool == "fail" and len(pids) > 1:
                 seen.faults.append(f"job {step} of call {n} ran again: {pids}")
     for (n, step), pids in began.items():
-        spared = {*pids} & seen.hurt or seen.under[n] in AWAY
-        if step == "edge" and len(pids) > 1 and not spared:
+        if step == "edge" and len(pids) > 1 and not {*pids} & seen.hurt:
             seen.faults.append(f"keyed call {n} ran again: {pids}")

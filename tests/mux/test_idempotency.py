@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from genmcp import (
@@ -486,22 +485,13 @@ async def test_two_processes_run_a_call_once(tmp_path: Path) -> None:
 
 
 class View(MemoryStore):
-    """One process's view of a store: it may be cut off from what it renews, or wholly."""
+    """One process's view of a store, which it may be unable to write to."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.__dict__ = store.__dict__
         self.view: dict[str, int] = {}
 
-    renewed = 0
-    frozen = False
     broken = False
-
-    async def touch(self, key: str, ttl: float) -> bool:
-        if key.startswith("keyed:"):
-            View.renewed += 1
-            if self.frozen:
-                raise Unavailable("frozen")
-        return await super().touch(key, ttl)
 
     async def apply(self, *ops: Op) -> None:
         if self.broken and any(isinstance(op, Put) and op.expect for op in ops):
@@ -509,46 +499,78 @@ class View(MemoryStore):
         await super().apply(*ops)
 
 
-async def test_process_that_gives_no_sign_of_life_frees_its_keys(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """After a lease another runs the call; what the first one comes to later changes nothing."""
-    store = MemoryStore()
-
-    class Frozen(View):
-        frozen = True
-
+async def test_process_that_is_gone_frees_its_keys(tmp_path: Path) -> None:
+    """Another one runs the call; the first, if it was only frozen, gives the answer of that."""
     go = asyncio.Event()
-    ghost = Counts(lambda: go)
-    first, second = serving(ghost, store=Frozen(store), lease=0.2), serving(Counts(), store=store)
+    ghost, taker = Counts(lambda: go), Counts()
+    taker.calls = 6
+    first, second = [
+        serving(tool, store=SQLiteStore(tmp_path / "studio.db"), lease=0.3)
+        for tool in (ghost, taker)
+    ]
     one, two = await begin(first), await begin(second)
-    second.mux.long.idempotency._lease = 0.2
-    async with one.open(keyed(one)) as lost:
-        await held(first, 1)
-        ghost.calls = 7
-        assert "call 1" == await call(two)
+    async with one.open(keyed(one)) as frozen:
+        await until(lambda: ghost.calls == 1)
+        await first.mux.long.jobs.aclose()  # it gives no sign of life any more
+        assert "call 7" == await call(two)
         go.set()
-        await lost.over()
+        await frozen.over()
 
-    assert "call 1" == said(lost)  # it has said so, and nobody else hears of it
-    assert "call 1" == await call(two)
-    assert "is not kept: frozen" in caplog.text
+    assert ["call 7", 1] == [said(frozen), ghost.calls]
+    for app in (first, second):
+        await app.mux.aclose()
 
 
-async def test_call_that_runs_long_keeps_its_key() -> None:
-    """Its process renews it, so that it may take longer than a lease."""
+async def test_call_that_runs_long_keeps_its_key(tmp_path: Path) -> None:
+    """Its process is alive, so that it may take longer than a lease."""
     go = asyncio.Event()
-    View.renewed = 0
-    app = serving(tool := Counts(lambda: go), store=View(MemoryStore()), lease=0.09)
-    first, second = await begin(app), await begin(app)
-    async with first.open(keyed(first)), second.open(keyed(second)) as two:
-        await held(app, 2)
-        await until(lambda: View.renewed > 6, pause=0.01)
-        go.set()
-        await two.over()
+    tools = [Counts(lambda: go), Counts()]
+    apps = [serving(tool, store=SQLiteStore(tmp_path / "studio.db"), lease=0.5) for tool in tools]
+    first, second = [await begin(app) for app in apps]
+    async with first.open(keyed(first)) as one:
+        await until(lambda: tools[0].calls == 1)
+        async with second.open(keyed(second)) as two:
+            await held(apps[1], 1)
+            await asyncio.sleep(1.0)  # two leases
+            go.set()
+            await asyncio.gather(one.over(), two.over())
 
-    assert "call 1" == said(two)
-    assert 1 == tool.calls
+    assert ["call 1", "call 1"] == [said(one), said(two)]
+    assert 0 == tools[1].calls
+    for app in apps:
+        await app.mux.aclose()
+
+
+async def test_end_of_a_call_is_kept_when_the_store_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It cannot be written when it is there, and a key that nobody frees would be nobody's."""
+    monkeypatch.setattr("genmcp.mux.claim._AGAIN", 0.01)
+    store = View(MemoryStore())
+
+    def fails_once() -> None:
+        if tool.calls == 1:
+            raise ToolError("no")
+
+    app = serving(tool := Counts(fails_once), store=(view := View(store)))
+    client = await begin(app)
+
+    class Away(View):
+        broken = True
+
+        async def apply(self, *ops: Op) -> None:
+            if any(isinstance(op, Delete) for op in ops):
+                raise Unavailable("locked")
+            await super().apply(*ops)
+
+    view.__class__ = Away
+    assert "isError" in (await client.send(keyed(client))).json["result"]
+    view.__class__ = View
+    assert "call 2" == await call(client)  # the key is freed
+    view.__class__ = Away
+    assert "call 3" == await call(client, "other")
+    view.__class__ = View
+    assert "call 3" == await call(client, "other")  # and the result is kept
 
 
 async def test_store_that_fails_costs_the_key_and_not_the_call(
@@ -559,14 +581,23 @@ async def test_store_that_fails_costs_the_key_and_not_the_call(
     class Broken(View):
         broken = True
 
-    client = await begin(serving(Counts(), store=Broken(MemoryStore())))
+    app = serving(Counts(), store=Broken(MemoryStore()))
 
-    assert "call 1" == await call(client)
+    assert "call 1" == await call(await begin(app))
     assert "is not kept: the disk is full" in caplog.text
+    await app.mux.aclose()
+
+
+LATE: set[asyncio.Task[None]] = set()
+
+
+def later(work: Coroutine[Any, Any, None]) -> None:
+    LATE.add(task := asyncio.create_task(work))
+    task.add_done_callback(LATE.discard)
 
 
 async def claimed(store: Store) -> Claim:
-    claim = Claim(store, "k", kept=60.0, lease=30.0)
+    claim = Claim(store, "k", kept=60.0, node="n1", later=later)
     assert await claim.begin(b"", expect=0)
     return claim
 
@@ -577,7 +608,6 @@ async def test_call_that_is_over_does_not_become_a_task() -> None:
     await claim.keep(result("done"))
     kept = await store.get("k")
     await claim.becomes("t")
-    await claim.rest()
 
     assert kept == await store.get("k")
 
@@ -585,14 +615,13 @@ async def test_call_that_is_over_does_not_become_a_task() -> None:
 async def test_call_whose_key_was_taken_becomes_no_task() -> None:
     """Another one runs by now: a second job would be one too many."""
     claim = await claimed(store := MemoryStore())
-    another = Known(b"", "another").pack()
+    another = Known(b"", "another", "n2").pack()
     await store.apply(Put("k", another))
 
     with pytest.raises(Conflict):
         await claim.becomes("t")
     assert not await claim.keep(result("done"))
     await claim.free()
-    await claim.rest()
 
     entry = await store.get("k")
     assert entry and another == entry.value
@@ -607,7 +636,6 @@ async def test_key_that_lapsed_is_taken_back() -> None:
 
     assert await claim.keep(result("done"))
 
-    await claim.rest()
     entry = await store.get("k")
     assert entry and Known.unpack(entry.value).came_to() == result("done")
 
@@ -624,22 +652,8 @@ async def test_key_that_is_taken_while_it_is_written_is_let_be() -> None:
     claim = await claimed(store := Taken())
     mine = await store.get("k")
     await claim.keep(result("done"))
-    await claim.rest()
 
     assert mine == await store.get("k")
-
-
-async def test_key_that_another_took_is_renewed_no_more() -> None:
-    """A process that was frozen does not take it back."""
-
-    class Gone(MemoryStore):
-        async def touch(self, key: str, ttl: float) -> bool:
-            return False
-
-    claim = Claim(store := Gone(), "k", kept=60.0, lease=0.03)
-    assert await claim.begin(b"", expect=0)
-    await store.apply(Put("k", Known(b"", "another").pack()))
-    await until(lambda: claim._renewing is not None and claim._renewing.done(), pause=0.01)
 
 
 async def test_news_that_were_dropped_are_no_reason_to_wait() -> None:
@@ -714,10 +728,10 @@ async def test_key_is_kept_while_no_task_can_be_written(thaws: bool) -> None:
     go = asyncio.Event()
     tool = Counts(lambda: go)
     tool.patience = 0.01
-    app = serving(tool, store=(store := Blocked()), lease=1.0)
+    app = serving(tool, store=(store := Blocked()))
     first, second = [await begin(app, capabilities=TASKS) for _ in range(2)]
     async with first.open(keyed(first)) as one:
-        await until(lambda: store.refused > 4, pause=0.01)  # after 1.5 seconds: longer than a lease
+        await until(lambda: store.refused > 2, pause=0.01)
         async with second.open(keyed(second)) as two:
             await held(app, 2)
             store.locked = not thaws
@@ -750,8 +764,11 @@ class Edge(MemoryStore):
             await self.go.wait()
 
 
+@pytest.mark.parametrize("patience", [0.01, 0.2])  # shorter and longer than a tick
 @pytest.mark.parametrize("ends", ["result", "raised", "left"])
-async def test_handle_by_key_leads_somewhere_when_promotion_comes_too_late(ends: str) -> None:
+async def test_handle_by_key_leads_somewhere_when_promotion_comes_too_late(
+    ends: str, patience: float
+) -> None:
     """The copy has got the handle of a task, and then the call ends before its promotion does."""
     go = asyncio.Event()
 
@@ -763,7 +780,7 @@ async def test_handle_by_key_leads_somewhere_when_promotion_comes_too_late(ends:
             return "done"
 
     tool = Ends()
-    tool.patience = 0.01
+    tool.patience = patience
     app = serving(tool, store=(store := Edge()))
     first, second = [await begin(app, capabilities=TASKS) for _ in range(2)]
     async with first.open(keyed(first)) as one:
@@ -817,20 +834,18 @@ async def test_clocks_that_differ_make_no_second_task(monkeypatch: pytest.Monkey
         await app.mux.aclose()
 
 
-async def test_process_that_died_before_its_task_was_written_frees_the_key() -> None:
-    """The key names a task that there is not, and nobody renews what says that it comes."""
-    store = MemoryStore()
-    dead = Claim(store, "k", kept=60.0, lease=0.05)
-    assert await dead.begin(b"", expect=0)
+async def test_process_that_died_before_its_task_was_written_frees_the_key(
+    tmp_path: Path,
+) -> None:
+    """The key names a task that there is not, and a process that gives no sign of life."""
+    app = serving(Counts(), store=(store := SQLiteStore(tmp_path / "studio.db")))
+    app.mux.long.idempotency._key = lambda channel: "k"  # type: ignore[method-assign]
+    dead = Claim(store, "k", kept=60.0, node="dead", later=later)
+    assert await dead.begin(digest({}), expect=0)
     await dead.becomes("t")
-    await dead.rest()
-    app = serving(Counts(), store=store)
-    idempotency = app.mux.long.idempotency
-    idempotency._key = lambda channel: "k"  # type: ignore[method-assign]
-    known = Known.unpack((await store.get("k")).value)  # type: ignore[union-attr]
-    await store.apply(Put("k", msgspec.structs.replace(known, arguments=digest({})).pack()))
 
     assert "call 1" == await call(await begin(app))
+    await app.mux.aclose()
 
 
 async def test_process_that_thaws_when_its_key_was_taken_makes_no_task() -> None:
@@ -838,34 +853,10 @@ async def test_process_that_thaws_when_its_key_was_taken_makes_no_task() -> None
     store = MemoryStore()
     thawed = await claimed(store)
     await thawed.becomes("t")
-    await store.apply(Put("k", Known(b"", "another").pack()))
+    await store.apply(Put("k", Known(b"", "another", "n2").pack()))
 
     with pytest.raises(Conflict):
         await thawed.became()
-    await thawed.rest()
-
-
-async def test_frozen_process_gives_the_answer_of_the_one_that_took_its_key() -> None:
-    """Both calls have run, and their clients get one answer."""
-    store = MemoryStore()
-
-    class Frozen(View):
-        frozen = True
-
-    go = asyncio.Event()
-    ghost = Counts(lambda: go)
-    taker = Counts()
-    taker.calls = 6
-    first, second = serving(ghost, store=Frozen(store), lease=0.2), serving(taker, store=store)
-    one, two = await begin(first), await begin(second)
-    second.mux.long.idempotency._lease = 0.2
-    async with one.open(keyed(one)) as frozen:
-        await held(first, 1)
-        assert "call 7" == await call(two)
-        go.set()
-        await frozen.over()
-
-    assert ["call 7", 1] == [said(frozen), ghost.calls]
 
 
 async def test_copies_of_a_call_that_asks_run_it_once() -> None:
