@@ -45,6 +45,7 @@ _MEMBERS: Mapping[str, tuple[Any, str]] = {
 _CHOICES: Mapping[str, tuple[str, str]] = {
     "on_disconnect": ("finish", "cancel"),
     "cache_scope": ("public", "private"),
+    "extra_arguments": ("forbid", "ignore"),
 }
 
 

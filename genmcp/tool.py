@@ -52,7 +52,7 @@ from genmcp.protocol.implementation import Icon
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import CacheScope
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
-from genmcp.schema.arguments import Arguments, arguments_of
+from genmcp.schema.arguments import Arguments, Extra, arguments_of
 from genmcp.schema.of_type import schema_of
 from genmcp.schema.schema import Formats, Schema
 
@@ -97,7 +97,10 @@ class Tool(Generic[A]):
         otherwise. None takes any object.
     output_schema: a JSON Schema, or a type; what `call` returns is then structured content,
         and checked before it leaves.
-    formats: whether `format` in its schemas is checked; or checkers of your own by name.
+    formats: whether `format` in its input schema is checked; or checkers of your own by name.
+        Results are not judged by it.
+    extra_arguments: "forbid" or "ignore" arguments that the type of the input does not have. A
+        pydantic model that configures `extra` decides that itself, and so does a JSON Schema.
     on_disconnect: what becomes of a call of an earlier revision whose client leaves: it is
         finished, and the answer waits for the client to come back, or it is cancelled. From
         2026-07-28 on a disconnect always cancels, but for tasks.
@@ -132,6 +135,7 @@ class Tool(Generic[A]):
     input_schema: Mapping[str, Any] | type | None = None
     output_schema: Mapping[str, Any] | type | None = None
     formats: Formats = True
+    extra_arguments: Extra = "forbid"
     on_disconnect: Literal["finish", "cancel"] = "finish"
     task: TaskUse = "auto"
     requires_tasks: bool = False
@@ -229,7 +233,11 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
             raise ConfigurationError(f"{owner} has no call")
         check_call(owner, tool.call)
         arguments, output = _schemas(
-            owner, tool.input_schema, tool.output_schema, formats=tool.formats
+            owner,
+            tool.input_schema,
+            tool.output_schema,
+            formats=tool.formats,
+            extra=tool.extra_arguments,
         )
         definition = _definition(owner, tool, arguments, output)
         policy = Policy.of(owner, tool, definition.annotations)
@@ -329,14 +337,17 @@ def _check(owner: str, said: Mapping[str, Any]) -> None:
 
 
 def _schemas(
-    owner: str, given: Any, returned: Any, *, formats: Formats = True
+    owner: str, given: Any, returned: Any, *, formats: Formats = True, extra: Extra = "forbid"
 ) -> tuple[Arguments, Schema | None]:
     try:
-        arguments = arguments_of(given, formats=formats)
+        arguments = arguments_of(given, formats=formats, extra=extra)
         if returned is None:
             return arguments, None
-        document = returned if isinstance(returned, Mapping) else schema_of(returned)
-        return arguments, Schema(document, formats=formats, origin="output_schema")
+        is_schema = isinstance(returned, Mapping)
+        document = returned if is_schema else schema_of(returned, origin="output_schema")
+        # A type says what its values are like, but not that a `datetime` without a time zone is no
+        # `date-time`: the value is sent, as other servers send it.
+        return arguments, Schema(document, formats=False, origin="output_schema")
     except ConfigurationError as error:
         raise ConfigurationError(f"{owner}: {error}") from error
 

@@ -58,7 +58,7 @@ def test_function_tool_takes_name_docstring_and_hints() -> None:
     assert {
         "city": {"type": "string", "description": "As people call it.", "minLength": 1},
         "days": {"type": "integer", "default": 3},
-        "unit": {"enum": ["C", "F"], "default": "C"},
+        "unit": {"type": "string", "enum": ["C", "F"], "default": "C"},
     } == made.input_schema["properties"]
     assert None is made.output_schema
 

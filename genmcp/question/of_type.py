@@ -68,6 +68,8 @@ def _flat(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[di
     if None in flat.get("enum", ()):
         flat["enum"] = [each for each in flat["enum"] if each is not None]
         may_be_null = True
+    if "enum" in flat:
+        flat.pop("type", None)  # a form has choices among texts only
     if "items" in flat:
         flat["items"], _ = _flat(flat["items"], definitions)
     return flat, may_be_null

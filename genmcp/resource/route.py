@@ -183,6 +183,10 @@ def _of_resource(resource: Resource) -> ResourceRoute:
 def _of_repo(repo: ResourceRepo) -> ResourceRoute:
     repo.check()
     owner = type(repo).__name__
+    if not isinstance(repo.template, str | UriTemplate | None):
+        raise ConfigurationError(
+            f"{owner}.template must be a text or a UriTemplate, not {repo.template!r}"
+        )
     template = None if repo.template is None else template_of(repo.template)
     prefix = repo.prefix
     if prefix is None and template is not None:

@@ -1,7 +1,7 @@
 """The arguments of a tool: how they are listed, which have headers, and how they are read."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -9,12 +9,32 @@ from msgspec import Raw, Struct
 from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
 from genmcp.schema.headers import header_rules
 from genmcp.schema.limits import DEFAULT_LIMITS, SchemaLimits
-from genmcp.schema.of_type import decoder_of, schema_of
+from genmcp.schema.of_type import allows_extra, decoder_of, schema_of
 from genmcp.schema.schema import Formats, Schema
 from genmcp.schema.words import fault
 from genmcp.wire.mirror import HeaderRule
 
-__all__ = ["Arguments", "arguments_of"]
+__all__ = ["Arguments", "Extra", "arguments_of"]
+
+Extra = Literal["forbid", "ignore"]
+"""What becomes of arguments that a type does not have."""
+
+# Keywords at the root of a schema that may give meaning to properties which are not listed there.
+_OPENING: Final = frozenset(
+    [
+        "additionalProperties",
+        "patternProperties",
+        "unevaluatedProperties",
+        "$ref",
+        "$dynamicRef",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "dependentSchemas",
+    ]
+)
 
 _read = msgspec.json.Decoder().decode
 
@@ -36,26 +56,45 @@ class Arguments(Struct, frozen=True):
 
 
 def arguments_of(
-    source: Any, *, formats: Formats = True, limits: SchemaLimits = DEFAULT_LIMITS
+    source: Any,
+    *,
+    formats: Formats = True,
+    limits: SchemaLimits = DEFAULT_LIMITS,
+    extra: Extra = "forbid",
 ) -> Arguments:
     """The arguments described by *source*: a schema, a type, or None for any object.
 
     With a schema they are read as a dict, with its defaults filled in; with a type, as that
-    type. Raises ConfigurationError for a schema or a type that cannot describe arguments
-    (2026-07-28, tools, "Tool": the root of `inputSchema` has the type object).
+    type, which refuses arguments that it does not have unless *extra* is "ignore", or the type
+    says itself what becomes of them.
+
+    Raises ConfigurationError for a schema or a type that cannot describe arguments (2026-07-28,
+    tools, "Tool": the root of `inputSchema` has the type object).
     """
     if source is None:
         source = {"type": "object"}
     is_schema = isinstance(source, Mapping)
-    document = source if is_schema else schema_of(source)
+    document = source if is_schema else schema_of(source, origin="input_schema")
     if document.get("type") != "object":
         raise ConfigurationError(
             'input_schema: arguments are an object; the root of the schema needs "type": "object"'
             if is_schema
             else f"input_schema: {source!r} is not read from a JSON object"
         )
+    if document.get("properties") is None:
+        # It changes nothing, but clients that make a function of each tool look for it.
+        document = {**document, "properties": {}}
+    closes = not is_schema and extra == "forbid" and not allows_extra(source)
+    closes = closes and _OPENING.isdisjoint(document)
+    if closes:
+        document = {**document, "additionalProperties": False}
     schema = Schema(document, formats=formats, limits=limits)
-    decode = _dict_decoder(schema) if is_schema else _typed_decoder(source, schema)
+    if is_schema:
+        decode = _dict_decoder(schema)
+    else:
+        decode = _typed_decoder(source, schema)
+        if closes:
+            decode = _closed_decoder(decode, schema)
     return Arguments(document, header_rules(schema.parts), decode)
 
 
@@ -90,6 +129,39 @@ def _typed_decoder(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
             raise
 
     return decode
+
+
+def _closed_decoder(
+    decode: Callable[[Raw | bytes], Any], schema: Schema
+) -> Callable[[Raw | bytes], Any]:
+    """Return *decode* with a check that all arguments are among the properties of *schema*.
+
+    The type may ignore the others, which is right for a message that may have new members, but
+    hides a misspelt argument that has a default. A struct of the same names that forbids others
+    finds them in a tenth of a microsecond, without a look at the values.
+    """
+    names = schema.document["properties"]
+    fields = {f"f{number}": name for number, name in enumerate(names)}
+    known = msgspec.json.Decoder(
+        msgspec.defstruct(
+            "Known",
+            [(field, Raw, Raw()) for field in fields],
+            rename=fields,
+            forbid_unknown_fields=True,
+            gc=False,
+        )
+    ).decode
+
+    def decode_closed(raw: Raw | bytes) -> Any:
+        arguments = decode(raw)
+        if len(raw):
+            try:
+                known(raw)
+            except msgspec.ValidationError:
+                raise ArgumentFaults(schema.check(_read(raw), raw)) from None
+        return arguments
+
+    return decode_closed
 
 
 _UNREADABLE: Final = (RecursionError, msgspec.DecodeError, UnicodeDecodeError)

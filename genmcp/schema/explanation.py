@@ -32,6 +32,7 @@ from genmcp.schema.words import (
     shown,
     wanted,
 )
+from genmcp.wire.printable import printable
 
 __all__ = ["Explainer"]
 
@@ -69,6 +70,9 @@ _LEAVES: Final = frozenset(
         "contentMediaType",
     }
 )
+
+# Characters of a name that is shown, or compared with others.
+_LONGEST_NAME: Final = 100
 
 # Names a schema that has no absolute `$id`; nothing is fetched from there, or from anywhere.
 _NAMELESS: Final = "https://schema.invalid/"
@@ -276,7 +280,7 @@ class _Search:
             below = joined(pointer, "additionalProperties")
             for name in self._misfits(self.explainer.others(pointer), value):
                 if self.schemas[below] is False:
-                    self.add((*path, name), f"unexpected property; {_allowed(schema)}")
+                    self.add((*path, name), f"unexpected property; {_allowed(schema, name)}")
                 else:
                     self.look(below, value[name], (*path, name))
         if "propertyNames" in schema:
@@ -424,9 +428,23 @@ def _unevaluated(checker: Validator, value: Any, path: Path) -> list[Found]:
     return []
 
 
-def _allowed(schema: dict[str, Any]) -> str:
+def _allowed(schema: dict[str, Any], name: str) -> str:
     names = [*schema.get("properties", ())]
     patterns = [f"names that match {each}" for each in schema.get("patternProperties", ())]
+    if not names and not patterns:
+        return "none is allowed"
+    allowed = ", ".join(printable(each, _LONGEST_NAME) for each in (names[:30] + patterns[:30]))
+    near = _nearest(name, names)
     return (
-        f"allowed are {', '.join(names[:30] + patterns)}" if names + patterns else "none is allowed"
+        f"did you mean {shown(near)}? allowed are {allowed}" if near else f"allowed are {allowed}"
     )
+
+
+def _nearest(name: str, names: Sequence[str]) -> str | None:
+    """Return which of *names* is most like *name*, if one is."""
+    if len(name) > _LONGEST_NAME:  # the comparison is quadratic
+        return None
+    from difflib import get_close_matches  # rarely needed, and a server should start fast
+
+    short = [each for each in names[:200] if len(each) <= _LONGEST_NAME]
+    return next(iter(get_close_matches(name, short, 1)), None)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -12,15 +12,20 @@ from genmcp.faults import decoding_fault
 from genmcp.schema.of_pydantic import decoder_of_pydantic, schema_of_pydantic
 from genmcp.schema.schema import Schema
 
-__all__ = ["decoder_of", "schema_of"]
+__all__ = ["allows_extra", "decoder_of", "schema_of"]
 
 
-def schema_of(source: Any) -> dict[str, Any]:
+def schema_of(source: Any, *, origin: str = "") -> dict[str, Any]:
     """The JSON Schema (2020-12) of a type, self-contained: what it refers to is in its `$defs`.
 
     Descriptions come from docstrings, `Annotated[..., msgspec.Meta(...)]` and pydantic's fields.
-    Raises ConfigurationError where the type has no JSON form.
+    Raises ConfigurationError where the type has no JSON form; it names *origin*, the option that
+    the type is from.
     """
+    if isinstance(source, str | bytes | int | float | list | tuple | set):
+        raise ConfigurationError(
+            f"{origin or 'type'}: expected a type or a JSON Schema, not {source!r}"
+        )
     schema = schema_of_pydantic(source) if is_pydantic(source) else _schema_of(source)
     # The name of a class tells a model nothing, and is paid for with every listing.
     if schema.get("title") == getattr(source, "__name__", None):
@@ -36,7 +41,59 @@ def _schema_of(source: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise ConfigurationError(f"{source!r} cannot describe JSON: {reason}") from error
+    _type_choices(schema)
     return _with_root(dict(schema))
+
+
+_KINDS: Final[dict[type, str]] = {
+    str: "string",
+    int: "integer",
+    bool: "boolean",
+    float: "number",
+    type(None): "null",
+}
+
+
+def _type_choices(schema: Any) -> None:
+    """Add the type to each choice of values in *schema*, at every level.
+
+    An `enum` needs none, but msgspec's have none, and clients that build forms or classes of
+    schemas look at `type` alone: they take a choice for any text.
+    """
+    if not isinstance(schema, dict):
+        return
+    choice = schema.get("enum")
+    if isinstance(choice, list) and "type" not in schema:
+        kinds = [*dict.fromkeys(_KINDS.get(type(each), "") for each in choice)]
+        if kinds and "" not in kinds:
+            schema["type"] = kinds[0] if len(kinds) == 1 else kinds
+    for keyword in ("properties", "$defs"):
+        for below in schema.get(keyword, {}).values():
+            _type_choices(below)
+    for keyword in ("anyOf", "prefixItems"):
+        for below in schema.get(keyword, ()):
+            _type_choices(below)
+    for keyword in ("items", "additionalProperties"):
+        _type_choices(schema.get(keyword))
+
+
+def allows_extra(source: Any) -> bool:
+    """Whether *source* states itself what becomes of properties that it does not have.
+
+    That is a pydantic model with `extra` in its configuration, or with other names than its schema
+    lists (choices of aliases, names beside aliases, a validator that sees the raw value); and a
+    TypedDict that is open (PEP 728).
+    """
+    if not is_pydantic(source):
+        return getattr(source, "__closed__", None) is False
+    config = getattr(source, "model_config", None) or getattr(source, "__pydantic_config__", {})
+    if any(config.get(key) for key in ("extra", "populate_by_name", "validate_by_name")):
+        return True
+    fields = getattr(source, "__pydantic_fields__", {}).values()
+    if not all(isinstance(each.validation_alias, str | None) for each in fields):
+        return True
+    validators = source.__pydantic_decorators__.model_validators.values()
+    return any(each.info.mode != "after" for each in validators)
 
 
 def decoder_of(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:

@@ -95,10 +95,10 @@ def faults_of(decode: Callable[[bytes], Any], text: bytes) -> list[str]:
 
 
 def test_without_a_source_any_object_is_taken() -> None:
-    """A tool that says nothing lists `{"type": "object"}` and gets a dict."""
+    """Such a tool lists an object without properties, and gets a dict."""
     arguments = arguments_of(None)
 
-    assert {"type": "object"} == arguments.schema
+    assert {"type": "object", "properties": {}} == arguments.schema
     assert () == arguments.headers
     assert {"a": 1} == arguments.decode(b'{"a":1}')
 
@@ -186,7 +186,14 @@ def test_a_type_whose_json_is_no_object_is_refused(source: Any) -> None:
         arguments_of(source)
 
 
-@pytest.mark.parametrize("source", [object, "x", len])
+@pytest.mark.parametrize("source", ["x", b"x", 5, [dict], (1,), {"a"}])
+def test_value_that_is_no_type_is_refused(source: Any) -> None:
+    """The message names the option."""
+    with pytest.raises(ConfigurationError, match="input_schema: expected a type or a JSON Schema"):
+        arguments_of(source)
+
+
+@pytest.mark.parametrize("source", [object, len])
 def test_what_is_no_type_of_json_is_refused(source: Any) -> None:
     """The message says why."""
     with pytest.raises(ConfigurationError, match=r"cannot describe JSON: .*not supported"):
