@@ -223,13 +223,11 @@ class Channel(msgspec.Struct, eq=False):
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> SendStatus:
         """Report how far the work is; return whether that was sent, or why not."""
-        if self.closed:
-            return SendStatus.CLOSED
         token = self.request.progress_token
         if token is None:
-            return SendStatus.UNWANTED
+            return self._unsent
         if not self._progress < progress < inf:
-            return SendStatus.NOT_INCREASING
+            return SendStatus.CLOSED if self.closed else SendStatus.NOT_INCREASING
         self._progress = progress
         return await self.notify(
             "notifications/progress",

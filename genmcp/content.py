@@ -173,8 +173,8 @@ def json_of(data: Any) -> bytes:
 _WAITED_FOR: Final = (Question, Job, Ref, CreateMessageRequest, ElicitRequest, ListRootsRequest)
 _OUTCOMES: Final = (Done, Failed)
 _MESSAGES: Final = (PromptMessage, SamplingMessage)
-_NOT_DATA: Final = (*_WAITED_FOR, *_OUTCOMES, *_MESSAGES, Result)
-_PLAIN: Final = frozenset({str, int, float, bool, type(None), dict, list})
+# By the bases of a type: `isinstance` asks each of these classes in turn, which took 2 us.
+_NOT_DATA: Final = frozenset({*_WAITED_FOR, *_OUTCOMES, *_MESSAGES, Result})
 
 
 def _check_is_data(data: Any) -> None:
@@ -191,7 +191,7 @@ def _check_is_data(data: Any) -> None:
         data = next(iter(data.values()), None)
     elif (kind is list or kind is tuple) and data:
         data = data[0]
-    if type(data) in _PLAIN or not isinstance(data, _NOT_DATA):
+    if _NOT_DATA.isdisjoint(type(data).__mro__):
         return
     name = type(data).__name__
     if isinstance(data, _WAITED_FOR):

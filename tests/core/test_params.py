@@ -25,6 +25,7 @@ def raw(params: Any) -> msgspec.Raw:
         ([1], {}),
         ({"progressToken": {}}, {}),
         ({"progressToken": 1, "a/b": 2}, {"progressToken": 1, "a/b": 2}),
+        ({"progressToken": 1, "traceparent": 2}, {"progressToken": 1}),
         ({"io.modelcontextprotocol/logLevel": "loud", "a/b": [2]}, {"a/b": [2]}),
         ({"io.modelcontextprotocol/clientInfo": 1, "traceparent": 2}, {}),
     ],
