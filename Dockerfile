@@ -7,12 +7,12 @@
 # the secret, unless GENMCP_SECRET gives one. WEB_CONCURRENCY is uvicorn's number of workers, which
 # share them.
 #
-# It listens on all addresses of its container, so the port is published on loopback above: nobody
-# has to log in. Behind a proxy that logs people in, EXAMPLE_USER_HEADER=X-Forwarded-User names the
+# It listens on all addresses of its container and has no login, so the port is published on
+# loopback above. Behind a proxy that logs people in, EXAMPLE_USER_HEADER=X-Forwarded-User names the
 # header that the proxy sets; without it everybody is a guest, whatever the header says.
 #
-# The base is an exact tag, and packages are locked. A tag can be moved: whoever needs the same bytes
-# each time appends the digest that `docker buildx imagetools inspect` shows for it.
+# The base is an exact tag, and packages are locked. A tag can be moved; for a build that is the same
+# each time, append the digest that `docker buildx imagetools inspect` shows for the tag.
 FROM python:3.13.12-slim-trixie
 
 WORKDIR /srv

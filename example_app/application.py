@@ -57,8 +57,8 @@ def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
 class UserFromHeader:
     """Puts the user into `request.state`.
 
-    The header is what a proxy that logs people in sets (oauth2-proxy, for one). Without such a
-    proxy in front anybody could claim to be anybody, so that none is trusted unless it is named.
+    A proxy that logs people in sets such a header (oauth2-proxy, for one). Without one in front, a
+    client could send any name, so no header is trusted unless it is configured.
     """
 
     def __init__(self, app: ASGIApp, name: str | None) -> None:

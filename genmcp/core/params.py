@@ -1,4 +1,4 @@
-"""Params of requests and notifications, as far as their revision says what they hold."""
+"""Decoding of the params of requests and notifications, by their revision."""
 
 from typing import Any, Final
 
@@ -31,10 +31,10 @@ _DROPPED: Final = frozenset(RequestMeta.__struct_encode_fields__) - {IDEMPOTENCY
 
 
 def decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any:
-    """Decode params; none at all are an empty object.
+    """Decode params; absent ones are an empty object.
 
     Raises:
-        MalformedParams: they are not what *decoder* accepts.
+        MalformedParams: *decoder* does not accept them.
     """
     try:
         return decoder.decode(raw or b"{}")
@@ -54,7 +54,7 @@ def session_params(method: Method, raw: msgspec.Raw) -> tuple[Any, msgspec.Raw]:
         The params, and their JSON without the members that were left out.
 
     Raises:
-        MalformedParams: they are not what *method* accepts.
+        MalformedParams: *method* does not accept them.
     """
     try:
         return decoded(method.params_decoder, raw), raw
@@ -68,11 +68,11 @@ def session_params(method: Method, raw: msgspec.Raw) -> tuple[Any, msgspec.Raw]:
 def notification_params(revision: Revision, message: Message) -> Any:
     """Decode the params of a notification.
 
-    `null` stands for none: some clients send it with `notifications/initialized`. Of a
+    `null` counts as absent: some clients send it with `notifications/initialized`. Of a
     notification that *revision* does not define, only the type is checked.
 
     Raises:
-        MalformedParams: they are not what the notification has.
+        MalformedParams: the notification cannot have them.
     """
     raw = b"" if bytes(message.params) == b"null" else message.params
     name = message.method or ""
@@ -85,7 +85,7 @@ def notification_params(revision: Revision, message: Message) -> Any:
 
 
 def _with_usable_meta(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """Return params without what their `_meta` cannot mean; None if they have no `_meta`."""
+    """Return params without the unusable members of `_meta`; None if they have no `_meta`."""
     try:
         members = _object_of_raw(raw)
     except (msgspec.DecodeError, RecursionError):

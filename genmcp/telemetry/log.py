@@ -25,9 +25,9 @@ _LEVELS: Final = {
 class LoggingTelemetry(Telemetry):
     """Writes one record a request to *logger*, by default `genmcp.requests`.
 
-    A call that goes on where nobody requests it has one for each time that it does. Where the
-    process has configured no logging by the first record, as under plain uvicorn, they are written
-    to standard error: whoever asks for a log should see one.
+    A call that is resumed without a request has one for each time it is. Where the process has
+    configured no logging by the first record, as under plain uvicorn, records are written to
+    standard error.
 
     Each has these attributes, for formatters that write JSON: `mcp_method`; `mcp_name`, the
     tool, prompt or URI asked for; `mcp_session`, the key of the legacy session, and

@@ -187,7 +187,7 @@ async def take(visit: Visit, session: Session, message: Message) -> None:
 
     Raises:
         InvalidRequest: it is a response, and nothing was asked.
-        MalformedParams: it is a notification, and its params are not what it has.
+        MalformedParams: it is a notification that cannot have such params.
     """
     if message.is_response:
         # 2025-11-25, transports, "Sending Messages to the Server", point 4: what cannot be
