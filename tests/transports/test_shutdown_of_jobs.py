@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp import Endpoint
+from genmcp import Call, Channel, Endpoint, JobOptions, Mux, Storage, Suite, Tool
 from tests.asgi import TASKS, Client, until
-from tests.transports.handing_on import mux
+from tests.transports.handing_on import SECRET, mux
 
 APPS = "tests.transports.handing_on"
 ROOT = Path(__file__).parents[2]
@@ -165,3 +165,52 @@ async def test_jobs_go_on_while_another_endpoint_serves(tmp_path: Path) -> None:
     await second.aclose()
     assert here.long.dormant
     await here.aclose()
+
+
+class Long(Tool):
+    """Runs until it is told to end, as a task."""
+
+    name = "long"
+    task = "always"
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        await self.go.wait()
+        return "done"
+
+
+async def test_call_that_is_a_task_keeps_its_grace(tmp_path: Path) -> None:
+    """Jobs are handed on at once. Meanwhile the process is alive to others, which would take the
+    calls that run in it for lost."""
+
+    def serving(tool: Tool) -> Mux:
+        storage = Storage(store=f"sqlite:///{tmp_path}/jobs.db", jobs=JobOptions(grace=0.0))
+        return Mux(Suite(name="long", version="1", tools=[tool]), store=storage, secret=SECRET)
+
+    here, there = serving(long := Long()), serving(Long())
+    endpoint, elsewhere = Endpoint(here, grace=START), Endpoint(there)
+    client, other = (Client(each, capabilities=TASKS) for each in (endpoint, elsewhere))
+
+    async def told() -> Any:
+        got = await other.send(other.request("tasks/get", {"taskId": id}))
+        return got.json["result"]
+
+    async with client.open(client.call("long")) as connection:
+        await until(lambda: connection.complete, pause=0.01)
+        id = connection.json["result"]["taskId"]
+        await here.long.jobs.start()
+        working = here.long.jobs.service._serving
+        assert working is not None
+        closing = asyncio.create_task(endpoint.aclose())
+        await until(lambda: all(each.done() for each in working.delivering), pause=0.01)
+        for _ in range(5):
+            assert "working" == (await told())["status"]
+            await asyncio.sleep(0.02)
+        long.go.set()
+        await closing
+
+    assert "done" == (await told())["result"]["content"][0]["text"]
+    for each in (here, there):
+        await each.aclose()
