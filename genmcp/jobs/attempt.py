@@ -55,13 +55,13 @@ async def attempt(
     write: Write,
     in_thread: InThread,
     threads: Threads,
-    linger: float = 0.0,
+    linger: float | None,
 ) -> Tried:
     """Run the function of *job*, with the Run that *begin* makes, and return what came of it.
 
-    *write* keeps its progress; *in_thread* runs it if it blocks. A thread cannot be stopped, so
-    that after a timeout this waits *linger* seconds for its end: a next attempt would run beside
-    it. *threads* has those that were left.
+    *write* keeps its progress; *in_thread* runs it if it blocks. A thread cannot be stopped: where
+    another attempt may follow, *linger* is for how many seconds that waits for its end, else None.
+    *threads* has those that were left.
 
     Raises:
         Elsewhere: no such function is here, or none that takes these arguments, or the thread of
@@ -74,7 +74,7 @@ async def attempt(
     function = _found(job)
     reporter = Reporter(write, lambda: working.cancel())
     run = begin(reporter)
-    if not await threads.end(run.id, linger):
+    if not await threads.end(run.id, linger or 0.0):
         raise Elsewhere(
             f"the thread of an earlier attempt at {name} still runs here",
             "An earlier attempt at the job has not ended",
@@ -86,7 +86,7 @@ async def attempt(
     try:
         tried = await _tried(working, job.timeout)
         unwritten = await reporter.close()  # from now on its next report ends a thread
-        if blocking is not None and tried.again:
+        if blocking is not None and tried.again and linger is not None:
             tried = await _lingered(tried, blocking, name, linger)
     except asyncio.CancelledError as error:
         await reporter.close()
@@ -95,6 +95,7 @@ async def attempt(
         raise
     finally:
         if blocking is not None and blocking.runs:
+            logger.warning("%s goes on in its thread, until it reports or returns", name)
             threads.leave(run.id, blocking)
     if reporter.refused:
         raise OutOfTurn("progress", "over, or somebody else's")

@@ -149,7 +149,7 @@ class Steps:
                 write=partial(self._report, task),
                 in_thread=self._options.in_thread,
                 threads=self._threads,
-                linger=self._options.linger if _has_retries(task) else 0.0,
+                linger=self._options.linger if _has_retries(task) else None,
             )
         except Elsewhere as unknown:
             if passed := await self._passed_on(task, unknown):
