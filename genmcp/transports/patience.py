@@ -115,7 +115,8 @@ class Patience:
             logger.error("a call cannot become a task, and is held on: %s", error)
         except StoreError as error:
             logger.warning("a call cannot become a task yet, and is held on: %s", error)
-            await self._try_again()
+            if carrier.told is None:
+                await self._try_again()
         except Exception as error:
             logger.error("a call cannot become a task, and is held on: %s", error, exc_info=error)
 

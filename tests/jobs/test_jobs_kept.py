@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from genmcp.core.outcome import Done, pack
-from genmcp.core.task import Asking, Ended, Parked, Running, Work, Working
+from genmcp.core.task import Asking, Ended, Parked, Ref, Running, Work, Working
 from genmcp.core.task_time import kept as kept_for
 from genmcp.core.task_time import promised
 from genmcp.errors import TaskNotFound, Unavailable
 from genmcp.jobs.job import job
 from genmcp.jobs.jobs import Change, Jobs, Note
 from genmcp.jobs.records import Records
+from genmcp.jobs.refs import Refs
 from genmcp.jobs.run import Run
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry
@@ -230,3 +231,13 @@ async def test_changes_that_come_fast_are_told_once_at_the_last_place(bench: Ben
     assert isinstance(note, Note)
     assert isinstance(change, Change)
     assert 2.0 == change.task.progress
+
+
+@pytest.mark.parametrize(("hours", "known"), [(23.9, True), (24.1, False)])
+async def test_end_of_a_ref_is_remembered_for_a_day(hours: float, known: bool) -> None:
+    """The queue may tell that its job is over long before a call waits for it."""
+    store, ref = Timed(), Ref("celery", "7")
+    await Refs(store).settle(ref, pack(Done(7)))
+    store.time.now += hours * 3600
+
+    assert (pack(Done(7)) if known else None) == await Refs(store).outcome(ref)
