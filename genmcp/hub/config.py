@@ -88,6 +88,7 @@ class ServerConfig(msgspec.Struct, frozen=True):
         values["args"] = (MASK,) * len(self.args)
         values["env"], values["headers"] = masked_values(self.env), masked_values(self.headers)
         values["url"] = None if self.url is None else masked_url(self.url)
+        values["asks_in_turn"] = self.asks_in_turn or None
         return shown("ServerConfig", values)
 
     def __post_init__(self) -> None:

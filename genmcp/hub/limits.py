@@ -34,7 +34,7 @@ class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     questions: int = 16
-    questions_of_address: int = 160
+    questions_of_address: int = 64
     all_questions: int = 1000
     anonymous: float = 0.8
     answer_timeout: float = 1200.0

@@ -23,7 +23,7 @@ async def serving(
             with suppress(ConnectionRefusedError):
                 # From another address: a connection to a port of its own would take that port.
                 _, writer = await asyncio.open_connection(
-                    "127.0.0.1", port, local_addr=("127.0.0.2", 0)
+                    "127.0.0.1", port, local_addr=("127.0.0.9", 0)
                 )
                 writer.close()
                 break
