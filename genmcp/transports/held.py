@@ -27,6 +27,7 @@ from genmcp.transports.hooks import Hooks
 from genmcp.transports.kept_stream import KeptStream
 from genmcp.transports.outgoing import Outgoing
 from genmcp.transports.pace import Newest, Pace
+from genmcp.transports.steps import start
 from genmcp.transports.visit import Visit
 
 __all__ = ["Held"]
@@ -200,7 +201,7 @@ class Held:
         visit.table = {}  # there may be many of these, and nobody looks at its headers again
         if self._kept is not None:
             self._kept.add(self)
-        self._watch = self._loop.create_task(self._watch_client())
+        self._watch = start(self._loop, self._watch_client())
         self._timer = self._loop.call_later(visit.heartbeat, self._beat)
         self._outgoing.write()
 
@@ -235,7 +236,9 @@ class Held:
             self._timer.cancel()
         tasks = [*promotions, *self._outgoing.close()]
         if self._watch is not None:
-            self._watch.cancel()  # not awaited: it has nothing to clean up
+            # Not awaited: it has nothing to clean up. A server that reports a disconnect at the
+            # end of each response ends it by itself in this turn of the loop, which costs less.
+            self._loop.call_soon(self._watch.cancel)
             self._watch = None
             self._uncount()
         try:
