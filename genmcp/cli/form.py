@@ -7,6 +7,7 @@ from typing import Any, Final
 from genmcp.cli.bare import line
 from genmcp.cli.values import kinds_of, parts_of, value_of
 from genmcp.errors import ConfigurationError
+from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 
 __all__ = ["Field", "choices_of"]
@@ -37,7 +38,7 @@ class Field:
         self._choices = choices_of(schema.get("items", {}) if self._several else schema)
         self._checker: Schema | None = None
         with suppress(ConfigurationError):  # a schema that only the server understands
-            self._checker = Schema(schema, origin=key)
+            self._checker = Schema(schema, origin=key, limits=FOREIGN_LIMITS)
 
     @property
     def question(self) -> str:
@@ -109,12 +110,15 @@ def choices_of(schema: Any) -> list[tuple[Any, str]]:
     if not isinstance(schema, Mapping):
         return []
     if isinstance(values := schema.get("enum"), list):
-        names = schema.get("enumNames") or []
+        given = schema.get("enumNames")
+        names = given if isinstance(given, list) else []
         named = [*map(str, names), *map(str, values[len(names) :])]
         return list(zip(values, named, strict=False))
     for word in ("oneOf", "anyOf"):
         titled = schema.get(word)
-        if isinstance(titled, list) and all("const" in each for each in titled):
+        if isinstance(titled, list) and all(
+            isinstance(each, Mapping) and "const" in each for each in titled
+        ):
             return [(each["const"], str(each.get("title", each["const"]))) for each in titled]
     return []
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from genmcp.cli.bare import line
 from genmcp.cli.form import choices_of
-from genmcp.cli.values import alternatives, kinds_of
+from genmcp.cli.values import alternatives, kinds_of, properties_of
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.prompts import PromptDefinition
 from genmcp.protocol.resources import ResourceTemplateDefinition
@@ -15,15 +15,19 @@ from genmcp.protocol.tools import ToolDefinition
 __all__ = ["of_prompt", "of_resource", "of_tool", "wrapped"]
 
 _INDENT: Final = "    "
+# Lists of lists that are shown; their items may refer back to the list.
+_DEEPEST: Final = 4
 
 
 def of_tool(tool: ToolDefinition) -> Iterator[str]:
     """Give the lines of *tool*: how it is called, what it does, what its arguments are."""
     schema = tool.input_schema
-    fields, required = schema.get("properties", {}), schema.get("required", ())
+    fields, required = properties_of(schema), schema.get("required")
+    required = required if isinstance(required, list) else ()
     words = [f"{key}={_kind(field, schema)}" for key, field in fields.items()]
     keys = [
-        word if key in required else f"[{word}]" for key, word in zip(fields, words, strict=True)
+        line(word) if key in required else f"[{line(word)}]"
+        for key, word in zip(fields, words, strict=True)
     ]
     yield " ".join([tool.name, *keys])
     yield from _about(tool.description)
@@ -71,13 +75,13 @@ def _about(description: str | None) -> Iterator[str]:
         yield f"{_INDENT}{first}"
 
 
-def _kind(field: Any, whole: Mapping[str, Any]) -> str:
+def _kind(field: Any, whole: Mapping[str, Any], depth: int = 0) -> str:
     """Return what values of *field* are: their type, or all of them."""
     for each in alternatives(field, whole):
         if choices := choices_of(each):
             return "|".join(line(str(value)) for value, _ in choices)
     kinds = kinds_of(field, whole)
     kinds.pop("null", None)  # which is what leaving it out is for
-    if "array" in kinds and len(kinds) == 1:
-        return f"{_kind(kinds['array'].get('items', {}), whole)},..."
-    return "|".join(kinds) or "any"
+    if "array" in kinds and len(kinds) == 1 and depth < _DEEPEST:
+        return f"{_kind(kinds['array'].get('items'), whole, depth + 1)},..."
+    return "|".join(map(line, kinds)) or "any"

@@ -7,6 +7,7 @@ import msgspec
 
 from genmcp.cli.bare import plain
 from genmcp.errors import ConfigurationError
+from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "kinds_of",
     "pairs",
     "parts_of",
+    "properties_of",
     "strangers",
     "value_of",
 ]
@@ -33,7 +35,9 @@ _KINDS: Final = {
     type(None): "null",
 }
 _ARTICLES: Final = {"integer": "a whole number", "number": "a number", "boolean": "yes or no"}
+# How many levels of alternatives are looked at, and how many parts in all.
 _DEEPEST: Final = 8
+_MOST: Final = 1_000
 
 
 def pairs(given: Sequence[str]) -> dict[str, str]:
@@ -62,7 +66,7 @@ def arguments_of(schema: Mapping[str, Any], given: Sequence[str]) -> dict[str, A
     Raises:
         ConfigurationError: one of them is neither, or its value is not what it should be.
     """
-    properties = schema.get("properties", {})
+    properties = properties_of(schema)
     arguments: dict[str, Any] = {}
     for key, value in pairs(given).items():
         if key.endswith(":"):
@@ -81,7 +85,7 @@ def check(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         ConfigurationError: they are not.
     """
     try:
-        checker = Schema(schema, formats=False)
+        checker = Schema(schema, formats=False, limits=FOREIGN_LIMITS)
     except ConfigurationError:
         return
     if faults := checker.check(checker.fill(dict(arguments))):
@@ -91,7 +95,7 @@ def check(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
 
 def strangers(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
     """Return the keys that *schema* takes, but does not know."""
-    known = schema.get("properties", {})
+    known = properties_of(schema)
     if not known or schema.get("patternProperties") or schema.get("additionalProperties"):
         return []
     return [key for key in arguments if key not in known]
@@ -109,7 +113,7 @@ def value_of(key: str, schema: Any, text: str, whole: Mapping[str, Any] | None =
     if "boolean" in kinds and text.lower() in TRUE + FALSE and "integer" not in kinds:
         return text.lower() in TRUE
     if "array" in kinds and not text.lstrip().startswith("["):
-        items = kinds["array"].get("items", {})
+        items = kinds["array"].get("items")
         inner = {*kinds_of(items, whole or {})} - {"null"}
         if text and inner and inner <= {"object", "array"}:
             example = "[{...}]" if "object" in inner else "[[...]]"
@@ -134,7 +138,8 @@ def kinds_of(schema: Any, whole: Mapping[str, Any]) -> dict[str, Mapping[str, An
     found: dict[str, Mapping[str, Any]] = {}
     for each in alternatives(schema, whole):
         named = each.get("type", ())
-        names = [named] if isinstance(named, str) else list(named)
+        names = [named] if isinstance(named, str) else named if isinstance(named, list) else []
+        names = [name for name in names if isinstance(name, str)]
         values = each.get("enum", [each["const"]] if "const" in each else ())
         if not names and isinstance(values, list):
             names = [_KINDS.get(type(value), "") for value in values]
@@ -142,19 +147,31 @@ def kinds_of(schema: Any, whole: Mapping[str, Any]) -> dict[str, Mapping[str, An
     return found
 
 
-def alternatives(
-    schema: Any, whole: Mapping[str, Any], depth: int = 0
-) -> Iterator[Mapping[str, Any]]:
-    """Give *schema* and what it is made of, with what `$ref` leads to."""
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
-        return
-    yield schema
-    if isinstance(reference := schema.get("$ref"), str):
-        yield from alternatives(_referred(reference, whole), whole, depth + 1)
-    for word in ("anyOf", "oneOf", "allOf"):
-        inner = schema.get(word)
-        for each in inner if isinstance(inner, list) else ():
-            yield from alternatives(each, whole, depth + 1)
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the properties that *schema* lists; a schema of a server may hold anything there."""
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def alternatives(schema: Any, whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Give *schema* and what it is made of, with what `$ref` leads to, each once.
+
+    References that lead back, in alternatives of alternatives, would be followed exponentially.
+    """
+    pending, seen = [(schema, 0)], set[int]()
+    while pending and len(seen) < _MOST:
+        each, depth = pending.pop()
+        if not isinstance(each, Mapping) or depth > _DEEPEST or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        below: list[Any] = []
+        if isinstance(reference := each.get("$ref"), str):
+            below.append(_referred(reference, whole))
+        for word in ("anyOf", "oneOf", "allOf"):
+            inner = each.get(word)
+            below += inner[:_MOST] if isinstance(inner, list) else ()
+        pending += [(part, depth + 1) for part in reversed(below)]
 
 
 def _referred(reference: str, whole: Any) -> Any:

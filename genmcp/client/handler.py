@@ -33,6 +33,7 @@ from genmcp.protocol.roots import Root
 from genmcp.protocol.sampling import CreateMessageRequestParams, CreateMessageResult
 from genmcp.protocol.tasks import TaskStatusNotificationParams
 from genmcp.question.answers import Accepted, Declined
+from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 
 __all__ = ["ClientHandler", "DefaultHandler", "Denied", "Model", "Sampled"]
@@ -232,7 +233,7 @@ class DefaultHandler(ClientHandler[None]):
     ) -> Any:
         """Decline, or accept what the form is filled in with already."""
         if self._accept_defaults:
-            form = Schema(schema, origin="requestedSchema")
+            form = Schema(schema, origin="requestedSchema", limits=FOREIGN_LIMITS)
             filled = form.fill({})
             if not form.check(filled):
                 return Accepted(filled)

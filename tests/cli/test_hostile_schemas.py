@@ -1,0 +1,39 @@
+"""The command shows and calls tools whatever their schemas hold."""
+
+from typing import Any
+
+import pytest
+
+from genmcp.cli.form import choices_of
+from genmcp.cli.listing import of_tool
+from genmcp.cli.values import arguments_of, check, kinds_of
+from genmcp.errors import ConfigurationError
+from genmcp.protocol.tools import ToolDefinition
+from tests.fuzz.hostile_schemas import hostile_schema
+
+LOOPS: list[Any] = [
+    {"properties": {"a": {"anyOf": [{"$ref": "#/properties/a"}] * 100}}},
+    {"properties": {"a": {"type": "array", "items": {"$ref": "#/properties/a"}}}},
+    {"properties": {"a": {"anyOf": [{"$ref": "#/$defs/b"}] * 50}}, "$defs": {"b": {"$ref": "#"}}},
+]
+ODD: list[Any] = [
+    {"properties": 5, "required": 5},
+    {"properties": {"a": {"type": 5}, "b": {"type": [{}]}, "c": {"oneOf": [1, "const"]}}},
+    {"properties": {"a": {"enum": [1], "enumNames": 5}, "\x1b[2J\n": {}}},
+]
+
+
+@pytest.mark.parametrize("schema", [*LOOPS, *ODD, *(hostile_schema(3, n) for n in range(300))])
+def test_hostile_schema_is_shown_and_read(schema: Any) -> None:
+    """References that lead back are followed once; what has another shape says nothing."""
+    if not isinstance(schema, dict):
+        return
+    for text in of_tool(ToolDefinition("t", schema)):
+        assert text.isprintable()
+    try:
+        arguments = arguments_of(schema, ["a=1", "b=x"])
+        check(schema, arguments)
+    except ConfigurationError:
+        pass
+    assert isinstance(kinds_of(schema, schema), dict)
+    assert isinstance(choices_of(schema), list)
