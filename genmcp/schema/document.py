@@ -15,6 +15,7 @@ from genmcp.errors import ConfigurationError
 from genmcp.schema.identifiers import NAMING, REFERENCES, REFERRING, Identifiers
 from genmcp.schema.limits import SchemaLimits
 from genmcp.schema.pointers import escaped, joined
+from genmcp.schema.words import expected
 from genmcp.wire.printable import printable
 
 __all__ = ["DEFAULT_DIALECT", "DIALECTS", "Document"]
@@ -50,6 +51,9 @@ _NOT_APPLIED: Final = frozenset({"$defs", "definitions", "contentSchema"})
 # Characters of a refusal that come from the schema.
 _LONGEST_POINTER: Final = 200
 _LONGEST_REASON: Final = 600
+
+# Keywords whose value is a list of schemas.
+_LISTS: Final = ("allOf", "anyOf", "oneOf", "items", "prefixItems")
 
 # JSON has seven types, counting integers.
 _MOST_TYPES: Final = 7
@@ -220,6 +224,14 @@ class Document:
         kinds = schema.get("type")
         if isinstance(kinds, list) and len(kinds) > _MOST_TYPES:
             raise self.refuse(joined(pointer, "type"), f"more than {_MOST_TYPES} types")
+        for keyword in _LISTS:
+            listed = schema.get(keyword)
+            for index, each in enumerate(listed if isinstance(listed, list) else ()):
+                if not isinstance(each, dict | bool):
+                    raise self.refuse(
+                        joined(pointer, keyword, index),
+                        expected("type", ["boolean", "object"], each),
+                    )
         needs = schema.get("dependencies")
         for name, each in needs.items() if isinstance(needs, dict) else ():
             if isinstance(each, list) and not all(isinstance(it, str) for it in each):

@@ -7,6 +7,7 @@ import resource
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import thread_time
 from typing import Any
 
@@ -30,24 +31,34 @@ def read_headers(schema: Any) -> None:
     header_rules(Document(schema, "inputSchema", FOREIGN_LIMITS))
 
 
-def compile_and_check(schema: Any) -> None:
+def compile_schema(schema: Any) -> Schema:
     """Read it as a client reads an output schema or the form of a question."""
-    compiled = Schema(schema, formats=False, origin="outputSchema", limits=FOREIGN_LIMITS)
-    for value in VALUES:
-        compiled.check(value)
-        compiled.fill(value)
+    return Schema(schema, formats=False, origin="outputSchema", limits=FOREIGN_LIMITS)
 
 
-def seconds_of(read: Callable[[Any], None], schema: Any) -> float:
+def seconds_of(read: Callable[[], Any]) -> float:
     """Return the time of the thread that *read* takes, and check the error it raises."""
     began = thread_time()
     try:
-        read(schema)
+        read()
     except ConfigurationError as error:
         text = str(error)
         assert text.isprintable()
         assert len(text) < 2_000
     return thread_time() - began
+
+
+def steps_of(schema: Any) -> Iterator[Callable[[], Any]]:
+    """Give all that a client does with *schema*."""
+    yield partial(read_headers, schema)
+    yield partial(compile_schema, schema)
+    try:
+        compiled = compile_schema(schema)
+    except ConfigurationError:
+        return
+    for value in VALUES:
+        yield partial(compiled.check, value)
+        yield partial(compiled.fill, value)
 
 
 def peak() -> int:
@@ -63,13 +74,14 @@ def test_a_hostile_schema_is_read_or_refused(plan: Plan) -> None:
     for number in range(plan.first, plan.first + plan.cases):
         schema = hostile_schema(plan.seed, number)
         before = peak()
-        for read in (read_headers, compile_and_check):
-            try:
-                # Garbage of other tests may be collected meanwhile: the fastest of three counts.
-                fast = any(seconds_of(read, schema) < SECONDS for _ in range(3))
-            except BaseException as error:
-                pytest.fail(f"case {number}: {error!r:.500}: {schema!r:.500}")
-            assert fast, f"case {number} takes {read.__name__} long: {schema!r:.500}"
+        try:
+            for step in steps_of(schema):
+                # Garbage of other tests may be collected meanwhile, and other processes have the
+                # caches of the processor: the fastest counts.
+                if not any(seconds_of(step) < SECONDS for _ in range(5)):
+                    pytest.fail(f"case {number} takes too long: {step!r:.200} {schema!r:.500}")
+        except Exception as error:
+            pytest.fail(f"case {number}: {error!r:.500}: {schema!r:.500}")
         assert peak() - before < BYTES, f"case {number} takes memory: {schema!r:.500}"
 
 
@@ -117,7 +129,7 @@ def test_a_small_schema_does_not_take_much_memory(schema: Any, words: str | None
     """Each of these took hundreds of megabytes or seconds, as a few hundred kilobytes."""
     with traced() as most:
         try:
-            compile_and_check(schema)
+            compile_schema(schema).check({"k1": {}, "a": 1})
         except ConfigurationError as error:
             assert words is not None, str(error)
             assert words in str(error)
