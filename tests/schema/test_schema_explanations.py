@@ -395,3 +395,16 @@ def test_formats_may_be_turned_off() -> None:
     """With formats=False a format is an annotation; an unknown one always is."""
     assert not Schema({"format": "email"}, formats=False).check("x")
     assert not Schema({"format": "unheard-of"}).check("x")
+
+
+def test_alternatives_that_are_none_are_explained() -> None:
+    """A dialect does not look at a keyword it does not know, and a reference may lead there."""
+    schema = Schema(
+        {
+            "$schema": "https://json-schema.org/draft/2019-09/schema#",
+            "type": "object",
+            "prefixItems": [{"oneOf": []}],
+        }
+    )
+
+    assert ["(root): expected an object, got an array of 1 item"] == [*schema.check([1])][:1]
