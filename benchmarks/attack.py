@@ -4,8 +4,8 @@
 
 The attacker has 64 connections from 127.0.0.2: calls that wait, sessions begun and ended,
 subscriptions, batches, questions, jobs, streams, blocked threads, large bodies and URIs. Meanwhile
-clients with a principal, and anonymous ones on 127.0.0.1, go on with their work. None of them may
-be refused anything, and the server must stay below 200 MiB.
+clients with a principal, and anonymous ones from other addresses, go on with their work. None of
+them may be refused anything, and the server must stay below 200 MiB.
 """
 
 import argparse
@@ -286,10 +286,11 @@ async def attack(url: str, number: int, seen: Counter[str], steps: Sequence[Atta
 
 
 class Client:
-    """A client of 127.0.0.1, with a principal or without, whose every request has to be served."""
+    """A client with a principal or without, whose every request has to be served."""
 
-    def __init__(self, url: str, user: str | None, faults: list[str]) -> None:
+    def __init__(self, url: str, address: str, user: str | None, faults: list[str]) -> None:
         self._url = url
+        self._address = address
         self._user = user
         self._faults = faults
         self.took: dict[str, list[float]] = defaultdict(list)
@@ -298,7 +299,7 @@ class Client:
         """Do everything again and again, until this is cancelled."""
         while True:
             try:
-                async with connected(self._url, "127.0.0.1") as connection:
+                async with connected(self._url, self._address) as connection:
                     for _ in range(10):
                         await self._go_through(connection)
             except _LOST as error:
@@ -322,7 +323,7 @@ class Client:
         await self._do(connection, "subscribe", subscribe)
         level = legacy("logging/setLevel", session, user, level="error")
         await self._do(connection, "level", level)
-        async with connected(self._url, "127.0.0.1") as other:
+        async with connected(self._url, self._address) as other:
             with self._timed("listen"):
                 header = {"mcp-session-id": session, **_user(user)}
                 await self._check("listen", await other.ask(http("GET", header)))
@@ -361,7 +362,10 @@ async def watch(server: Served, most: list[float]) -> None:
 async def others(url: str, seconds: float, faults: list[str]) -> dict[str, list[float]]:
     """Let the other clients work for some *seconds*; return what each request took."""
     clients = [
-        Client(url, user, faults) for number in range(CLIENTS) for user in (None, f"user-{number}")
+        Client(url, address, user, faults)
+        for number in range(CLIENTS)
+        # As fast as these are, one address would soon have ended its share of sessions.
+        for address, user in ((f"127.0.0.{10 + number}", None), ("127.0.0.1", f"user-{number}"))
     ]
     running = [asyncio.create_task(each.run()) for each in clients]
     await asyncio.sleep(seconds)

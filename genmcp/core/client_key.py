@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["LOCAL", "ClientKey", "Share", "address_of"]
+__all__ = ["LOCAL", "ClientKey", "Share", "address_of", "key_of"]
 
 Share = tuple[str, str]
 """What a request counts for: a kind (`principal`, `session`, `address`, `anonymous`) and a key."""
@@ -58,6 +58,12 @@ class ClientKey(msgspec.Struct, frozen=True, dict=True):
 
 LOCAL: Final = ClientKey()
 """A client without a principal in this process, or at the other end of a pipe."""
+
+
+@lru_cache(maxsize=1024)
+def key_of(principal: str | None, session: str | None, address: str | None) -> ClientKey:
+    """Return the key of a client, which is as a rule the one of a request before."""
+    return ClientKey(principal, session, address)
 
 
 @lru_cache(maxsize=1024)

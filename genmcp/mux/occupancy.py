@@ -1,6 +1,6 @@
 """How much is open at once, compared with the total and with the shares of clients."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from threading import Lock
 from typing import Final
 
@@ -51,9 +51,9 @@ class Occupancy:
                 taken, or everything that anonymous clients may have.
         """
         what, noun = self._what, self._noun
-        for share in self._shares(client, tool):
-            kind, most = share[0], self._most_of[share[0]]
-            if self._of.get(share, 0) + size > most:
+        for share in _shares(client, tool):
+            kind, most = share[0], self._most_of.get(share[0])
+            if most is not None and self._of.get(share, 0) + size > most:
                 if kind == "anonymous":
                     raise Overloaded(
                         f"Too many {noun} of clients without authentication: {most} "
@@ -74,31 +74,31 @@ class Occupancy:
         """Count *size* more without a check; call `check` first."""
         with self._lock:
             self._total += size
-            for share in self._shares(client, tool):
-                most, before = self._most_of[share[0]], self._of.get(share, 0)
-                self._of[share] = before + size
-                self._full_ones += before < most <= before + size
-            self._judge()
+            for share in _shares(client, tool):
+                most = self._most_of.get(share[0])
+                if most is not None:
+                    before = self._of.get(share, 0)
+                    self._of[share] = before + size
+                    if before < most <= before + size:
+                        self._full_ones += 1
+            self.full = self._total >= self._most or self._full_ones > 0
 
     def leave(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
         """Count *size* less, which was taken."""
         with self._lock:
             self._total -= size
-            for share in self._shares(client, tool):
-                most, before = self._most_of[share[0]], self._of[share]
-                self._full_ones -= before - size < most <= before
-                if before == size:
-                    del self._of[share]
-                else:
-                    self._of[share] = before - size
-            self._judge()
+            for share in _shares(client, tool):
+                most = self._most_of.get(share[0])
+                if most is not None:
+                    before = self._of[share]
+                    if before - size < most <= before:
+                        self._full_ones -= 1
+                    if before == size:
+                        del self._of[share]
+                    else:
+                        self._of[share] = before - size
+            self.full = self._total >= self._most or self._full_ones > 0
 
-    def _judge(self) -> None:
-        self.full = self._total >= self._most or self._full_ones > 0
 
-    def _shares(self, client: ClientKey, tool: str | None) -> Iterator[Share]:
-        for share in client.shares:
-            if share[0] in self._most_of:
-                yield share
-        if tool is not None:
-            yield ("tool", tool)
+def _shares(client: ClientKey, tool: str | None) -> Sequence[Share]:
+    return client.shares if tool is None else (*client.shares, ("tool", tool))

@@ -84,7 +84,7 @@ class Sessions:
         session = self._unsealed(id, principal, now // _TRUSTED)
         if session.issued + self._lifetime <= now:
             raise SessionGone("Session expired")
-        if session in self._revoked:
+        if session.key in self._revoked:
             raise SessionGone("Session has ended")
         return session
 
@@ -107,6 +107,10 @@ class Sessions:
                 "a session id was sealed with another secret: several processes behind one URL, "
                 "and one that is started again, need one secret (secret= or GENMCP_SECRET)"
             )
+
+    def has_ended(self, key: str) -> bool:
+        """Return whether the session *key* was ended before its time."""
+        return key in self._revoked
 
     def check_end(self, client: ClientKey) -> None:
         """Check that *client* may end another session before its time runs out.
@@ -156,8 +160,8 @@ class _Revoked:
         self._clients: dict[str, ClientKey] = {}
         self._until: list[tuple[float, str]] = []  # a heap
 
-    def __contains__(self, session: Session) -> bool:
-        return session.key in self._clients
+    def __contains__(self, key: str) -> bool:
+        return key in self._clients
 
     def add(self, key: str, client: ClientKey, *, until: float) -> None:
         """Remember that the session *key* of *client*, which would live until then, has ended."""

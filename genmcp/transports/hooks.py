@@ -63,10 +63,11 @@ def release(caller: Caller, request: Request, hook: Hook) -> None:
 class Hooks:
     """The hooks of *response*, by their requests.
 
-    handed_out: the requests whose clients have a handle, and get no other answer.
+    handed_out: the requests whose clients have a handle, and get no other answer. reason: why all
+    that ran were cancelled, None if they were not.
     """
 
-    __slots__ = ("_caller", "_hooks", "_promotions", "_response", "handed_out")
+    __slots__ = ("_caller", "_hooks", "_promotions", "_response", "handed_out", "reason")
 
     def __init__(self, caller: Caller, response: Response) -> None:
         self._caller = caller
@@ -74,6 +75,7 @@ class Hooks:
         self._hooks: dict[Request, Hook] = {}
         self._promotions: Sequence[asyncio.Task[None]] = ()
         self.handed_out: Sequence[Request] = ()
+        self.reason: Reason | None = None
 
     def __contains__(self, request: Request) -> bool:
         return request in self._hooks
@@ -172,6 +174,7 @@ class Hooks:
 
         A client that has a handle may leave: its call goes on.
         """
+        self.reason = reason
         for request, hook in self._hooks.items():
             if reason is not Reason.LEFT or request not in self.handed_out:
                 hook.cancel_now(reason)

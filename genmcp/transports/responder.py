@@ -133,11 +133,13 @@ class Responder(msgspec.Struct, eq=False):
         session = requests[0].session if requests else None
         self._held = held = Held(self.visit, exchange, session, requests)
         left = dict.fromkeys(requests)
-        answers = BatchAnswers(self.visit.mux, refused)
-        hooks = [asyncio.create_task(self._answer_member(each, answers, left)) for each in requests]
+        answers = BatchAnswers(self.visit.mux, refused, held)
+        hooks: set[asyncio.Task[None]] = set()
         try:
             for message in refused:
                 held.refuse(message)
+            async for request in answers.in_turn(requests):
+                hooks.add(asyncio.create_task(self._answer_member(request, answers, left)))
             for ended in await asyncio.gather(*hooks, return_exceptions=True):
                 # One that its own hook has cancelled does not take the others along.
                 if isinstance(ended, Exception):

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from genmcp.core.client_key import ClientKey
+from genmcp.core.client_key import ClientKey, key_of
 from genmcp.errors import McpError
 from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Rejection
@@ -60,9 +60,9 @@ class Visit(msgspec.Struct, eq=False):
         if self._client_key is None:
             if self.principal is None:
                 address = find_address(self.scope, self._find_client_key)
-                self._client_key = ClientKey(None, self.session, address)
+                self._client_key = key_of(None, self.session, address)
             else:
-                self._client_key = ClientKey(self.principal)
+                self._client_key = key_of(self.principal, None, None)
         return self._client_key
 
     def enter(self, session: str) -> None:

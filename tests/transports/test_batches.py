@@ -240,3 +240,54 @@ async def test_batch_of_one_client_leaves_places_for_others() -> None:
 
     assert 200 == answered.status
     assert 0 == len(app.mux.held)
+
+
+async def test_batch_makes_nothing_for_requests_that_wait_for_their_turn() -> None:
+    """Many batches, each with a few calls that wait, do not fill the memory with the others."""
+    running: list[int] = []
+
+    @tool
+    async def hold() -> None:
+        running.append(1)
+        await asyncio.Event().wait()
+
+    app = bounded(hold, batch_concurrency=2)
+    client = await Client.begin(app, BATCHES)
+    before = len(asyncio.all_tasks())
+    async with client.open([client.call("hold", id=number) for number in range(100)]):
+        await until(lambda: len(running) == 2)
+
+        assert len(asyncio.all_tasks()) - before < 10
+        await client.send(method="DELETE")
+        await until(lambda: len(app.mux.held) == 0)
+
+    assert 2 == len(running)
+
+
+@pytest.mark.parametrize("way", ["leaves", "stops"])
+async def test_batch_that_is_cancelled_begins_nothing_more(way: str) -> None:
+    """By a client that leaves, where a tool wants that, or by a server that stops."""
+    running: list[int] = []
+
+    class Hold(Tool):
+        name = "hold"
+        on_disconnect = "cancel"
+
+        async def call(self, request: Call, channel: Channel) -> None:
+            running.append(1)
+            await asyncio.Event().wait()
+
+    mux = Mux(Suite(name="test", version="1", tools=[Hold]), limits=Limits(batch_concurrency=2))
+    app = Endpoint(mux, grace=0)
+    client = await Client.begin(app, BATCHES)
+    async with client.open([client.call("hold", id=number) for number in range(9)]) as connection:
+        await until(lambda: len(running) == 2)
+        if way == "leaves":
+            connection.disconnect()
+        else:
+            await app.aclose()
+            assert 9 == len(by_id(connection.messages))
+        await connection.over()
+
+    assert 2 == len(running)
+    assert 0 == len(mux.held)

@@ -521,8 +521,14 @@ def test_endpoint_rejects_unknown_settings() -> None:
 
 def test_bounds_anonymous_part_is_at_most_everything() -> None:
     """It is a part of each total."""
-    with pytest.raises(ConfigurationError, match=r"Limits\.anonymous is at most 1"):
+    with pytest.raises(ConfigurationError, match=r"Limits\.anonymous"):
         Limits(anonymous=1.5)
+
+
+def test_bounds_containers_are_not_fewer_than_levels() -> None:
+    """A body that nests as deep as allowed has as many objects and arrays."""
+    with pytest.raises(ConfigurationError, match=r"Limits\.containers must not be less than depth"):
+        Limits(containers=10)
 
 
 async def test_bounds_in_memory_client_keeps_to_the_total_only() -> None:

@@ -128,7 +128,7 @@ async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> 
             await inbox.send(EVERYBODY, Ended(f"other {number}", session.issued))
         released.append(True)
         sessions = slow.mux.sessions
-        await until(lambda: session in sessions._revoked, pause=0.01)
+        await until(lambda: sessions.has_ended(session.key), pause=0.01)
         assert 404 == (await client.send(client.call("mark"))).status
 
 
