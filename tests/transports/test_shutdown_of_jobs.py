@@ -214,3 +214,36 @@ async def test_call_that_is_a_task_keeps_its_grace(tmp_path: Path) -> None:
     assert "done" == (await told())["result"]["content"][0]["text"]
     for each in (here, there):
         await each.aclose()
+
+
+class Server:
+    """What uvicorn has of a server, as far as its exit is concerned."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.server_state = self
+        self.config = self
+        self.timeout_graceful_shutdown = limit
+        self.tasks: set[asyncio.Task[None]] = set()
+
+
+@pytest.mark.parametrize("closes", ["the endpoint", "the mux", "the mux, on another loop"])
+async def test_exit_of_uvicorn_waits_for_the_jobs(
+    closes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first request on until they were handed on, or the mux was closed."""
+    server = Server(3)
+    monkeypatch.setattr("genmcp.transports.jobs_at_work.uvicorn_server", lambda: server)
+    endpoint = Endpoint(here := mux(tmp_path))
+    client = Client(endpoint)
+    for _ in range(2):
+        await client.send(client.request("tools/list"))
+        assert 1 == len(server.tasks)
+        match closes:
+            case "the endpoint":
+                await endpoint.aclose()
+            case "the mux":
+                await here.long.aclose()
+            case _:
+                await asyncio.to_thread(asyncio.run, here.long.aclose())
+        await until(lambda: not server.tasks, pause=0.01)
+    await here.aclose()
