@@ -5,7 +5,7 @@ and the one that all anonymous clients share. A write that would take an account
 refused, so that one client cannot fill the store for all others.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ __all__ = ["Account", "Bounds", "Owner", "Usage", "names_of"]
 # A step of work that is kept already changes a few bytes of its record: a holder, a counter. It is
 # never refused for the share of its client, who could otherwise leave tasks that nobody can end.
 _SMALL: Final = 512
+_NOTHING: Final = (0, 0)
 
 
 class Account(Struct, frozen=True):
@@ -117,9 +118,12 @@ class Ledger:
     def __init__(self) -> None:
         self._used: dict[str, tuple[int, int]] = {}
 
+    def __getitem__(self, name: str) -> tuple[int, int]:
+        return self._used.get(name, _NOTHING)
+
     def used(self, name: str) -> Usage:
         """Return what the account *name* uses."""
-        return Usage(*self._used.get(name, (0, 0)))
+        return Usage(*self[name])
 
     def add(self, names: Sequence[str], entries: int, size: int) -> None:
         """Add *entries* and *size*, which may be negative, to each account in *names*."""
@@ -134,7 +138,3 @@ class Ledger:
                 used[name] = now
             else:
                 del used[name]
-
-    def all(self) -> Mapping[str, Usage]:
-        """Return what every account uses that uses anything."""
-        return {name: Usage(*used) for name, used in self._used.items()}

@@ -1,26 +1,20 @@
 """The store in this process's memory: the default, and the reference for the other engines."""
 
 import time
-from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from math import inf
-from operator import attrgetter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from threading import Lock
 from typing import Final
 
-from genmcp.errors import Conflict, Gap, OverShare, StoreFull, Unavailable
-from genmcp.stores.accounts import Account, Bounds, Ledger, Usage, names_of
-from genmcp.stores.deadlines import Deadlines
+from genmcp.errors import OverShare, StoreFull, Unavailable
+from genmcp.stores.accounts import Account, Bounds, Owner, Usage
 from genmcp.stores.deliveries import MemoryDeliveries
+from genmcp.stores.memory_tables import MemoryLogs, MemoryRecord, MemoryRecords
 from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put, Store
 from genmcp.stores.waiter import Waiter
 
 __all__ = ["MemoryStore"]
 
 _READ_AT_ONCE: Final = 100  # events a follower holds while it yields them
-
-_id = attrgetter("id")
 
 
 class MemoryStore(Store):
@@ -54,10 +48,10 @@ class MemoryStore(Store):
         self._lock = Lock()
         self._closed = False
         self._deliveries = MemoryDeliveries(max_entries=max_entries, clock=clock)
-        self._records = _Records()
+        self._records = MemoryRecords()
         # Ids begin where no earlier process, counting from its own start, can have come: a client
         # may still have one of those.
-        self._logs = _Logs(time.time_ns() // 1000)
+        self._logs = MemoryLogs(time.time_ns() // 1000)
 
     def __repr__(self) -> str:
         records, logs = self._records, self._logs
@@ -81,16 +75,23 @@ class MemoryStore(Store):
             self._sweep(now)
             staged = self._records.stage(ops, now)
             appends = [op for op in ops if isinstance(op, Append)]
-            new = any(op.new for op in ops if not isinstance(op, Delete))
+            new = False
+            accounts: Owner = ()
+            for op in ops:
+                if isinstance(op, Delete):
+                    continue
+                new = new or op.new
+                if op.owner is not accounts and op.owner:
+                    accounts = tuple({a.name: a for a in (*accounts, *op.owner)}.values())
             self._make_room(staged, appends, now, new=new)
-            accounts = {a.name: a for op in ops if not isinstance(op, Delete) for a in op.owner}
-            if accounts:
-                self._check_shares(accounts.values(), staged, appends, now, new=new)
+            tight = accounts and not self._have_ample(accounts, ops, new=new)
+            if tight:
+                self._check_shares(accounts, staged, appends, now, new=new)
             self._records.commit(staged)
             for op in appends:
                 self._logs.append(op, now)
             written = {op.log for op in appends}
-            for account in accounts.values():
+            for account in accounts if tight else ():
                 while self._is_over_share(account):
                     if not self._logs.drop_oldest_of(account.name, written):
                         break
@@ -136,7 +137,7 @@ class MemoryStore(Store):
         with self._lock:
             self._closed = True
             self._logs.wake(self._logs.held)
-            self._records, self._logs = _Records(), _Logs(0)
+            self._records, self._logs = MemoryRecords(), MemoryLogs(0)
         self._deliveries.close()
 
     def _now(self) -> float:
@@ -149,7 +150,7 @@ class MemoryStore(Store):
 
     def _make_room(
         self,
-        staged: Mapping[str, "_Record | None"],
+        staged: Mapping[str, MemoryRecord | None],
         appends: Sequence[Append],
         now: float,
         *,
@@ -179,10 +180,30 @@ class MemoryStore(Store):
     def _reserved(self, new: bool) -> str:
         return f", of which reserve={self._bounds.reserve} is not for new work" if new else ""
 
+    def _have_ample(self, accounts: Owner, ops: Sequence[Op], *, new: bool) -> bool:
+        """Return whether *ops* fit if nothing is replaced and no log is dropped, as a rule."""
+        size = 0
+        for op in ops:
+            if isinstance(op, Put):
+                size += len(op.key) + len(op.value)
+            elif isinstance(op, Append):
+                size += len(op.data)
+        bounds, records, logs = self._bounds, self._records.ledger, self._logs.ledger
+        most, largest = bounds.entries_for(new=new), bounds.size_for(new=new)
+        for account in accounts:
+            (kept, kept_size), (said, said_size) = records[account.name], logs[account.name]
+            if (
+                account.most is not None
+                or kept_size + said_size + size > account.share * largest
+                or (most is not None and kept + said + len(ops) > account.share * most)
+            ):
+                return False
+        return True
+
     def _check_shares(
         self,
-        accounts: Iterable[Account],
-        staged: Mapping[str, "_Record | None"],
+        accounts: Owner,
+        staged: Mapping[str, MemoryRecord | None],
         appends: Sequence[Append],
         now: float,
         *,
@@ -214,270 +235,3 @@ class MemoryStore(Store):
     def _usage(self, account: str) -> Usage:
         records, logs = self._records.ledger.used(account), self._logs.ledger.used(account)
         return Usage(records.entries + logs.entries, records.size + logs.size)
-
-
-class _Record:
-    __slots__ = ("accounts", "deadline", "entry", "size")
-
-    def __init__(
-        self, key: str, value: bytes, version: int, deadline: float, accounts: Sequence[str]
-    ) -> None:
-        self.entry = Entry(value, version)
-        self.deadline = deadline
-        self.accounts = accounts
-        self.size = len(key) + len(value)
-
-
-class _Records:
-    """The records, and when each runs out."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, _Record] = {}
-        self.size = 0
-        self.ledger = Ledger()
-        self._deadlines = Deadlines(self.held)
-        self._version = 0  # the largest given yet
-
-    def find(self, key: str, now: float) -> _Record | None:
-        record = self.held.get(key)
-        if record is not None and record.deadline <= now:
-            self._drop(key)
-            return None
-        return record
-
-    def touch(self, key: str, ttl: float, now: float) -> bool:
-        record = self.find(key, now)
-        if record is None:
-            return False
-        record.deadline = now + ttl
-        self._deadlines.add(key, record.deadline)
-        return True
-
-    def stage(self, ops: Iterable[Op], now: float) -> dict[str, _Record | None]:
-        """Return what *ops* would leave under each key they touch, and write nothing."""
-        staged: dict[str, _Record | None] = {}
-        for op in ops:
-            if isinstance(op, Append):
-                continue
-            held = staged[op.key] if op.key in staged else self.find(op.key, now)
-            version = held.entry.version if held else 0
-            if op.expect is not None and op.expect != version:
-                raise Conflict(f"{op.key!r}: version {op.expect} was expected, {version} is there")
-            staged[op.key] = self._made(op, held, now) if isinstance(op, Put) else None
-        return staged
-
-    def growth(self, staged: Mapping[str, _Record | None]) -> tuple[int, int]:
-        """Return by how many records, and how many bytes, *staged* is more than what is held."""
-        held = [self.held[key] for key in staged if key in self.held]
-        kept = [record for record in staged.values() if record]
-        return len(kept) - len(held), sum(r.size for r in kept) - sum(r.size for r in held)
-
-    def growth_of(self, account: str, staged: Mapping[str, _Record | None]) -> Usage:
-        """Return by how much *staged* is more than what is held for *account*."""
-        entries = size = 0
-        for key, record in staged.items():
-            held = self.held.get(key)
-            if held is not None and account in held.accounts:
-                entries, size = entries - 1, size - held.size
-            if record is not None and account in record.accounts:
-                entries, size = entries + 1, size + record.size
-        return Usage(entries, size)
-
-    def commit(self, staged: Mapping[str, _Record | None]) -> None:
-        for key, record in staged.items():
-            if key in self.held:
-                self._drop(key)
-            if record:
-                self.held[key] = record
-                self.size += record.size
-                if record.accounts:
-                    self.ledger.add(record.accounts, 1, record.size)
-                self._deadlines.add(key, record.deadline)
-
-    def sweep(self, now: float) -> int:
-        """Drop some of what has run out, and return how much was looked at."""
-        names = self._deadlines.due(now)
-        for key in names:
-            self.find(key, now)
-        return len(names)
-
-    def _made(self, op: Put, replaced: _Record | None, now: float) -> _Record:
-        version = (replaced.entry.version if replaced else self._version) + 1
-        self._version = max(self._version, version)
-        accounts: Sequence[str] = ()
-        if op.owner:
-            accounts = names_of(op.owner)
-        elif replaced:
-            accounts = replaced.accounts
-        deadline = inf if op.ttl is None else now + op.ttl
-        return _Record(op.key, op.value, version, deadline, accounts)
-
-    def _drop(self, key: str) -> None:
-        record = self.held.pop(key)
-        self.size -= record.size
-        if record.accounts:
-            self.ledger.add(record.accounts, -1, -record.size)
-
-
-class _Log:
-    __slots__ = ("accounts", "deadline", "events", "floor", "waiters")
-
-    def __init__(self, floor: str) -> None:
-        self.accounts: Sequence[str] = ()
-        self.events: list[Event] = []
-        self.floor = floor  # the id after which nothing was dropped
-        self.deadline = inf
-        self.waiters: set[Waiter] = set()
-
-
-class _Logs:
-    """The logs that have events or followers, and when each runs out.
-
-    Ids are taken from one count for all logs, so that the floor of a log that begins anew, which is
-    the last id given to any, is past every id it had before.
-    """
-
-    def __init__(self, last: int) -> None:
-        self.held: OrderedDict[str, _Log] = OrderedDict()  # the longest without an append first
-        self.events = 0
-        self.size = 0
-        self.ledger = Ledger()
-        # The logs of each account that have events, the longest without an append first.
-        self._of_account: dict[str, OrderedDict[str, None]] = {}
-        self._deadlines = Deadlines(self.held)
-        self._last = last
-
-    def append(self, op: Append, now: float) -> None:
-        log = self._find_or_make(op.log, now)
-        self._last += 1
-        log.events.append(Event(self._last_id, op.data))
-        self.events += 1
-        self.size += len(op.data)
-        self.held.move_to_end(op.log)
-        if op.owner and not log.accounts:
-            self._assign(op.log, log, names_of(op.owner))
-        elif log.accounts:
-            self.ledger.add(log.accounts, 1, len(op.data))
-            for account in log.accounts:
-                self._of_account[account].move_to_end(op.log)
-        log.deadline = now + op.ttl
-        self._deadlines.add(op.log, log.deadline)
-        if (excess := len(log.events) - op.keep) > 0:
-            self._drop(op.log, log, excess)
-
-    def since(self, name: str, after: str | None, limit: int, now: float) -> list[Event]:
-        log = self._find(name, now)
-        events = log.events if log else []
-        if after is None:
-            return events[:limit]
-        at = bisect_right(events, after, key=_id)
-        before = events[at - 1].id if at else log.floor if log else self._last_id
-        if after != before:
-            raise Gap(name, after)
-        return events[at : at + limit]
-
-    def enter(self, name: str, waiter: Waiter, now: float) -> str:
-        """Let *waiter* be woken by appends, and return the id before the first event there is."""
-        log = self._find_or_make(name, now)
-        log.waiters.add(waiter)
-        return log.floor
-
-    def leave(self, name: str, waiter: Waiter) -> None:
-        log = self.held.get(name)
-        if log is None:  # the store was closed
-            return
-        log.waiters.discard(waiter)
-        self._forget_if_idle(name, log)
-
-    def wake(self, names: Iterable[str]) -> None:
-        for name in names:
-            log = self.held[name]
-            for waiter in tuple(log.waiters):
-                waiter.wake()
-                if waiter.gone:
-                    log.waiters.discard(waiter)
-
-    def drop_oldest(self, written: Collection[str]) -> None:
-        """Drop the log that was longest without an append, or the oldest event in *written*."""
-        name, log = next(iter(self.held.items()))
-        if name in written:  # and with it all that have events
-            name = min(written, key=lambda name: self.held[name].events[0].id)
-            self._drop(name, self.held[name], 1)
-        elif log.events:
-            self._drop(name, log, len(log.events))
-        else:
-            self.held.move_to_end(name)  # it is kept for its followers
-
-    def drop_oldest_of(self, account: str, written: Collection[str]) -> bool:
-        """Drop the log of *account* that was longest without an append.
-
-        Of those in *written* the oldest event goes instead, but never the newest. Return whether
-        anything was dropped.
-        """
-        names = self._of_account.get(account)
-        if not names:
-            return False
-        name = next(iter(names))
-        if name not in written:
-            self._drop(name, self.held[name], len(self.held[name].events))
-            return True
-        long = [name for name in names if len(self.held[name].events) > 1]
-        if long:
-            name = min(long, key=lambda name: self.held[name].events[0].id)
-            self._drop(name, self.held[name], 1)
-        return bool(long)
-
-    def sweep(self, now: float) -> int:
-        """Drop some of what has run out, and return how much was looked at."""
-        names = self._deadlines.due(now)
-        for name in names:
-            self._find(name, now)
-        return len(names)
-
-    @property
-    def _last_id(self) -> str:
-        return f"{self._last:016x}"  # of one width: the order of the texts is that of the numbers
-
-    def _find(self, name: str, now: float) -> _Log | None:
-        log = self.held.get(name)
-        if log is not None and log.deadline <= now:
-            self._drop(name, log, len(log.events))
-        return self.held.get(name)
-
-    def _find_or_make(self, name: str, now: float) -> _Log:
-        log = self._find(name, now)
-        if log is None:
-            log = self.held[name] = _Log(self._last_id)
-        return log
-
-    def _drop(self, name: str, log: _Log, count: int) -> None:
-        """Drop the oldest *count* events, and the log if nothing holds it any more."""
-        log.floor = log.events[count - 1].id
-        size = sum(len(event.data) for event in log.events[:count])
-        self.events -= count
-        self.size -= size
-        if log.accounts:
-            self.ledger.add(log.accounts, -count, -size)
-        del log.events[:count]
-        if not log.events:
-            log.deadline = inf
-            self._unassign(name, log)
-        self._forget_if_idle(name, log)
-
-    def _assign(self, name: str, log: _Log, accounts: Sequence[str]) -> None:
-        log.accounts = accounts
-        self.ledger.add(accounts, len(log.events), sum(len(event.data) for event in log.events))
-        for account in accounts:
-            self._of_account.setdefault(account, OrderedDict())[name] = None
-
-    def _unassign(self, name: str, log: _Log) -> None:
-        for account in log.accounts:
-            names = self._of_account[account]
-            del names[name]
-            if not names:
-                del self._of_account[account]
-        log.accounts = ()
-
-    def _forget_if_idle(self, name: str, log: _Log) -> None:
-        if not log.events and not log.waiters:
-            del self.held[name]

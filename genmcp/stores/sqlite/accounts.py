@@ -3,14 +3,17 @@
 So they are exact whatever happens to a process, and what has run out counts until it is removed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from itertools import chain
 from sqlite3 import Cursor
-from typing import Any
+from typing import Any, Final
 
 from genmcp.errors import OverShare, StoreFull
 from genmcp.stores.accounts import Account, Bounds, Owner, Usage, names_of
 
 __all__ = ["Books", "named"]
+
+_ROWS_AT_ONCE: Final = 100
 
 
 def named(owner: Owner) -> str | None:
@@ -21,12 +24,13 @@ def named(owner: Owner) -> str | None:
 class Books:
     """The accounts, and the room in the file, in one transaction."""
 
-    __slots__ = ("_bounds", "_changes", "_execute", "_free")
+    __slots__ = ("_bounds", "_changes", "_execute", "_free", "_read")
 
     def __init__(self, execute: Callable[..., Cursor], bounds: Bounds) -> None:
         self._execute = execute
         self._bounds = bounds
         self._changes: dict[str, Usage] = {}
+        self._read: dict[str, tuple[int, int]] = {}  # what was there when the transaction began
         self._free: int | None = None  # bytes beside the reserve, as far as known
 
     def add(self, accounts: str | None, entries: int, size: int) -> None:
@@ -37,12 +41,25 @@ class Books:
             had = self._changes.get(name, Usage())
             self._changes[name] = Usage(had.entries + entries, had.size + size)
 
+    def load(self, names: Iterable[str]) -> None:
+        """Read what the accounts in *names* use, at once."""
+        missing = [name for name in names if name not in self._read]
+        if not missing:
+            return
+        self._read.update(dict.fromkeys(missing, (0, 0)))
+        marks = ", ".join("?" * len(missing))
+        rows = self._execute(f"SELECT * FROM accounts WHERE name IN ({marks})", missing)
+        self._read.update({name: (entries, size) for name, entries, size in rows})
+
     def used(self, name: str) -> Usage:
         """Return what the account uses, with what this transaction has changed."""
-        row = self._execute("SELECT entries, size FROM accounts WHERE name = ?", (name,)).fetchone()
-        entries, size = row or (0, 0)
-        changed = self._changes.get(name, Usage())
-        return Usage(entries + changed.entries, size + changed.size)
+        if name not in self._read:
+            self.load((name,))
+        read = self._read[name]
+        changed = self._changes.get(name)
+        if changed is None:
+            return Usage(*read)
+        return Usage(read[0] + changed.entries, read[1] + changed.size)
 
     def check(self, account: Account, growth: Usage, *, new: bool) -> None:
         """Check that *account* may grow by so much.
@@ -86,18 +103,20 @@ class Books:
 
     def save(self) -> None:
         """Write the accounts that have changed."""
-        rows: Sequence[tuple[str, int, int]] = [
-            (name, *change) for name, change in self._changes.items() if any(change)
-        ]
-        for row in rows:
+        changes = [(name, *change) for name, change in self._changes.items() if any(change)]
+        for begin in range(0, len(changes), _ROWS_AT_ONCE):
+            rows = changes[begin : begin + _ROWS_AT_ONCE]
             self._execute(
-                "INSERT INTO accounts VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+                f"INSERT INTO accounts VALUES {', '.join(['(?, ?, ?)'] * len(rows))}"
+                " ON CONFLICT (name) DO UPDATE SET"
                 " entries = entries + excluded.entries, size = size + excluded.size",
-                row,
+                tuple(chain(*rows)),
             )
-            if row[1] < 0:
-                self._execute("DELETE FROM accounts WHERE name = ? AND entries = 0", (row[0],))
+        for name, entries, _ in changes:
+            if entries < 0:
+                self._execute("DELETE FROM accounts WHERE name = ? AND entries = 0", (name,))
         self._changes.clear()
+        self._read.clear()
 
     def _pragma(self, name: str) -> int:
         value: Any = self._execute(f"PRAGMA {name}").fetchone()[0]

@@ -60,6 +60,7 @@ class _Change:
             StoreFull: the file has none.
         """
         books = self._transaction.books
+        books.load(account.name for owner in self._owners for account in owner)
         for owner in self._owners:
             for account in owner:
                 books.check(account, self._growth(account), new=self._new)

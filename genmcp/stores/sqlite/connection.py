@@ -37,7 +37,7 @@ CREATE TABLE logs (
     accounts TEXT
 );
 CREATE INDEX logs_by_deadline ON logs (deadline);
-CREATE INDEX logs_by_accounts ON logs (accounts, last) WHERE accounts IS NOT NULL AND held > 0;
+CREATE INDEX logs_by_accounts ON logs (accounts) WHERE accounts IS NOT NULL;
 CREATE TABLE events (id INTEGER PRIMARY KEY, log INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE INDEX events_by_log ON events (log, id);
 CREATE TABLE deliveries (

@@ -67,6 +67,7 @@ def append(transaction: Transaction, op: Append) -> None:
         return
     if log.deadline <= now and log.held:
         _empty(transaction, log)
+        execute("UPDATE logs SET accounts = NULL WHERE number = ?", (log.number,))
         log = log._replace(floor=log.last, held=0, size=0, accounts=None)
     number, floor, _, held, _, size, accounts = log
     execute("INSERT INTO events VALUES (?, ?, ?)", (id, number, op.data))
@@ -86,10 +87,11 @@ def append(transaction: Transaction, op: Append) -> None:
         held, size = op.keep, size - dropped
         transaction.books.add(accounts, -excess, -dropped)
     execute(
-        "UPDATE logs SET floor = ?, last = ?, held = ?, deadline = ?, size = ?, accounts = ?"
-        " WHERE number = ?",
-        (floor, id, held, now + op.ttl, size, accounts, number),
+        "UPDATE logs SET floor = ?, last = ?, held = ?, deadline = ?, size = ? WHERE number = ?",
+        (floor, id, held, now + op.ttl, size, number),
     )
+    if accounts != log.accounts:  # apart: an index is written only where its column is set
+        execute("UPDATE logs SET accounts = ? WHERE number = ?", (accounts, number))
 
 
 def make_room(transaction: Transaction, accounts: str, fits: Callable[[Usage], bool]) -> None:
