@@ -18,11 +18,12 @@ from genmcp.schema.pointers import escaped, joined
 from genmcp.schema.words import expected
 from genmcp.wire.printable import printable
 
-__all__ = ["DEFAULT_DIALECT", "DIALECTS", "Document"]
+__all__ = ["DEFAULT_DIALECT", "DIALECTS", "DIALECT_2019", "DRAFT_7", "Document"]
 
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
-DIALECTS: Final = (DEFAULT_DIALECT, "https://json-schema.org/draft/2019-09/schema", DRAFT_7)
+DIALECT_2019: Final = "https://json-schema.org/draft/2019-09/schema"
+DIALECTS: Final = (DEFAULT_DIALECT, DIALECT_2019, DRAFT_7)
 
 # Where subschemas are (JSON Schema 2020-12 core, 10): as the keyword's value, in a list, or in a
 # mapping; first those applied to the same value as the schema that holds them.

@@ -17,7 +17,7 @@ from jsonschema_rs import Registry, ValidationError, Validator
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from genmcp.schema.alternatives import Found, Path, nearest
-from genmcp.schema.document import Document
+from genmcp.schema.document import DEFAULT_DIALECT, DIALECT_2019, DRAFT_7, Document
 from genmcp.schema.identifiers import REFERENCES
 from genmcp.schema.pieces import clash, misfits
 from genmcp.schema.pointers import joined
@@ -70,6 +70,23 @@ _LEAVES: Final = frozenset(
         "contentMediaType",
     }
 )
+
+# Keywords that a dialect does not know: its own schema has not looked at what they hold.
+_OLD: Final = frozenset({"prefixItems", "$dynamicRef"})
+_STRANGE: Final = {
+    DEFAULT_DIALECT: frozenset({"additionalItems", "$recursiveRef"}),
+    DIALECT_2019: _OLD,
+    DRAFT_7: _OLD
+    | {
+        "$recursiveRef",
+        "dependentRequired",
+        "dependentSchemas",
+        "maxContains",
+        "minContains",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    },
+}
 
 # Characters of a name that is shown, or compared with others.
 _LONGEST_NAME: Final = 100
@@ -215,6 +232,9 @@ class _Search:
         if schema is False:
             self.add(path, f"nothing is allowed here, got {came(value)}")
             return
+        strange = _STRANGE[self.explainer.document.dialect]
+        if not strange.isdisjoint(schema):
+            schema = {word: each for word, each in schema.items() if word not in strange}
         before = len(self.found)
         for look in self._looks(schema):
             look(pointer, schema, value, path)

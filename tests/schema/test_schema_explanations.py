@@ -397,6 +397,19 @@ def test_formats_may_be_turned_off() -> None:
     assert not Schema({"format": "unheard-of"}).check("x")
 
 
+def test_keywords_of_another_dialect_are_not_explained() -> None:
+    """What they hold may have any shape: the schema of the dialect does not look at it."""
+    schema = Schema(
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "dependentRequired": ["a"],
+        }
+    )
+
+    assert ['(root): expected an object, got the string "x"'] == [*schema.check("x")]
+
+
 def test_alternatives_that_are_none_are_explained() -> None:
     """A dialect does not look at a keyword it does not know, and a reference may lead there."""
     schema = Schema(
