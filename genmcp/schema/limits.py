@@ -68,6 +68,7 @@ FOREIGN_LIMITS = SchemaLimits(
     schema_values=32_768,
     subschemas=2_000,
     pointers=262_144,
+    uri=512,
     patterns=100,
     pattern_work=32_768,
     pattern_size=1_048_576,

@@ -164,7 +164,7 @@ def _long_name_above_many(luck: random.Random) -> Any:
 
 def _base_above_many(luck: random.Random) -> Any:
     inner = luck.choice(({"$id": "b"}, {"$anchor": "b"}, {"$ref": "#"}, {"$ref": "b"}))
-    base = "http://a/" + "A" * luck.choice((100, 2_000, 100_000))
+    base = "http://a/" + "A" * luck.choice((100, 480, 2_000, 100_000))
     return {"$id": base, "properties": _many(luck, 2_400, inner)}
 
 

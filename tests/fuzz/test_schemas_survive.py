@@ -104,7 +104,7 @@ def keys(count: int, schema: Any) -> dict[str, Any]:
     [
         ({"properties": {"A" * 1_000_000: {"properties": keys(4_900, {})}}}, "bytes, more than"),
         ({"properties": {"A" * 100_000: {"properties": keys(4_900, {})}}}, "JSON Pointers"),
-        ({"$id": "u" * 100_000, "properties": keys(1_900, {"$id": "b"})}, "URI of more than 2048"),
+        ({"$id": "u" * 100_000, "properties": keys(1_900, {"$id": "b"})}, "URI of more than 512"),
         (
             {"properties": {f"k{n}": {"pattern": f"^[a-z]{{1,{n}}}$"} for n in range(1, 500)}},
             "more than 100 patterns",
