@@ -49,10 +49,13 @@ class Engine(ABC):
         queues: Collection[str],
         concurrency: int,
         lease: float,
+        share: int | None = None,
         grace: float = 0.0,
         doubts: Callable[[], bool] = lambda: False,
     ) -> AbstractAsyncContextManager[None]:
         """Deliver the ids of *queues* to *step*, at most *concurrency* at once, while entered.
+
+        No more than *share* of them are of one owner, where the engine knows owners.
 
         An id whose process gives no sign of life for *lease* seconds is delivered again, as is one
         whose step raised. When this is left nothing more is delivered here; steps that run have

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Final
 from genmcp.errors import StoreError, Unavailable
 from genmcp.jobs.engine import Engine, Step
 from genmcp.jobs.throttle import Throttle
-from genmcp.stores.deliveries import Deliveries
+from genmcp.stores.deliveries import Deliveries, OwnerShare
 from genmcp.stores.waiter import Waiter
 
 __all__ = ["LocalEngine"]
@@ -47,10 +48,12 @@ class LocalEngine(Engine):
         queues: Collection[str],
         concurrency: int,
         lease: float,
+        share: int | None = None,
         grace: float = 0.0,
         doubts: Callable[[], bool] = lambda: False,
     ) -> AsyncGenerator[None, None]:
-        worker = _Worker(self._deliveries, step, queues, concurrency, lease, doubts)
+        bounds = concurrency, concurrency if share is None else share
+        worker = _Worker(self._deliveries, step, queues, bounds, lease, doubts)
         serving = asyncio.create_task(worker.run())
         try:
             yield
@@ -69,18 +72,19 @@ class _Worker:
         deliveries: Deliveries,
         step: Step,
         queues: Collection[str],
-        concurrency: int,
+        bounds: tuple[int, int],
         lease: float,
         doubts: Callable[[], bool],
     ) -> None:
         self._deliveries = deliveries
         self._step = step
         self._queues = tuple(queues)
-        self._concurrency = concurrency
+        self._concurrency, self._most_of_one = bounds
         self._lease = lease
         self._doubts = doubts
         self._node = token_hex(8)
         self._working: dict[str, asyncio.Task[None]] = {}
+        self._owners: dict[str, str] = {}  # of those, by id
         self._claiming = asyncio.Lock()
         self._complaints = Throttle(logger)
         self._renewal = 0.0  # when all that is held is renewed next
@@ -147,20 +151,28 @@ class _Worker:
             if free <= 0:
                 return
             claimed = await self._deliveries.claim(
-                self._queues, self._node, self._lease, free, lapsed=not self._doubts()
+                self._queues,
+                self._node,
+                self._lease,
+                free,
+                lapsed=not self._doubts(),
+                share=self._share(),
             )
-            for id, _ in claimed:
+            for id, _, owner in claimed:
                 before = self._working.get(id)
                 if before is not None and not before.cancelling():
                     continue  # this process was frozen, and nobody took it meanwhile
                 work = asyncio.create_task(self._work(id, before), name=f"step of {id}")
-                self._working[id] = work
+                self._working[id], self._owners[id] = work, owner
                 work.add_done_callback(partial(self._forget, id, news))
+
+    def _share(self) -> OwnerShare:
+        return OwnerShare(self._most_of_one, Counter(self._owners.values()))
 
     async def _pause(self, now: float) -> float | None:
         """Return how long nothing is to be done, None if that is until there is news."""
         full = len(self._working) >= self._concurrency
-        due = None if full else await self._deliveries.next_due(self._queues)
+        due = None if full else await self._deliveries.next_due(self._queues, self._share())
         if not self._working:
             return due
         renewal = max(0.0, self._renewal - now)
@@ -180,5 +192,5 @@ class _Worker:
 
     def _forget(self, id: str, news: Waiter, work: "asyncio.Task[None]") -> None:
         if self._working[id] is work:
-            del self._working[id]
+            del self._working[id], self._owners[id]
         news.wake()

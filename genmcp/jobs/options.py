@@ -24,6 +24,7 @@ _POSITIVE: Final = (
     "life",
     "keep",
     "tasks_of_client",
+    "share_of_client",
 )
 
 
@@ -55,6 +56,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     keep: how many events of a task are kept for those who follow it.
     tasks_of_client: how many open tasks one principal, or one peer address without a principal, may
     have.
+    share_of_client: the part of `concurrency`, from 0 to 1, that the jobs of one client may take:
+    long ones leave room for those of others. At least one job.
     accounts: gives the accounts that a task counts for in its store.
     assigns: gives what a job's `Run.assigns` holds.
     in_thread: runs a blocking function. clock: gives Unix time.
@@ -73,6 +76,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     unknown_timeout: float = 600.0
     keep: int = 1000
     tasks_of_client: int = 1000
+    share_of_client: float = 0.8
     accounts: Callable[[Task], Owner] = _nobody
     assigns: Callable[[Task], Mapping[str, Any]] = _nothing
     in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread
@@ -85,6 +89,10 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"JobOptions.{name} must be positive, not {getattr(self, name)!r}"
                 )
+        if self.share_of_client > 1:
+            raise ConfigurationError(
+                f"JobOptions.share_of_client is at most 1, not {self.share_of_client!r}"
+            )
         for name in ("grace", "linger", "unknown_timeout"):
             if not getattr(self, name) >= 0:
                 raise ConfigurationError(

@@ -110,19 +110,20 @@ class Service:
 
     async def _serve(self, serving: "_Serving") -> None:
         options = self.options
-        served: list[tuple[Collection[str], int]] = [
-            (options.queues, options.concurrency),
-            ((CONTINUATIONS,), options.continuations),
+        # Continuations and refs are short or wait for others: only jobs have shares.
+        share = max(1, round(options.concurrency * options.share_of_client))
+        served: list[tuple[Collection[str], int, int | None]] = [
+            (options.queues, options.concurrency, share),
+            ((CONTINUATIONS,), options.continuations, None),
         ]
         if self._follows:
-            served.append(((REFS,), options.refs))
+            served.append(((REFS,), options.refs, None))
         all_of_them = asyncio.Barrier(len(served))
         self._nodes.queues = tuple(options.queues)
         self._nodes.presence.forget()  # it did not have to show itself until now
         await self._nodes.beat()
         serving.delivering = delivering = [
-            asyncio.create_task(self._deliver(serving, queues, concurrency, all_of_them))
-            for queues, concurrency in served
+            asyncio.create_task(self._deliver(serving, all_of_them, *each)) for each in served
         ]
         try:
             # Until the last step has ended this process is alive to others.
@@ -147,14 +148,16 @@ class Service:
     async def _deliver(
         self,
         serving: "_Serving",
+        all_of_them: asyncio.Barrier,
         queues: Collection[str],
         concurrency: int,
-        all_of_them: asyncio.Barrier,
+        share: int | None,
     ) -> None:
         async with self._engine.serve(
             self._step,
             queues=queues,
             concurrency=concurrency,
+            share=share,
             lease=self.options.lease,
             grace=self.options.grace,
             doubts=lambda: self._nodes.presence.doubts,

@@ -7,26 +7,60 @@ least once, to whoever is alive, and it is gone only when its holder drops it or
 Each engine passes tests/stores/test_deliveries_contract.py.
 """
 
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from math import inf
 from threading import Lock
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from genmcp.errors import Unavailable
 from genmcp.stores.deadlines import Deadlines
 from genmcp.stores.waiter import Waiter
 
-__all__ = ["Deliveries", "Delivery", "MemoryDeliveries"]
+__all__ = ["UNBOUNDED", "Deliveries", "Delivery", "MemoryDeliveries", "OwnerShare"]
 
 
 class Delivery(NamedTuple):
-    """An id that was claimed, and the queue it was in."""
+    """An id that was claimed, the queue it was in, and the owner it was put for."""
 
     id: str
     queue: str
+    owner: str = ""
+
+
+class OwnerShare:
+    """A bound on the deliveries of one owner that a node holds. What has no owner has no bound.
+
+    Args:
+        most: the bound.
+        held: how many deliveries of each owner the node holds already.
+    """
+
+    __slots__ = ("_held", "_most")
+
+    def __init__(self, most: int, held: Mapping[str, int]) -> None:
+        self._most = most
+        self._held = Counter(held)
+
+    @property
+    def full(self) -> Collection[str]:
+        """The owners of which the node may hold no more."""
+        return [owner for owner, held in self._held.items() if held >= self._most]
+
+    def take(self, owner: str) -> bool:
+        """Count one more delivery of *owner*. Return False if there is no room for it."""
+        if owner and self._held[owner] >= self._most:
+            return False
+        self._held[owner] += bool(owner)
+        return True
+
+
+UNBOUNDED: Final = OwnerShare(sys.maxsize, {})
+"""The share of a node that may hold any number of deliveries of one owner."""
 
 
 class Deliveries(ABC):
@@ -66,8 +100,9 @@ class Deliveries(ABC):
         limit: int,
         *,
         lapsed: bool = True,
+        share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
-        """Let *node* hold at most *limit* of what is due in *queues*.
+        """Let *node* hold at most *limit* of what is due in *queues*, and no more than *share*.
 
         Of one owner in one queue the longest due comes first, and so it is among the queues.
         For *lease* seconds: until then nobody else is given it. An id that *node* still works on,
@@ -105,11 +140,13 @@ class Deliveries(ABC):
         """Forget *id*, whoever holds it; the holder learns it from `news` and `lost`."""
 
     @abstractmethod
-    async def next_due(self, queues: Collection[str]) -> float | None:
+    async def next_due(
+        self, queues: Collection[str], share: OwnerShare = UNBOUNDED
+    ) -> float | None:
         """Return in how many seconds something in *queues* is due, or held with a lease run out.
 
         0 if something is due, None if nothing is there. Whoever has no room for more does not ask:
-        it would be told 0 for as long.
+        it would be told 0 for as long. What is due of owners whose *share* is full does not count.
         """
 
     @abstractmethod
@@ -160,6 +197,7 @@ class MemoryDeliveries(Deliveries):
         limit: int,
         *,
         lapsed: bool = True,
+        share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
         with self._lock:
             now = self._now()
@@ -169,10 +207,13 @@ class MemoryDeliveries(Deliveries):
                     queue.spare(now, now + lease)
             claimed: list[Delivery] = []
             while len(claimed) < limit and served:
-                longest = min(served, key=lambda queue: queue.next_due(now))
-                if longest.next_due(now) > now:
+                full = share.full
+                longest = min(served, key=lambda queue: queue.next_due(now, full))
+                if longest.next_due(now, full) > now:
                     break
-                claimed.append(Delivery(longest.take(node, now + lease), longest.name))
+                id, owner = longest.take(node, now + lease, full)
+                share.take(owner)
+                claimed.append(Delivery(id, longest.name, owner))
             return claimed
 
     async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
@@ -211,10 +252,12 @@ class MemoryDeliveries(Deliveries):
                 self._forget(id)
                 self._wake()
 
-    async def next_due(self, queues: Collection[str]) -> float | None:
+    async def next_due(
+        self, queues: Collection[str], share: OwnerShare = UNBOUNDED
+    ) -> float | None:
         with self._lock:
-            now = self._now()
-            due = min((queue.next_due(now) for queue in self._served(queues)), default=inf)
+            now, full = self._now(), share.full
+            due = min((queue.next_due(now, full) for queue in self._served(queues)), default=inf)
             return None if due == inf else max(0.0, due - now)
 
     @contextmanager
@@ -291,19 +334,20 @@ class _Queue:
         held.node, held.deadline = node, until
         self._deadlines.add(id, until)
 
-    def take(self, node: str, until: float) -> str:
-        """Let *node* hold what comes next, and return its id."""
-        owner, ids = next(iter(self._due.items()))
+    def take(self, node: str, until: float, full: Collection[str]) -> tuple[str, str]:
+        """Let *node* hold the delivery that comes next; return its id and owner."""
+        owner = next(owner for owner in self._due if owner not in full)
+        ids = self._due[owner]
         id = next(iter(ids))
         self.hold(id, node, until)
         if ids:
             del self._due[owner]
             self._due[owner] = ids  # behind the other owners
-        return id
+        return id, owner
 
     def spare(self, now: float, until: float) -> None:
         """Leave what is due because its lease ran out with its holder, *until* then."""
-        self.next_due(now)
+        self.next_due(now, ())
         for id in [id for ids in self._due.values() for id in ids]:
             if (node := self.held[id].node) is not None:
                 self.hold(id, node, until)
@@ -311,14 +355,15 @@ class _Queue:
     def forget(self, id: str) -> None:
         self._no_longer_due(id, self.held.pop(id).owner)
 
-    def next_due(self, now: float) -> float:
+    def next_due(self, now: float, full: Collection[str]) -> float:
         while ids := self._deadlines.due(now):
             for id in ids:
                 held = self.held.get(id)
                 if held is not None and held.deadline <= now:
                     self._due.setdefault(held.owner, {})[id] = None
-        if self._due:
-            return self.held[next(iter(next(iter(self._due.values()))))].deadline
+        for owner, waiting in self._due.items():
+            if owner not in full:
+                return self.held[next(iter(waiting))].deadline
         return self._deadlines.next()
 
     def _no_longer_due(self, id: str, owner: str) -> None:

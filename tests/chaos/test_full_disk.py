@@ -123,7 +123,6 @@ async def is_refused(asked: Awaitable[None]) -> bool:
         await asked
     except Refused as refused:
         (answer,) = refused.args
-        assert -32603 == answer["error"]["code"]
-        assert answer["error"]["data"]["retryAfter"] >= 1  # 60 where the disk itself is full
+        assert (-32603, 1) == (answer["error"]["code"], answer["error"]["data"]["retryAfter"])
         return True
     return False

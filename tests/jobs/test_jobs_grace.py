@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ async def test_what_runs_ends_within_the_grace() -> None:
         await ending
 
     assert ["a done"] == steps.ended
-    assert ["b"] == [id for id, _ in await store.deliveries.claim(["default"], "n2", 1.0, 9)]
+    assert ["b"] == [id for id, *_ in await store.deliveries.claim(["default"], "n2", 1.0, 9)]
 
 
 async def test_what_runs_on_is_cancelled_when_the_grace_is_over() -> None:
@@ -75,7 +76,7 @@ async def test_what_runs_on_is_cancelled_when_the_grace_is_over() -> None:
         await steps.begins()
 
     assert ["a cancelled"] == steps.ended
-    assert ["a"] == [id for id, _ in await store.deliveries.claim(["q"], "n2", 1.0, 9)]
+    assert ["a"] == [id for id, *_ in await store.deliveries.claim(["q"], "n2", 1.0, 9)]
 
 
 async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
@@ -84,7 +85,7 @@ async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
 
     class Slow(MemoryDeliveries):
         async def claim(
-            self, queues: Collection[str], node: str, lease: float, limit: int, **how: bool
+            self, queues: Collection[str], node: str, lease: float, limit: int, **how: Any
         ) -> Sequence[Delivery]:
             claiming.set()
             if node != "n2":
@@ -99,7 +100,7 @@ async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
             await engine.submit("a", queue="q")
             asyncio.get_running_loop().call_soon(go.set)
 
-        assert ["a"] == [id for id, _ in await deliveries.claim(["q"], "n2", 1.0, 9)]
+        assert ["a"] == [id for id, *_ in await deliveries.claim(["q"], "n2", 1.0, 9)]
 
 
 async def test_options_count_from_the_next_start_on() -> None:

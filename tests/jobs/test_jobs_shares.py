@@ -30,6 +30,14 @@ async def give(run: Run, who: str = "", size: int = 0, padding: str = "") -> str
     return "x" * size
 
 
+@job(name="shares.hold")
+async def hold(run: Run, who: str = "") -> str:
+    """Runs until it is cancelled."""
+    RAN.append(who)
+    await asyncio.Event().wait()
+    return who
+
+
 def accounts(task: Task) -> Owner:
     return (Account(f"principal {task.owner}", share=0.25, setting="Limits.stored_of_principal"),)
 
@@ -154,3 +162,23 @@ async def test_jobs_of_clients_take_turns(bench: Bench) -> None:
 
     assert 31 == len(RAN)
     assert RAN.index("bob") <= 2
+
+
+async def test_long_jobs_of_one_client_leave_room_for_others(bench: Bench) -> None:
+    """One client's jobs take a part of the places only, however long they run."""
+    worker = bench.jobs("n1", accounts=accounts, concurrency=4, share_of_client=0.5)
+    for number in range(6):
+        held = Working(Job(name="shares.hold", arguments={"who": "mallory"}))
+        await worker.create(made(held, id=f"m{number}", owner="mallory", ttl=60.0), b"call")
+    await worker.start()
+    await worker.create(waiting("bob", "b1"), b"call")
+    await ended(worker, "b1", "bob")
+
+    assert 2 == RAN.count("mallory")
+
+
+@pytest.mark.parametrize("share", [0, 1.5])
+def test_share_of_a_client_is_a_part(share: float) -> None:
+    """Neither nothing nor more than there is."""
+    with pytest.raises(ConfigurationError, match="share_of_client"):
+        JobOptions(share_of_client=share)

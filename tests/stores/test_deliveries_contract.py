@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 from genmcp.errors import Unavailable
-from genmcp.stores.deliveries import Deliveries, Delivery
+from genmcp.stores.deliveries import Deliveries, Delivery, OwnerShare
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
@@ -81,7 +81,7 @@ def pass_time(bench: Bench) -> PassTime:
 async def claimed(
     deliveries: Deliveries, node: str, *queues: str, lease: float = 30, limit: int = 10
 ) -> list[str]:
-    return [id for id, _ in await deliveries.claim(queues or QUEUES, node, lease, limit)]
+    return [id for id, *_ in await deliveries.claim(queues or QUEUES, node, lease, limit)]
 
 
 async def woken(news: Waiter) -> bool:
@@ -173,6 +173,27 @@ async def test_owners_of_a_queue_take_turns(deliveries: Deliveries) -> None:
     assert [f"mallory {n:02}" for n in range(6, 50)] == await claimed(deliveries, "n2", limit=100)
 
 
+async def test_node_holds_no_more_than_a_share_of_one_owner(deliveries: Deliveries) -> None:
+    """What is left of an owner is neither claimed nor announced; other owners are not affected."""
+    for number in range(5):
+        await deliveries.put(f"mallory {number}", owner="mallory")
+    share = OwnerShare(3, {"mallory": 1})
+    first = await deliveries.claim(QUEUES, "n1", 30, 10, share=share)
+
+    assert ["mallory 0", "mallory 1"] == [each.id for each in first]
+    full = OwnerShare(3, {"mallory": 3})
+    assert 0 != await deliveries.next_due(QUEUES, full)
+    assert [] == await deliveries.claim(QUEUES, "n1", 30, 10, share=full)
+
+    await deliveries.put("bob", owner="bob")
+    await deliveries.put("node")
+    assert 0 == await deliveries.next_due(QUEUES, full)
+    others = await deliveries.claim(QUEUES, "n1", 30, 10, share=OwnerShare(3, {"mallory": 3}))
+    assert {("bob", "bob"), ("node", "")} == {(each.id, each.owner) for each in others}
+    rest = await deliveries.claim(QUEUES, "n2", 30, 10, share=OwnerShare(3, {}))
+    assert 3 == len(rest)
+
+
 async def test_owners_take_turns_after_delays_and_leases(
     deliveries: Deliveries, pass_time: PassTime
 ) -> None:
@@ -241,7 +262,7 @@ async def test_lapsed_delivery_may_stay_with_its_holder(
     await pass_time(11)
     for node in ("n2", "n3"):
         left = await deliveries.claim(QUEUES, node, 10, 9, lapsed=False)
-        assert (["waiting"] if node == "n2" else []) == [id for id, _ in left]
+        assert (["waiting"] if node == "n2" else []) == [each.id for each in left]
     assert 10 == await deliveries.next_due(QUEUES)
     assert [] == await deliveries.lost("n1", ["held"])
 

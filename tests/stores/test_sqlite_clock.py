@@ -84,7 +84,7 @@ async def test_clock_behind_after_a_boot_stops_no_queue(
     set_clock(-time.time())
 
     other = opened()
-    assert ["waiting"] == [id for id, _ in await other.deliveries.claim(["default"], "n", 9.0, 9)]
+    assert ["waiting"] == [id for id, *_ in await other.deliveries.claim(["default"], "n", 9.0, 9)]
     assert None is not await other.get("result")
 
 

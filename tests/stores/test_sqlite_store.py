@@ -17,6 +17,7 @@ import pytest
 
 import genmcp.stores
 from genmcp.errors import ConfigurationError, Conflict, Gap, Unavailable
+from genmcp.stores.deliveries import Delivery
 from genmcp.stores.sqlite import connection, logs
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, Entry, Event, Put
@@ -140,7 +141,7 @@ async def main():
         say("ready")
         while True:
             news.clear()
-            for id, queue in await store.deliveries.claim(["q"], "child", 30, 10):
+            for id, *_ in await store.deliveries.claim(["q"], "child", 30, 10):
                 say(id)
                 if id == "freeze":
                     continue
@@ -168,7 +169,7 @@ async def test_sqlite_deliveries_reach_other_processes(opened: Opened, path: Pat
     assert due
     assert [] == await deliveries.claim(["q"], "n1", 30, 10)
     clock.now = due
-    assert [("freeze", "q")] == await deliveries.claim(["q"], "n1", 30, 10)
+    assert [Delivery("freeze", "q")] == await deliveries.claim(["q"], "n1", 30, 10)
 
 
 INCREMENTS = """
@@ -482,7 +483,7 @@ async def test_sqlite_store_is_there_when_it_is_opened_again(opened: Opened, pat
     assert Entry(b"1", 1) == await store.get("k")
     assert Entry(b"", 3) == await store.get("gone")
     assert [b"2"] == [event.data for event in await store.read("log", first.id)]
-    assert [("a", "q")] == await store.deliveries.claim(["q"], "n1", 30, 10)
+    assert [Delivery("a", "q")] == await store.deliveries.claim(["q"], "n1", 30, 10)
 
 
 async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) -> None:

@@ -1,5 +1,6 @@
 """The file as one process uses it: one thread writes, another reads and watches."""
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,7 @@ T = TypeVar("T")
 _WATCH_EVERY: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
 _WATCH_ANYWAY: Final = 1.0  # seconds, where the system tells of writes
 _ALARM_EVERY: Final = 0.005  # seconds between two times that it does
+_FREE: Final = 1024 * 1024  # bytes: a disk with less is full, as far as a database is concerned
 _SWEEP_EVERY: Final = 1.0  # seconds
 _SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, which others may write in
 
@@ -269,9 +271,20 @@ class Database:
         if not isinstance(error, sqlite3.Error):
             return error
         text = f"the SQLite store at {str(self._settings.path)!r}: {error}"
-        if _code(error) == sqlite3.SQLITE_FULL:
+        if _code(error) == sqlite3.SQLITE_FULL and not self._is_disk_full():
             return StoreFull(f"{text} (max_bytes={self._settings.bounds.size})")
         return Unavailable(text)
+
+    def _is_disk_full(self) -> bool:
+        """Whether SQLite's only error for both means the disk, not the bound of the store.
+
+        Others than its clients fill a disk, and an operator frees it: what was accepted waits for
+        that, as for a store that cannot be reached.
+        """
+        try:
+            return shutil.disk_usage(self._settings.path.parent).free < _FREE
+        except OSError:
+            return False
 
 
 def _is_busy(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from sqlite3 import Connection
 from typing import Final
 
 from genmcp.stores.clocks import steady
-from genmcp.stores.deliveries import Deliveries, Delivery
+from genmcp.stores.deliveries import UNBOUNDED, Deliveries, Delivery, OwnerShare
 from genmcp.stores.sqlite.database import Database, Transaction
 from genmcp.stores.waiter import Waiter
 
@@ -52,27 +52,30 @@ class SQLiteDeliveries(Deliveries):
         limit: int,
         *,
         lapsed: bool = True,
+        share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
-        asked = steady()
+        asked, full = steady(), share.full
 
         # Queue by queue: then it is the first rows of an index, however many are due.
         def is_any_due(connection: Connection, now: float) -> bool:
-            return any(_first_due(connection, queue) <= now for queue in queues)
+            return any(_first_due(connection, queue, full) <= now for queue in queues)
 
         def change(transaction: Transaction) -> list[Delivery]:
             until = transaction.now + lease
             if not lapsed or steady() - asked > lease / 3:
                 _spare(transaction, queues, until)
-            due = [_due(transaction, queue, limit) for queue in queues]
+            due = [_due(transaction, queue, limit, full) for queue in queues]
             claimed: list[Delivery] = []
             while len(claimed) < limit and (left := [rows for rows in due if rows]):
                 longest = min(left, key=lambda rows: rows[0])
-                _, number, id, queue = longest.popleft()
+                _, number, id, queue, owner = longest.popleft()
+                if not share.take(owner):
+                    continue  # the next claim is asked without this owner
                 transaction.execute(
                     "UPDATE deliveries SET node = ?, due = ?, turn = NULL WHERE number = ?",
                     (node, until, number),
                 )
-                claimed.append(Delivery(id, queue))
+                claimed.append(Delivery(id, queue, owner))
             return claimed
 
         return await self._database().write(change, needed=is_any_due) or []
@@ -110,9 +113,13 @@ class SQLiteDeliveries(Deliveries):
 
         await self._database().write(change)
 
-    async def next_due(self, queues: Collection[str]) -> float | None:
+    async def next_due(
+        self, queues: Collection[str], share: OwnerShare = UNBOUNDED
+    ) -> float | None:
+        full = share.full
+
         def ask(connection: Connection, now: float) -> float | None:
-            due = min((_first_due(connection, queue) for queue in queues), default=inf)
+            due = min((_first_due(connection, queue, full) for queue in queues), default=inf)
             return None if due == inf else max(0.0, due - now)
 
         return await self._database().read(ask)
@@ -125,10 +132,14 @@ class SQLiteDeliveries(Deliveries):
             yield waiter
 
 
-def _first_due(connection: Connection, queue: str) -> float:
-    """Return when something in *queue* is due: `-inf` if it has its turn, `inf` for nothing."""
+def _first_due(connection: Connection, queue: str, full: Collection[str]) -> float:
+    """Return when something in *queue* is due: `-inf` if it has its turn, `inf` for nothing.
+
+    What has its turn does not count where it is of an owner in *full*.
+    """
     if connection.execute(
-        "SELECT 1 FROM deliveries WHERE queue = ? AND turn IS NOT NULL LIMIT 1", (queue,)
+        f"SELECT 1 FROM deliveries WHERE queue = ? AND turn IS NOT NULL{_without(full)} LIMIT 1",
+        (queue, *full),
     ).fetchone():
         return -inf
     (due,) = connection.execute(
@@ -147,8 +158,17 @@ def _spare(transaction: Transaction, queues: Collection[str], until: float) -> N
         )
 
 
-def _due(transaction: Transaction, queue: str, limit: int) -> deque[tuple[float, int, str, str]]:
-    """Return the first that are due in *queue*, in their order: due, number, id, queue."""
+def _without(owners: Collection[str]) -> str:
+    return f" AND owner NOT IN ({', '.join('?' * len(owners))})" if owners else ""
+
+
+def _due(
+    transaction: Transaction, queue: str, limit: int, full: Collection[str]
+) -> deque[tuple[float, int, str, str, str]]:
+    """Return the first that are due in *queue*, in their order: due, number, id, queue, owner.
+
+    Those of owners in *full* are left out.
+    """
     waited = transaction.execute(
         "SELECT number, owner FROM deliveries WHERE queue = ? AND turn IS NULL AND due <= ?"
         " ORDER BY due, number LIMIT ?",
@@ -158,9 +178,9 @@ def _due(transaction: Transaction, queue: str, limit: int) -> deque[tuple[float,
         turn = _next_turn(transaction, queue, owner)
         transaction.execute("UPDATE deliveries SET turn = ? WHERE number = ?", (turn, number))
     rows = transaction.execute(
-        "SELECT due, number, id, queue FROM deliveries WHERE queue = ? AND turn IS NOT NULL"
-        " ORDER BY turn, number LIMIT ?",
-        (queue, limit),
+        "SELECT due, number, id, queue, owner FROM deliveries WHERE queue = ?"
+        f" AND turn IS NOT NULL{_without(full)} ORDER BY turn, number LIMIT ?",
+        (queue, *full, limit),
     )
     return deque(rows)
 

@@ -32,10 +32,10 @@ class SQLiteStore(Store):
     there, on a local disk: SQLite's locks do not hold on network file systems. A file that is not
     there is made, for its owner only.
 
-    Past *max_bytes*, or when the disk is full, what would need room raises StoreFull until enough
-    has run out. New work is refused while the *reserve*, a fraction of the file and of each
-    client's share, is all that is left: steps of what is kept already need it. A process that waits
-    for longer than *busy_timeout* seconds while others write gets Unavailable. *clock* gives
+    Past *max_bytes* what would need room raises StoreFull until enough has run out, and Unavailable
+    while the disk is full. New work is refused while the *reserve*, a fraction of the file and of
+    each client's share, is all that is left: steps of what is kept already need it. A process that
+    waits for longer than *busy_timeout* seconds while others write gets Unavailable. *clock* gives
     seconds and has to be the same in all processes; the default is the file's own, which setting
     the time of day does not change (on Linux).
 
