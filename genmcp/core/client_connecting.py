@@ -92,11 +92,11 @@ class Connecting:
         return self._carry_out(self._opening.begin(), now)
 
     def renew(self, error: Exception, now: float) -> list[Outcome]:
-        """Begin another session, since the server does not know this one any more: *error*.
+        """Open another session, since the server does not know this one any more: *error*.
 
-        2025-11-25, transports, "Session Management", point 4. A server that forgets every session
-        at once is not asked again. What it speaks is found out anew: a server that has lost its
-        sessions was started again, and may be another by now.
+        2025-11-25, transports, "Session Management", point 4. A server that forgets each new
+        session at once is not tried again. The revision is negotiated anew: a server that lost its
+        sessions was restarted, and may be another version.
         """
         if self.renewed:
             return self.give_up(error)

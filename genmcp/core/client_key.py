@@ -1,8 +1,9 @@
-"""The client whose share of the server a request uses.
+"""The client that a request counts towards when usage is bounded.
 
-A request counts for its principal. An anonymous one counts for its legacy session and for its peer
-address: a client opens sessions at will, so that a session alone bounds nothing. All anonymous
-requests count together as well, so that no crowd of them takes what authenticated clients need.
+A request counts towards its principal. An anonymous request counts towards its legacy session and
+its peer address: a client can open any number of sessions, so that a bound per session alone would
+not limit it. All anonymous requests also count together, so that many anonymous clients cannot take
+the capacity that authenticated clients need.
 """
 
 import ipaddress
@@ -15,19 +16,19 @@ import msgspec
 __all__ = ["LOCAL", "ClientKey", "Share", "address_of", "key_of"]
 
 Share = tuple[str, str]
-"""What a request counts for: a kind (`principal`, `session`, `address`, `anonymous`) and a key."""
+"""A bounded share: a kind (`principal`, `session`, `address`, `anonymous`) and a key."""
 
 _ANONYMOUS: Final[Share] = ("anonymous", "")
 
 
 class ClientKey(msgspec.Struct, frozen=True, dict=True):
-    """The client of a request, as bounds count it. Owned by the connection that brought it.
+    """The identity of a client for bounds. Owned by the connection that received its request.
 
     Args:
-        principal: the authenticated identity, None if there is none.
+        principal: the authenticated identity, None if anonymous.
         session: the key of the legacy session, None outside of one.
-        address: the normalised peer address, empty if unknown. None: a client in this process or
-            at the other end of a pipe, which is the only one and has no share to keep to.
+        address: the normalised peer address, empty if unknown. None: a client in this process or at
+            the other end of a pipe, which is the only client and has no bounded share.
     """
 
     principal: str | None = None
@@ -36,7 +37,7 @@ class ClientKey(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def shares(self) -> Sequence[Share]:
-        """Everything the request counts for besides the total."""
+        """All shares that the request counts towards, besides the total."""
         if self.principal is not None:
             return (("principal", self.principal),)
         if self.address is None:
@@ -57,20 +58,21 @@ class ClientKey(msgspec.Struct, frozen=True, dict=True):
 
 
 LOCAL: Final = ClientKey()
-"""A client without a principal in this process, or at the other end of a pipe."""
+"""A client without a principal in this process or at the other end of a pipe."""
 
 
 @lru_cache(maxsize=1024)
 def key_of(principal: str | None, session: str | None, address: str | None) -> ClientKey:
-    """Return the key of a client, which is as a rule the one of a request before."""
+    """Return the key of a client. Cached, since most requests come from a recent client."""
     return ClientKey(principal, session, address)
 
 
 @lru_cache(maxsize=1024)
 def address_of(peer: str) -> str:
-    """Return *peer* as it is counted: an IPv6 address by its /64, other text as it is.
+    """Return *peer* as it is counted: an IPv6 address by its /64, other text unchanged.
 
-    One machine is as a rule given a whole /64, so that single IPv6 addresses would bound nothing.
+    A single machine is usually given a whole /64, so that a bound per IPv6 address would not limit
+    it.
     """
     try:
         address = ipaddress.ip_address(peer)
@@ -78,6 +80,6 @@ def address_of(peer: str) -> str:
         return peer
     if isinstance(address, ipaddress.IPv4Address):
         return peer
-    if address.ipv4_mapped is not None:  # a socket for both families sees IPv4 peers like this
+    if address.ipv4_mapped is not None:  # dual-stack sockets report IPv4 peers like this
         return str(address.ipv4_mapped)
     return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))

@@ -208,16 +208,15 @@ class Opening:
         return Handshake(revision)
 
     def _older(self, error: Exception) -> Decision:
-        """Initialize the server, which is of the era before, unless *told* forbids it.
+        """Fall back to a legacy handshake, unless the caller allows one revision only.
 
-        2026-07-28, server/discover: a server MUST implement it. One that refuses it does not speak
-        the revision that was asked for, and would run what is sent to it without the handshake
-        that it needs.
+        2026-07-28, server/discover: a server MUST implement it. A server that rejects it does not
+        speak the requested revision, and would handle requests without the handshake that it needs.
         """
         if self._told is None:
             return self._handshake(LEGACY[0])
         if not isinstance(error, McpError | TimeoutError):
-            return GiveUp(error)  # an HTTP error says more by itself, a wrong path for one
+            return GiveUp(error)  # more specific, such as a wrong path
         code = f" ({error.code})" if isinstance(error, McpError) else ""
         return GiveUp(
             PeerFault(

@@ -131,8 +131,8 @@ class Receiving:
         id = message.request_id
         request = self._unnamed(about) if id is None else self._pending.get(id)
         if request is None and message.error is not None and status >= _FAILED:
-            # An HTTP error is about the request it answers. Servers of mcp 1.x, which have not read
-            # that request, put "server-error" in the place of its id.
+            # An HTTP error concerns the request it answers. Servers of mcp 1.x, which have not
+            # parsed that request, send "server-error" as the id.
             request = self._pending.get(about)
         if request is None:
             said = f": {message.error.message}" if message.error else ""

@@ -22,17 +22,18 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Continuation(msgspec.Struct, frozen=True, array_like=True):
-    """A call that waits.
+    """The state of a call that waits.
 
-    id: random, and the same for the life of the call. step: how often it has waited, counted from
-    1. key: what the request names, a tool or prompt or URI. tag, assigns: the tool's own.
-    asked, answers: what its client is asked, and what it has answered so far, as JSON by the tool's
-    keys. alone: whether there is one question, whose answer its tool gets without a key.
-    names: every name that a question of this call has had on the wire, where each MUST be unique
+    id: random, and the same for the life of the call. step: how often the call has waited, counted
+    from 1. key: what the request names, a tool or prompt or URI. tag, assigns: those of the tool.
+    asked, answers: the questions to the client, and its answers so far, as JSON by the keys of the
+    tool. alone: whether there is one question, whose answer the tool gets without a key. names:
+    every name that a question of this call has had on the wire, where each MUST be unique
     (2026-07-28, basic/patterns, MRTR, "Server Requirements"; SEP-2663, "Task Update Requests").
-    task: the record in the store that it waits for, if it does, and the last event heard of it.
-    release: the version of the server that wrote this step. key_id: the secret that sealed the
-    first state of the call; every process that can open a state of it derives the same ids.
+    task: the stored task that the call waits for, if any; heard: the last event of it that the
+    client has received. release: the version of the server that wrote this step. key_id: the secret
+    that sealed the first state of the call; every process that can open a state of it derives the
+    same ids.
     """
 
     id: str

@@ -32,7 +32,7 @@ __all__ = ["is_expected", "outcome_of", "refusal_of", "status_of"]
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether *error* was raised to be shown, so that it needs no place in the log."""
+    """Return whether *error* was raised to be shown to the client, and needs no log record."""
     shown = isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
     return shown or isinstance(error, Overloaded | OverShare | StoreFull | Unable)
 
@@ -63,7 +63,7 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
         return MissingCapability(error.capabilities)
     if isinstance(error, ToolError | Unable):
         text = _unable(error, request) if isinstance(error, Unable) else str(error)
-        # No HTTP 500: the server works, and has said what is wrong.
+        # Not an HTTP 500: the server works, and the error is explained.
         return _failed(text) if call else McpError(text)
     if isinstance(error, StoreError):
         return refusal_of(error, reference)
@@ -73,7 +73,7 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
 
 
 def _unable(error: Unable, request: Request) -> str:
-    """Return what *error* says to the client of a revision that has no error code for it."""
+    """Return the message of *error* for a client whose revision has no error code for it."""
     if TASKS not in error.capabilities.get("extensions", ()):
         return str(error)
     # A client of this revision cannot declare the extension, so its name alone would not help.
@@ -84,9 +84,9 @@ def _unable(error: Unable, request: Request) -> str:
 
 
 def refusal_of(error: StoreError, reference: str) -> Overloaded:
-    """Return what answers a request that the store failed.
+    """Return the response to a request that failed in the store.
 
-    That is no fault of a tool: the store is full, say, and will not be for ever.
+    It is not an error of the tool: a full store, for example, is temporary.
     """
     if isinstance(error, OverShare):
         return Overloaded(str(error), retry_after=60, status=429)

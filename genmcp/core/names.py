@@ -1,7 +1,7 @@
 """The bound on URIs and names that clients send.
 
-They are matched with templates, resolved as paths, kept with subscriptions and repeated in errors,
-so that a long one costs far more than its transfer.
+They are matched with templates, resolved as paths, stored with subscriptions and repeated in
+errors, so that a long one costs far more than its transfer.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ __all__ = ["check_length", "check_names"]
 
 
 def check_length(name: str, most: int) -> None:
-    """Check that a URI or *name* has at most *most* bytes.
+    """Check that a URI or *name* has at most *most* bytes in UTF-8.
 
     Raises:
         MalformedParams: it has more.
@@ -26,7 +26,9 @@ def check_length(name: str, most: int) -> None:
 
 
 def check_names(method: str, params: Any, most: int) -> None:
-    """Check the URIs and names in *params* of a *method* that finds nothing by a single one.
+    """Check the URIs and names in the *params* of methods that are not routed by a name.
+
+    Does nothing for other methods.
 
     Raises:
         MalformedParams: one has more than *most* bytes.

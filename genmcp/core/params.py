@@ -1,4 +1,4 @@
-"""Decoding of the params of requests and notifications, by their revision."""
+"""Decoding of the params of requests and notifications, per revision."""
 
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ __all__ = ["decoded", "notification_params", "session_params"]
 
 
 class _CancelledParams(NotificationParams):
-    """2025-11-25 lets `requestId` be absent, for the tasks it experiments with."""
+    """Cancellation in 2025-11-25, where `requestId` is optional because of experimental tasks."""
 
     request_id: RequestId | None = None
 
@@ -26,12 +26,12 @@ _CANCELLED: Final = "notifications/cancelled"
 _object_of_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _any_object: Final = decoder_for(dict[str, Any])
 _meta: Final = decoder_for(RequestMeta)
-# A key that was given to make a call run once must not be dropped in silence.
+# An idempotency key makes a call run once: it must not be dropped silently.
 _DROPPED: Final = frozenset(RequestMeta.__struct_encode_fields__) - {IDEMPOTENCY_KEY}
 
 
 def decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any:
-    """Decode params; absent ones are an empty object.
+    """Decode params; absent params are an empty object.
 
     Raises:
         MalformedParams: *decoder* does not accept them.
@@ -46,9 +46,9 @@ def decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any
 def session_params(method: Method, raw: msgspec.Raw) -> tuple[Any, msgspec.Raw]:
     """Decode the params of a request within a legacy session.
 
-    Of `_meta`, those members that cannot be used are left out: these revisions define only
-    `progressToken`, and "implementations MUST NOT make assumptions about values" of other keys
-    (2025-11-25, basic, "_meta"), among them those that only 2026-07-28 defines.
+    Unusable members of `_meta` are left out: these revisions define only `progressToken`, and
+    "implementations MUST NOT make assumptions about values" of other keys (2025-11-25, basic,
+    "_meta"), which include those that only 2026-07-28 defines.
 
     Returns:
         The params, and their JSON without the members that were left out.
@@ -68,11 +68,11 @@ def session_params(method: Method, raw: msgspec.Raw) -> tuple[Any, msgspec.Raw]:
 def notification_params(revision: Revision, message: Message) -> Any:
     """Decode the params of a notification.
 
-    `null` counts as absent: some clients send it with `notifications/initialized`. Of a
+    `null` counts as absent: some clients send it with `notifications/initialized`. For a
     notification that *revision* does not define, only the type is checked.
 
     Raises:
-        MalformedParams: the notification cannot have them.
+        MalformedParams: the params are not valid for the notification.
     """
     raw = b"" if bytes(message.params) == b"null" else message.params
     name = message.method or ""
@@ -96,7 +96,7 @@ def _with_usable_meta(raw: msgspec.Raw) -> msgspec.Raw | None:
     try:
         meta = _object_of_raw(given)
     except msgspec.DecodeError:
-        meta = {}  # it is not an object
+        meta = {}  # `_meta` is not an object
     usable = {key: value for key, value in meta.items() if _is_usable(key, value)}
     members["_meta"] = msgspec.Raw(msgspec.json.encode(usable))
     return msgspec.Raw(msgspec.json.encode(members))

@@ -81,7 +81,7 @@ class Keyring:
 
     def __init__(self, secret: str | bytes | Sequence[str | bytes]) -> None:
         secrets = [secret] if isinstance(secret, str | bytes) else secret
-        # One that is given twice counts once, so that these are in the order of their key ids.
+        # A secret given twice counts once, so that the order matches that of the key ids.
         self._materials = [*dict.fromkeys(map(_bytes, secrets))]
         for material in self._materials:
             if len(material) < SECRET_BYTES:
@@ -109,9 +109,9 @@ class Keyring:
         return first, self._ciphers[first][purpose]
 
     def mark(self, purpose: Purpose, data: bytes, key_id: str = "") -> bytes:
-        """Return the HMAC-SHA-256 of *data*, under the secret that *key_id* names.
+        """Return the HMAC-SHA-256 of *data* under the secret *key_id*.
 
-        Where that is not here, it is the secret that seals.
+        An unknown *key_id* means the secret that seals.
         """
         from genmcp.core.cipher import derive  # see there
 
@@ -171,17 +171,17 @@ class Seal:
         return key_id + _encoded(nonce + box).decode()
 
     def mark(self, purpose: Purpose, *parts: Part, key_id: str = "") -> str:
-        """Return a name for *parts* that nobody can guess: 160 bits, letters, digits, - and _.
+        """Return an unguessable name for *parts*: 160 bits, in letters, digits, - and _.
 
-        The same for equal parts under the same secret: that of *key_id*, which `key_id_of` returns,
-        else the one that seals.
+        Equal parts give the same name under the same secret: the one of *key_id* (see `key_id_of`),
+        or the one that seals.
         """
         data = self._prefixes[purpose] + _joined(parts)
         return _encoded(self._keyring.mark(purpose, data, key_id)[:20]).decode()
 
     @staticmethod
     def key_id_of(text: str) -> str:
-        """Return which secret sealed *text*, for `mark`."""
+        """Return the id of the secret that sealed *text*, for `mark`."""
         return text[:_KEY_ID]
 
     def open(self, purpose: Purpose, text: str, *, now: float, bound: Sequence[Part] = ()) -> bytes:

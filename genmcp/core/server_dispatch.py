@@ -74,7 +74,7 @@ class Catalog(Protocol):
 
     @property
     def longest_name(self) -> int:
-        """The most bytes of a URI or name that a client sends."""
+        """The maximum number of bytes of a URI or name that a client sends."""
 
 
 Headers = Mapping[bytes, bytes]
@@ -90,7 +90,7 @@ _any_params = decoder_for(RequestParams)
 _anything = decoder_for(Any)
 _MODERN: Final = {revision.version: revision for revision in MODERN}
 _LEGACY: Final = frozenset(revision.version for revision in LEGACY)
-#: 2024-11-05 has another HTTP transport, whose sessions are in URLs.
+#: 2024-11-05 has another HTTP transport, with the session in the URL.
 _WITH_SESSIONS: Final = _LEGACY - {LEGACY[-1].version}
 _MODERN_METHODS: Final = {
     name: method
@@ -322,10 +322,10 @@ def discovered(capabilities: ServerCapabilities, instructions: str | None) -> Di
 
 
 def params_of(method: Method, message: Message) -> Any:
-    """Return the decoded params of *message*, which begins a legacy session.
+    """Return the decoded params of *message*, which opens a legacy session.
 
     Raises:
-        MalformedParams: they are not what *method* takes.
+        MalformedParams: they are not valid for *method*.
     """
     return session_params(method, message.params)[0]
 
@@ -367,7 +367,7 @@ def _request(
     route = mirrors = None
     if method.name_member is not None:
         key = getattr(params, method.name_member)
-        if len(key) * 4 > catalog.longest_name:  # a name of ASCII is seldom so long
+        if len(key) * 4 > catalog.longest_name:  # UTF-8: at most 4 bytes a character
             check_length(key, catalog.longest_name)
         if (
             headers is not None

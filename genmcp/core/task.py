@@ -58,17 +58,18 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def is_id(text: str) -> bool:
-    """Whether *text* has the form of a task's id: base64 for URLs."""
+    """Return whether *text* has the form of a task id: 1 to 64 characters of URL-safe base64."""
     return _ID.fullmatch(text) is not None
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
 
-    timeout: seconds that one attempt may take. retries: how often it is tried again when it fails;
-    backoff: seconds before the first of these, doubled for each further one up to max_backoff.
-    jitter: the fraction of such a pause that is left to chance, so that jobs which failed together
-    are not tried again together.
+    timeout: seconds that one attempt may take (default: unlimited). retries: how often a failed job
+    is tried again (default 0); backoff: seconds before the first retry (default 1), doubled for
+    each further one up to max_backoff (default 3600). jitter: the fraction of such a pause, from 0
+    to 1, that is random (default 0.25), so that jobs which failed together are not retried
+    together.
     """
 
     name: str
@@ -81,9 +82,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     jitter: float = 0.25
 
     def pause(self, failures: int, chance: float) -> float:
-        """Return how many seconds the attempt after so many *failures* waits.
+        """Return the seconds to wait before the attempt after *failures* failures.
 
-        *chance* is random: the pause is the whole one for 0, shorter by `jitter` for 1.
+        *chance* is a random number from 0 to 1: 0 gives the whole pause, 1 a pause shorter by
+        `jitter`.
         """
         whole = min(self.backoff * 2.0 ** min(failures, 64), self.max_backoff)
         return whole * (1.0 - self.jitter * chance)
@@ -161,21 +163,19 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task as it is kept.
+    """A stored task.
 
-    owner: the principal it belongs to; address: of a client without one, None if it is local.
-    tool: what was called. node: the process that made it.
-    created, updated, due: Unix time; *due* is when an engine was to deliver it.
-    ttl: seconds it waits for its client's answer, and is kept at its end; None for ever.
-    poll: seconds a client is to wait. on_lost: what happens when the worker of its job dies.
-    end: how it ended, None while it has not.
-    message, progress, total: what the work said of itself last.
-    step, continuation: of the call as it waits; no continuation while `call` itself runs.
-    work: what it waits for, None when it is over.
-    held: the delivery by which a worker took it and has not let go. changes: grows with each.
-    outcome: how the wait ended, packed; with one, `continue_` is to run, or runs.
-    result, error: how it ended, as JSON.
-    passed: for how many seconds its step was passed on by processes that lack the code for it.
+    owner: the principal it belongs to; address: the peer address of an anonymous client, None for a
+    local one. tool: the name that was called. node: the process that created the task. created,
+    updated, due: Unix time; *due* is when an engine was to deliver it. ttl: seconds for which it
+    waits for its client's answer, and is retained after its end; None for ever. poll: seconds
+    between two polls of a client. on_lost: what happens when the worker of its job dies. end: how
+    it ended, None while it is open. message, progress, total: the latest progress of the work.
+    step, continuation: of the call as it waits; no continuation while `call` itself runs. work:
+    what it waits for, None once it has ended. held: the delivery that a worker has claimed and not
+    released. changes: incremented by each change. outcome: how the wait ended, packed; once it is
+    set, `continue_` is to run, or runs. result, error: the result or error, as JSON. passed: for
+    how many seconds its step was passed on by processes that lack the code for it.
     """
 
     id: str
@@ -270,10 +270,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self
 
     def claimed(self, now: float, *, crashes: int) -> "Task":
-        """Return it in the hands of a worker that was given its delivery.
+        """Return the task as claimed by the worker that received its delivery.
 
-        A holder before it that did not let go has died, or is frozen. More than *crashes* of those,
-        or one where the job is not to be run again, settle it as Lost, or end what kills it.
+        An earlier holder that did not release it has died, or is frozen. After more than *crashes*
+        such holders, or one if the job must not run again, the wait is settled as Lost; a task that
+        was settled already ends as failed.
         """
         left = self.held is not None
         crashed = self.crashes + left
@@ -291,7 +292,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self._next("release", now, held=None, due=now)
 
     def retried(self, now: float, chance: float = 0.0) -> "Task":
-        """Return it waiting for the next attempt at its job; *chance* is as for `Job.pause`.
+        """Return the task waiting for the next attempt at its job; *chance* is as for `Job.pause`.
 
         Raises:
             OutOfTurn: there is no job, or no attempt left.
@@ -394,7 +395,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.abandoned(now)
 
     def abandoned(self, now: float) -> "Task":
-        """Return it with its wait Lost, to be continued by any process."""
+        """Return the task with its wait settled as Lost, to be continued by any process."""
         return self.settled_with(_LOST, now).taken_over(now)
 
     def _lost(self, now: float) -> "Task":
@@ -420,7 +421,10 @@ _NOTHING_LEFT: Final[Mapping[str, Any]] = {
 
 
 def passed_on(task: Task, now: float, delay: float) -> Task:
-    """Return *task* waiting for a process that has the code for its step; this was no attempt."""
+    """Return *task* waiting for a process that has the code for its step.
+
+    It does not count as an attempt.
+    """
     passed = replace(task.resubmitted(now, delay), passed=task.passed + delay)
     if isinstance(task.work, Working) and not task.settled:
         return replace(passed, work=replace(task.work, attempt=task.work.attempt - 1))

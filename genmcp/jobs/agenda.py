@@ -24,13 +24,13 @@ CONTINUATIONS: Final = "genmcp:continuations"
 """The queue of every step that is no job: none of them waits until long jobs are over."""
 
 REFS: Final = "genmcp:refs"
-"""The queue of those that follow the job of another queue: each takes as long as that job."""
+"""The queue of steps that follow a job of another queue: each takes as long as that job."""
 
 
 UNSERVED: Final = "Waiting for a worker"
-"""What is said of a task whose queue no process serves."""
+"""The status message of a task whose queue is not served by any process."""
 
-_AGAIN: Final = 60.0  # seconds between two warnings of one queue
+_AGAIN: Final = 60.0  # seconds between two warnings about one queue
 
 
 class Agenda:
@@ -52,7 +52,7 @@ class Agenda:
         writes: Writes,
         follows: bool,
     ) -> None:
-        """*follows* says whether processes like this one follow jobs of other queues."""
+        """*follows*: whether processes like this one follow jobs of other queues."""
         self.writes = writes
         self.records = records
         self.refs = refs
@@ -92,10 +92,10 @@ class Agenda:
         return await self.writes.insist(lambda: self.writes.whole(park()))
 
     async def finish(self, id: str, ended: Ended, turn: int) -> Task:
-        """End the task, for whoever took it over in *turn*; with an error, if *ended* has no room.
+        """End the task, if *turn* is current; with an error, if the store has no room for *ended*.
 
         Raises:
-            OutOfTurn: it is over, or somebody else's.
+            OutOfTurn: the task has ended, or was taken over by another process.
         """
 
         def end(ended: Ended) -> Callable[[], Awaitable[Task]]:
@@ -104,10 +104,10 @@ class Agenda:
         return await self.writes.insist(end(ended), lambda error: end(no_room(error))())
 
     async def go_on(self, task: Task, came: Parked | Ended) -> None:
-        """Let the task wait again, or end it: with an error, if what it came to has no room.
+        """Park or end the task; end it with an error if the store has no room for either.
 
         Raises:
-            OutOfTurn: it is over, or somebody else's.
+            OutOfTurn: the task has ended, or was taken over by another process.
         """
         if isinstance(came, Parked):
             try:
@@ -170,7 +170,7 @@ class Agenda:
         return was
 
     async def settle_work(self, task: Task, transition: Transition) -> Task:
-        """Write what an attempt came to; that it was not kept, if the store has no room for it."""
+        """Write the outcome of an attempt, or an error if the store has no room for the outcome."""
 
         def write(transition: Transition) -> Callable[[], Awaitable[Task]]:
             return self.records.step(task.id, task.turn, transition)
@@ -205,9 +205,9 @@ class Agenda:
             await self._engine.submit(task.engine_id, queue=queue, delay=delay, owner=owner)
 
     async def look_later(self, task: Task, looks: int) -> None:
-        """Have somebody look, a lease from now, whether the process is there that it lives in.
+        """Schedule a check, one lease from now, whether the process of the task is alive.
 
-        *looks* is how often that was done: an engine does not take the id it is just delivering.
+        *looks* counts these checks: an engine does not accept the id that it is delivering.
         """
         await self._engine.submit(
             f"{task.engine_id}.{looks}",
@@ -217,9 +217,9 @@ class Agenda:
         )
 
     async def nudge(self, task: Task) -> Task:
-        """Do what a process that died had left to others, if it did; return the task then.
+        """Submit or abandon the step that a dead process left, if any; return the task then.
 
-        One that waits for a worker, where there is none, says so.
+        The returned task has a status message if it waits for a worker and there is none.
         """
         if task.lives_in is not None and not await self.nodes.lives(task.lives_in):
             return await self.abandoned(task)
@@ -227,7 +227,7 @@ class Agenda:
         if task.delivered and task.held is None:
             now = self._clock()
             overdue = now - max(task.due, task.updated)
-            was_set = now < task.updated - self.nodes.lease  # the clock, or another process's
+            was_set = now < task.updated - self.nodes.lease  # this clock or another was set
             if overdue > self.nodes.lease / 2 or was_set:
                 await self.submit(task)
                 if task.job is not None and not await self.nodes.serves(task.job.queue):
@@ -249,22 +249,22 @@ class Agenda:
 
 
 def _left(task: Task, now: float) -> float:
-    """Return how many seconds are left until the next step of *task* is due.
+    """Return the seconds until the next step of *task* is due.
 
-    Where the clock was put back, no more than it was to wait when it was written last.
+    If the clock was set back, at most the delay that was intended at the last write.
     """
     return max(0.0, min(task.due - now, task.due - task.updated))
 
 
 class _Missed:
-    """Warns of queues that no process of *nodes* serves, now and then."""
+    """Warns of queues that no process of *nodes* serves, at most once a minute each."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._again: dict[str, float] = {}  # when each is looked for again
+        self._again: dict[str, float] = {}  # next check of each queue
 
     async def look(self, queue: str) -> None:
-        """Warn if no process serves *queue*."""
+        """Log a warning if no process serves *queue*."""
         now = steady()
         if queue in self._nodes.queues or now < self._again.get(queue, now):
             return

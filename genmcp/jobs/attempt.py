@@ -25,7 +25,7 @@ __all__ = ["Tried", "attempt"]
 logger = logging.getLogger("genmcp")
 
 _GRACE: Final = 5.0  # seconds that a function has for its end when it is cancelled
-_THREAD_GRACE: Final = 1.0  # ... and a thread, to its next report
+_THREAD_GRACE: Final = 1.0  # seconds that a cancelled thread has to reach its next report
 
 InThread: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -57,17 +57,17 @@ async def attempt(
     threads: Threads,
     linger: float | None,
 ) -> Tried:
-    """Run the function of *job*, with the Run that *begin* makes, and return what came of it.
+    """Run the function of *job* with the Run that *begin* makes, and return its outcome.
 
-    *write* keeps its progress; *in_thread* runs it if it blocks. A thread cannot be stopped: where
-    another attempt may follow, *linger* is for how many seconds that waits for its end, else None.
-    *threads* has those that were left.
+    *write* stores its progress; *in_thread* runs it if it blocks. A thread cannot be stopped:
+    *linger* is for how many seconds a retry waits for its end, None if there is no further attempt.
+    *threads* holds the threads of attempts that were given up.
 
     Raises:
-        Elsewhere: no such function is here, or none that takes these arguments, or the thread of
-            an earlier attempt still runs here.
-        OutOfTurn: its progress was refused: the task is over, or somebody else's.
-        StillRuns: this was cancelled, and the thread of the function goes on.
+        Elsewhere: this process has no such function, or none that takes these arguments, or the
+            thread of an earlier attempt still runs here.
+        OutOfTurn: its progress was rejected: the task has ended, or was taken over.
+        StillRuns: this was cancelled, and the thread of the function continues.
         asyncio.CancelledError: this was cancelled, and so is the function.
     """
     name = f"job {job.name}"
@@ -85,7 +85,7 @@ async def attempt(
     working = asyncio.create_task(work, name=name)
     try:
         tried = await _tried(working, job.timeout)
-        unwritten = await reporter.close()  # from now on its next report ends a thread
+        unwritten = await reporter.close()  # from now on the next report ends the thread
         if blocking is not None and tried.again and linger is not None:
             tried = await _lingered(tried, blocking, name, linger)
     except asyncio.CancelledError as error:
@@ -120,7 +120,10 @@ def _found(job: Job) -> JobFunction[..., Any]:
 
 
 async def _lingered(tried: Tried, call: Blocking, name: str, linger: float) -> Tried:
-    """Return what came of an attempt whose thread may go on, when another may be made."""
+    """Wait for the thread of a failed attempt, so that the next attempt does not overlap with it.
+
+    Without further attempts if the thread has not ended after *linger* seconds.
+    """
     if await call.ends(0.0):
         return tried
     logger.warning("%s goes on in its thread: the next attempt waits for that", name)

@@ -1,4 +1,4 @@
-"""The threads of `def` jobs, which nothing can stop from outside."""
+"""The threads of `def` jobs, which cannot be stopped from outside."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,11 +10,11 @@ __all__ = ["Blocking", "StillRuns", "Threads"]
 
 
 class StillRuns(asyncio.CancelledError):
-    """A `def` job was cancelled, and its thread goes on."""
+    """A `def` job was cancelled, and its thread continues."""
 
 
 class Blocking:
-    """One call of a `def` job, which a thread makes. Made on the event loop that waits for it."""
+    """One call of a `def` job in a thread. Created on the event loop that waits for it."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -24,7 +24,7 @@ class Blocking:
         self._ended = asyncio.Event()
 
     def __call__(self) -> Any:
-        """Make the call, unless it was given up: in the thread."""
+        """Make the call, in the thread, unless it was given up."""
         with self._lock:
             if self._given_up:
                 return None
@@ -32,16 +32,16 @@ class Blocking:
         try:
             return self._call()
         finally:
-            with suppress(RuntimeError):  # the loop was closed, and nobody waits
+            with suppress(RuntimeError):  # the loop was closed: there is no waiter
                 self._loop.call_soon_threadsafe(self._ended.set)
 
     @property
     def runs(self) -> bool:
-        """Whether a thread makes it now."""
+        """Whether the call is running in a thread."""
         return self._begun and not self._ended.is_set()
 
     async def ends(self, within: float) -> bool:
-        """Wait for the end of its thread for so many seconds; return whether it has ended."""
+        """Wait up to *within* seconds for the thread to end; return whether it has ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 if self.runs:
@@ -49,9 +49,9 @@ class Blocking:
         return not self.runs
 
     async def ended_soon(self, within: float) -> bool:
-        """Give it up, and return whether no thread makes it, or its thread ends *within* seconds.
+        """Give up the call; return whether it is not running *within* seconds from now.
 
-        A cancellation meanwhile only ends the wait: the caller is being cancelled already.
+        A cancellation in the meantime only ends the wait: the caller is being cancelled already.
         """
         with self._lock:
             self._given_up = True
@@ -61,17 +61,17 @@ class Blocking:
 
 
 class Threads:
-    """The calls of `def` jobs of this process whose threads go on although they were given up."""
+    """The calls of `def` jobs that were given up while their threads continue. One per process."""
 
     def __init__(self) -> None:
         self._left: dict[str, Blocking] = {}
 
     def leave(self, id: str, call: Blocking) -> None:
-        """Note that the *call* for the job *id* goes on."""
+        """Register that the *call* for the job *id* continues."""
         self._left = {each: left for each, left in self._left.items() if left.runs}
         self._left[id] = call
 
     async def end(self, id: str, within: float) -> bool:
-        """Wait for what goes on for the job *id* for so many seconds; return whether it ended."""
+        """Wait up to *within* seconds for a call left by job *id*; return whether it ended."""
         left = self._left.get(id)
         return left is None or await left.ends(within)

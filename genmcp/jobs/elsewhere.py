@@ -1,4 +1,4 @@
-"""Steps for which this process lacks the code, and another may have it: during a rolling deploy."""
+"""Steps for which only other processes may have the code, as during a rolling deploy."""
 
 import logging
 from secrets import token_hex
@@ -18,10 +18,11 @@ _LONGEST = 30.0
 
 
 class Elsewhere(Exception):
-    """A step that this process cannot take. Its text names what is unknown here, for the log.
+    """A step that this process cannot take. The text names what is unknown, for the log.
 
     Args:
-        told: the text for the client, where no process takes the step in time.
+        unknown: what is unknown in this process.
+        told: the text for the client, if no process takes the step in time.
     """
 
     def __init__(self, unknown: str, told: str) -> None:
@@ -29,12 +30,12 @@ class Elsewhere(Exception):
         self.told = told
 
     def outcome(self, seconds: float) -> bytes:
-        """Return the outcome of a job that no process has taken for so many *seconds*, packed."""
+        """Return the packed outcome of a job that no process has taken for *seconds*."""
         reference = self._log(seconds)
         return pack(Failed(Raised(reference, "UnknownJob", self.told)))
 
     def ended(self, seconds: float) -> Ended:
-        """Return how a task ends that no process has continued for so many *seconds*."""
+        """Return the end of a task that no process has continued for *seconds*."""
         reference = self._log(seconds)
         error = InternalError(f"{self.told} (reference {reference})", reference=reference)
         shown = {"code": error.code, "message": error.message, "data": error.data}
@@ -52,9 +53,9 @@ class Elsewhere(Exception):
 
 
 def pause_after(passed: float) -> float:
-    """Return after how many seconds a step is delivered again that was passed on for *passed*.
+    """Return the seconds before the next delivery of a step that was *passed* on for so long.
 
-    Each pause is as long as all before it, up to half a minute: a process of the other release is
-    found soon where there are any, and a backlog that nobody can work on costs little.
+    Each pause equals the sum of those before it, up to 30 seconds: a process of the other release
+    is found soon if there is one, and a backlog that no process can work on costs little.
     """
     return min(max(_FIRST, passed), _LONGEST)

@@ -22,10 +22,10 @@ class Engine(ABC):
     async def submit(
         self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
     ) -> None:
-        """Have *id* delivered once, *delay* seconds from now or a little later.
+        """Deliver *id* once, *delay* seconds from now (default: at once) or slightly later.
 
-        Where it already carries *id*, nothing changes. *owner* is the client it is for: an engine
-        that can lets the owners in a queue take turns.
+        Does nothing if *id* is already queued. *owner* is the client that the id belongs to: an
+        engine may schedule the owners of a queue in turn.
 
         Raises:
             Unavailable: the engine could not be reached, or is full.
@@ -55,11 +55,11 @@ class Engine(ABC):
     ) -> AbstractAsyncContextManager[None]:
         """Deliver the ids of *queues* to *step*, at most *concurrency* at once, while entered.
 
-        No more than *share* of them are of one owner, where the engine knows owners.
+        At most *share* of them belong to one owner, if the engine knows owners (None: no bound).
 
-        An id whose process gives no sign of life for *lease* seconds is delivered again, as is one
-        whose step raised. When this is left nothing more is delivered here; steps that run have
-        *grace* seconds to end. Then they are cancelled, and their ids delivered to somebody else
-        at once. While this process *doubts* that others are gone, because it was away itself, no id
-        is delivered here that another holds.
+        An id is delivered again if its process gives no sign of life for *lease* seconds, or if its
+        step raised. On exit delivery stops here; running steps have *grace* seconds to end. Then
+        they are cancelled, and their ids are delivered to another process at once. While *doubts*
+        returns True, because this process was suspended itself and cannot tell whether others are
+        gone, ids held by others are not delivered here.
         """

@@ -69,10 +69,10 @@ class JobFunction(Generic[P, R]):
         return self._template.name
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Check that it takes *arguments*, which may be from another release of it.
+        """Check that the function accepts *arguments*, which may come from another release.
 
         Raises:
-            TypeError: it does not; says which.
+            TypeError: it does not; the message says which.
         """
         self._signature.bind(**arguments)
 
@@ -103,17 +103,17 @@ def job(
     **options: Unpack[Options],
 ) -> Callable[[Callable[Concatenate[Run, P], R]], JobFunction[P, R]]: ...
 def job(function: Any = None, /, **options: Unpack[Options]) -> Any:
-    """Let a function be a job: work that an engine carries to a worker, here or elsewhere.
+    """Register a function as a job: work that an engine delivers to a worker, here or elsewhere.
 
         @job(timeout=3600, retries=2)
         async def transcribe(run: Run, url: str) -> str: ...
 
         return Continue("done", transcribe.job(url=url))
 
-    Its first parameter is the `Run`; the others are JSON, and so is what it returns. A `def` runs
-    in a thread. A worker finds it by `name`, by default `module:qualname`, so it has to import the
-    module: give a name to a function of a script, whose module is `__main__`. What else there is
-    to say about its jobs is in `Job`.
+    The first parameter is the `Run`; the others, and the return value, are JSON. A `def` function
+    runs in a thread. A worker finds the function by `name`, by default `module:qualname`, and
+    therefore has to import the module: give a name to a function of a script, whose module is
+    `__main__`. The other options are described in `Job`.
 
     Raises:
         ConfigurationError: another function has that name, or it is a function of a script and has

@@ -28,14 +28,14 @@ _DEFAULTS: Final = JobOptions()
 
 
 class Jobs:
-    """The tasks in *store*, and the work on them that *engine* carries to this process.
+    """The tasks in *store*, and the steps of them that *engine* delivers to this process.
 
-    node: the name of this process, which no other has or had; nodes tells which are alive. resume:
-    goes on with a call whose wait is over. foreign: the queues whose jobs calls may wait for.
-    service: works on them here.
+    node: the name of this process, unique among present and earlier ones; nodes: which processes
+    are alive. resume: continues a call whose wait is over. foreign: the queues whose jobs calls may
+    wait for. service: runs the steps here.
 
-    Whoever works for a task says the *turn* it believes in, that of the Task it was given. When the
-    task is over, or somebody else took it over, that raises OutOfTurn: then the work is to stop.
+    A worker passes the *turn* of the Task it was given. If the task has ended, or was taken over by
+    another process, that raises OutOfTurn, and the work must stop.
 
     Raises:
         ConfigurationError: two of *foreign* have one scheme.
@@ -75,7 +75,7 @@ class Jobs:
         )
 
     async def start(self) -> None:
-        """Begin to work on what the engine delivers, unless this process does already, or rests.
+        """Start to run delivered steps, unless this process does already or rests.
 
         Raises:
             Unavailable: the store could not be reached.
@@ -84,10 +84,10 @@ class Jobs:
             await self.service.start()
 
     async def aclose(self, *, within: float | None = None) -> None:
-        """Stop working; what is not done is handed to other processes, or waits for the next.
+        """Stop working; open steps are handed to other processes, or wait for the next one.
 
         Args:
-            within: shortens the grace, in seconds.
+            within: shortens the grace, in seconds. None (the default): `JobOptions.grace`.
         """
         await self.service.aclose(within=within)
 
@@ -272,7 +272,7 @@ class Jobs:
         await self._steps.step(id)
 
     async def _owned(self, id: str, owner: str | None) -> Task:
-        # Other records have keys that begin with an id: of another form, there is no task.
+        # Other records have keys that begin with an id: text of another form names no task.
         task = await self._records.find(id) if is_id(id) else None
         if task is None or task.owner != owner:
             raise TaskNotFound(id)

@@ -84,7 +84,7 @@ class _Worker:
         self._doubts = doubts
         self._node = token_hex(8)
         self._working: dict[str, asyncio.Task[None]] = {}
-        self._owners: dict[str, str] = {}  # of those, by id
+        self._owners: dict[str, str] = {}  # of the working ids
         self._claiming = asyncio.Lock()
         self._complaints = Throttle(logger)
         self._renewal = 0.0  # when all that is held is renewed next
@@ -161,7 +161,7 @@ class _Worker:
             for id, _, owner in claimed:
                 before = self._working.get(id)
                 if before is not None and not before.cancelling():
-                    continue  # this process was frozen, and nobody took it meanwhile
+                    continue  # this process was frozen, and no other claimed it
                 work = asyncio.create_task(self._work(id, before), name=f"step of {id}")
                 self._working[id], self._owners[id] = work, owner
                 work.add_done_callback(partial(self._forget, id, news))
@@ -179,13 +179,13 @@ class _Worker:
         return renewal if due is None else min(due, renewal)
 
     async def _work(self, id: str, before: "asyncio.Task[None] | None") -> None:
-        if before is not None:  # it was taken from here and given back, and has not ended yet
+        if before is not None:  # taken over, given back, and not ended here yet
             await asyncio.wait({before})
         try:
             await self._step(id)
             await self._deliveries.drop(self._node, id)
         except Exception as error:
-            # Nobody renews it any more: it is delivered again when its lease has run out.
+            # Its lease is not renewed any more: it is delivered again when the lease has expired.
             trace = None if isinstance(error, StoreError) else error
             told = "the step of %s failed, and is taken again: %s"
             self._complaints.log(logging.ERROR, told, id, error, exc_info=trace)

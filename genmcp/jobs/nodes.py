@@ -10,10 +10,11 @@ __all__ = ["Nodes"]
 
 
 class Nodes:
-    """The processes that share *store*, of which this is *own*.
+    """The processes that share *store*; *own* is the name of this one.
 
-    One that gives no sign of life for *lease* seconds is gone: what lived in it is lost. *presence*
-    says when this one cannot tell. queues: those that this one serves.
+    A process without a sign of life for *lease* seconds is considered gone, and what lived in it
+    lost. *presence* tells when this process cannot judge that. queues: the queues that this process
+    serves.
     """
 
     def __init__(self, store: Store, own: str, lease: float, presence: Presence) -> None:
@@ -21,10 +22,10 @@ class Nodes:
         self.own = own
         self.lease = lease
         self.presence = presence
-        self.queues: Collection[str] = ()  # that it serves
+        self.queues: Collection[str] = ()  # served by this process
 
     async def beat(self) -> None:
-        """Say that this one is alive and serves its queues, for a lease from now."""
+        """Renew the records of this process and its queues for another lease."""
         keys = [_key(self.own), *map(_served, self.queues)]
         await asyncio.gather(*(self._keep(key) for key in keys))
         self.presence.show()
@@ -34,7 +35,7 @@ class Nodes:
             await self._store.apply(Put(key, b"", ttl=self.lease))
 
     async def serves(self, queue: str) -> bool:
-        """Whether a process serves *queue*, or did less than a lease ago."""
+        """Return whether a process serves *queue*, or did less than a lease ago."""
         return (
             queue in self.queues
             or await self._store.get(_served(queue)) is not None
@@ -42,14 +43,14 @@ class Nodes:
         )
 
     async def lives(self, node: str) -> bool:
-        """Whether a process is alive, as far as this one can tell."""
+        """Return whether the process *node* is alive, as far as this one can tell."""
         if node == self.own or self.presence.doubts:
             return True
         found = await self._store.get(_key(node)) is not None
-        return found or self.presence.doubts  # this one may have been stopped meanwhile
+        return found or self.presence.doubts  # this process may have been suspended during the read
 
     async def leave(self) -> None:
-        """Say that this one is no longer there."""
+        """Remove the record of this process."""
         self.presence.forget()
         self.queues = ()
         await self._store.apply(Delete(_key(self.own)))

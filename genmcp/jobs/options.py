@@ -37,30 +37,39 @@ def _nobody(task: Task) -> Owner:
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process works on jobs; times in seconds.
+    """How a process works on jobs. Times in seconds.
 
-    queues: those whose jobs it works on. concurrency: on how many at once.
-    continuations: how many steps that are no job it takes at once, of whatever queue the jobs are.
-    refs: how many jobs of other queues it follows at once. watch: after how many seconds each of
-    them makes room for another, while there is no more room.
-    grace: how long what runs has to end when this process stops, before another takes it. There is
-    none where the store ends with the process.
-    linger: how long a retry of a `def` job waits for the thread of the attempt before it, which
-    nothing can stop; past that the job has failed.
-    lease: how long a job stays with a process that gives no sign of life, before another takes it.
-    crashes: how many processes one wait may take with it; one more, and it is Lost.
-    life: how long a task is kept for which nobody does anything, as when its queue is served by no
-    process. It is to be longer than any backlog; questions and results are kept for the tool's ttl.
-    unknown_timeout: for how many seconds a step that this process has no code for (an unknown job,
-    tool or question, as during a rolling deploy) is passed on to other processes, before it fails.
-    keep: how many events of a task are kept for those who follow it.
-    tasks_of_client: how many open tasks one principal, or one peer address without a principal, may
-    have.
-    share_of_client: the part of `concurrency`, from 0 to 1, that the jobs of one client may take:
-    long ones leave room for those of others. At least one job.
-    accounts: gives the accounts that a task counts for in its store.
-    assigns: gives what a job's `Run.assigns` holds.
-    in_thread: runs a blocking function. clock: gives Unix time.
+    Args:
+        queues: the queues whose jobs this process works on. Default: `("default",)`.
+        concurrency: the maximum number of jobs at once. Default 10.
+        continuations: the maximum number of steps at once that are not jobs, whatever queue the
+            jobs are in. Default 1000.
+        refs: the maximum number of jobs of other queues that are followed at once. Default 1000.
+        watch: after how long a followed job makes room for another one, while all places are taken;
+            about 25 % more or less. Default 60.
+        grace: how long running jobs have to end when this process stops, before another process
+            takes them. There is no grace if the store ends with the process. Default 5.
+        linger: how long a retry of a `def` job waits for the thread of the attempt before it, which
+            cannot be stopped; after that the job has failed. Default 60.
+        lease: how long a job stays with a process without a sign of life, before another takes it.
+            Default 30.
+        crashes: how many worker crashes one wait survives; after one more it is Lost. Default 3.
+        life: how long a task is retained that makes no progress, as when no process serves its
+            queue. It must be longer than any backlog; questions and results are retained for the
+            tool's ttl. Default: 7 days.
+        unknown_timeout: for how long a step that this process has no code for (an unknown job, tool
+            or question, as during a rolling deploy) is passed on to other processes, before it
+            fails. Default 600.
+        keep: how many events of a task are retained for its followers. Default 1000.
+        tasks_of_client: the maximum number of open tasks of one principal, or of one peer address
+            without a principal. Default 1000.
+        share_of_client: the fraction of `concurrency`, from 0 to 1, that the jobs of one client may
+            take, so that long jobs leave room for those of other clients. At least one job. Default
+            0.8.
+        accounts: returns the accounts that a task counts towards in its store. Default: none.
+        assigns: returns the `Run.assigns` of a job. Default: empty.
+        in_thread: runs a blocking function. Default: `asyncio.to_thread`.
+        clock: returns Unix time. Default: `time.time`.
     """
 
     queues: Collection[str] = ("default",)
@@ -83,7 +92,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        """Check what is no function."""
+        """Validate the options.
+
+        Raises:
+            ConfigurationError: one of them is out of range.
+        """
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigurationError(

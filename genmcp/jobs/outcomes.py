@@ -42,13 +42,13 @@ def done(work: str, value: Any) -> bytes:
 
 
 def no_room(error: Unavailable) -> Ended:
-    """Return how a task ends whose result the store has no room for."""
+    """Return the end of a task whose result does not fit into the store."""
     message = f"The result could not be kept: {_reason(error)}"
     return Ended(error=msgspec.json.encode({"code": InternalError.code, "message": message}))
 
 
 def not_kept(error: Unavailable) -> bytes:
-    """Return the outcome of work whose own outcome the store has no room for."""
+    """Return the packed outcome of work whose own outcome does not fit into the store."""
     message = f"its outcome could not be kept: {_reason(error)}"
     return pack(Failed(Raised(token_hex(6), type(error).__name__, message)))
 

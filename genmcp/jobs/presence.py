@@ -1,4 +1,4 @@
-"""Whether this process was itself away, so that it cannot tell which others are gone."""
+"""Whether this process was suspended, so that it cannot tell which other processes are gone."""
 
 import logging
 from collections.abc import Callable
@@ -12,16 +12,17 @@ logger = logging.getLogger("genmcp")
 
 
 class Presence:
-    """The signs of life of this process, as its store has taken them.
+    """The signs of life of this process, as accepted by its store.
 
-    A process is gone when it has given no sign of life for a lease. One that has given none itself
-    for a third of that was away: it was stopped, its event loop was blocked, the machine slept, the
-    store took nothing, or a clock was set. The same may have kept the others from theirs. So it
-    doubts that they are gone, until they have had a lease to show that they are not.
+    A process is gone when it has given no sign of life for a lease. A process that has given none
+    itself for a third of a lease was away: it was suspended, its event loop was blocked, the
+    machine slept, the store was unavailable, or a clock was set. The same may have prevented the
+    signs of other processes. It therefore does not take them for gone until they have had a full
+    lease to show that they are alive.
 
     Args:
-        lease: seconds.
-        wall: returns Unix time, which may be set; what leases may be measured by.
+        lease: seconds without a sign of life after which a process is gone.
+        wall: returns Unix time, which can be set; leases may be measured by it.
         clock: returns seconds, and cannot be set.
     """
 
@@ -40,7 +41,7 @@ class Presence:
         return self._clock() < self._doubts_until or self._away() > self._lease / 3
 
     def show(self) -> None:
-        """Note that the store has taken a sign of life of this process."""
+        """Record that the store has accepted a sign of life of this process."""
         if (away := self._away()) > self._lease / 3:
             self._doubts_until = self._clock() + self._lease
             logger.warning(
@@ -52,11 +53,11 @@ class Presence:
         self._shown = self._clock(), self._wall()
 
     def forget(self) -> None:
-        """Expect no signs of life, until the next is shown: this process stops working."""
+        """Expect no signs of life until the next one: this process stops working."""
         self._shown = None
 
     def _away(self) -> float:
-        """Return for how long there was no sign of life, or by how much a clock was set."""
+        """Return the seconds since the last sign of life, or by which a clock was set since."""
         if self._shown is None:
             return 0.0
         shown, at = self._shown

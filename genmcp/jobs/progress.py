@@ -94,7 +94,7 @@ class Reporter:
                 self._stop()
                 return
             except StoreError as error:
-                if not self._failing:  # once: it goes on until the store takes something
+                if not self._failing:  # log once: it is retried until the store accepts it
                     logger.warning("progress was not written: %s", error)
                 self._failing, pace = True, _RESPITE
             else:

@@ -51,11 +51,11 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Records:
-    """The tasks of *store*.
+    """The records of the tasks in *store*.
 
-    keep: how many events of each are kept. life: for how many seconds one is kept that waits for
-    something else than its client. accounts: gives those that a task counts for. most: how many
-    open tasks one client may have.
+    keep: how many events of each task are retained. life: for how many seconds a task is retained
+    that waits for something other than its client. accounts: returns the accounts that a task
+    counts towards. most: the maximum number of open tasks of one client.
     """
 
     def __init__(
@@ -76,17 +76,18 @@ class Records:
         self._life = life
 
     async def create(self, task: Task, call: bytes) -> bool:
-        """Write a new task, and the raw request it is about. False: there is one with its id.
+        """Write a new task, and its raw request. Return False if there is a task with its id.
 
         Raises:
             OverShare: its client has too many open tasks, or has used its share of the store.
-            StoreFull: only room for steps of other tasks is left.
+            StoreFull: only the reserve for steps of other tasks is left.
         """
         ttl, owner = kept(task, self._life), self._accounts(task)
         try:
             await self._store.apply(
                 Put(_key(task.id), task.pack(), ttl=ttl, expect=0, owner=owner, new=True),
-                # It is there as long as the task is open: so those of one client are counted.
+                # The request is stored as long as the task is open, and counts the open tasks of a
+                # client.
                 Put(_call(task.id), call, ttl=ttl, owner=self._open(owner), new=True),
                 self._changed(task),
             )
@@ -248,9 +249,9 @@ class Records:
                 yield event
 
     async def _close(self, task: Task) -> None:
-        """Keep the request of a task that was cancelled no longer than the task, and not as open.
+        """Retain the request of a cancelled task only as long as the task, and not as an open one.
 
-        Its tool may still be called.
+        The request is still needed to call the tool's `on_cancel`.
         """
         try:
             entry = await self._store.get(_call(task.id))
@@ -286,12 +287,12 @@ class Records:
         )
 
     def owner_of(self, task: Task) -> str:
-        """Return the name of the client whose turn it is when a step of *task* is delivered."""
+        """Return the owner for whom the steps of *task* are delivered, "" if it has none."""
         owner = self._accounts(task)
         return owner[-1].name if owner else ""
 
     def _open(self, owner: Owner) -> Owner:
-        """Return *owner* with the account of its open tasks."""
+        """Return *owner* with the account that counts its open tasks."""
         if not owner:
             return owner
         name = f"{owner[-1].name} tasks"
@@ -300,7 +301,7 @@ class Records:
 
 
 def records_of(store: Store, options: JobOptions) -> Records:
-    """Return the tasks of *store*, as *options* bound them."""
+    """Return the task records of *store*, with the bounds of *options*."""
     return Records(
         store,
         keep=options.keep,

@@ -18,17 +18,17 @@ __all__ = ["Service"]
 
 logger = logging.getLogger("genmcp")
 
-# Of these a lease has so many that a few may be late before this process counts as away.
+# Signs of life per lease: a few may be late before this process counts as away.
 _SIGNS: Final = 9
-_LOOK: Final = 0.05  # seconds between two looks at whether calls still run here
+_LOOK: Final = 0.05  # seconds between two checks for running calls
 
 
 class Service:
-    """Serves *engine* on one event loop and meanwhile renews the record of this process.
+    """Serves *engine* on one event loop, and renews the record of this process meanwhile.
 
-    When that loop was closed, the next one that asks for it serves. Other `options` count from
-    the next time on that it begins. resting: whether only `begin` makes it serve again. closed:
-    whether it was closed, or rests, and has not begun again.
+    If that loop was closed, the next one that starts the service serves. Changed `options` apply
+    from the next start on. resting: only `begin` makes it serve again; also True while it stops.
+    closed: it was closed, or rests, and was not started again.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Service:
         *,
         follows: bool = False,
     ) -> None:
-        """*follows* says whether jobs of other queues are followed here."""
+        """*follows*: whether jobs of other queues are followed here."""
         self._engine = engine
         self._nodes = nodes
         self._step = step
@@ -52,15 +52,15 @@ class Service:
 
     @property
     def ending(self) -> bool:
-        """Whether this process stops working: what it holds is to be handed to others.
+        """Whether this process stops working, so that its steps are to be handed to others.
 
-        Also where the event loop is torn down, which cancels every task it has.
+        Also True if the event loop is torn down, which cancels all of its tasks.
         """
         serving = self._serving
         return self.resting or serving is None or serving.ends
 
     def begin(self) -> "Future[None]":
-        """Serve, unless this does already; return a future that is done when the engine does."""
+        """Serve, unless this does already; return a future that is done once the engine serves."""
         self.resting = self.closed = False
         serving = self._serving
         if serving is None or serving.ends:
@@ -84,7 +84,7 @@ class Service:
             await self._serving.ended()
 
     async def aclose(self, *, within: float | None = None) -> None:
-        """Stop serving; steps that run when the grace is over are taken by another process.
+        """Stop serving; steps that still run when the grace is over are taken by another process.
 
         *within* shortens the grace, in seconds.
         """
@@ -93,19 +93,19 @@ class Service:
     async def rest(
         self, *, within: float | None = None, busy: Callable[[], bool] = lambda: False
     ) -> None:
-        """Stop serving as `aclose` does, and be `resting` until the next `begin`.
+        """Stop serving as `aclose` does, and stay `resting` until the next `begin`.
 
-        While *busy*, for at most a lease, other processes still find this one alive: calls that
+        While *busy*, for at most a lease, this process stays alive for other processes: calls that
         run in it have a grace of their own.
         """
         await self._stop(_Farewell(within, busy), rest=True)
 
     async def _stop(self, farewell: "_Farewell", *, rest: bool) -> None:
         serving = self._serving
-        self.resting = True  # what ends meanwhile does not begin it anew
+        self.resting = True  # calls that end in the meantime do not start it again
         if serving is not None and not serving.over:
             await serving.end(farewell)
-        if self._serving is serving:  # nothing has begun it again meanwhile
+        if self._serving is serving:  # not started again in the meantime
             self._serving, self.resting, self.closed = None, rest, True
 
     async def _serve(self, serving: "_Serving") -> None:
@@ -120,7 +120,7 @@ class Service:
             served.append(((REFS,), options.refs, None))
         all_of_them = asyncio.Barrier(len(served))
         self._nodes.queues = tuple(options.queues)
-        self._nodes.presence.forget()  # it did not have to show itself until now
+        self._nodes.presence.forget()  # no signs of life were due until now
         await self._nodes.beat()
         serving.delivering = delivering = [
             asyncio.create_task(self._deliver(serving, all_of_them, *each)) for each in served
@@ -130,7 +130,7 @@ class Service:
             while await _left(delivering, within=options.lease / _SIGNS):
                 await self._said(self._nodes.beat())
         finally:
-            serving.ending.set()  # also by a defect: what runs is handed on
+            serving.ending.set()  # also after a defect: running steps are handed on
             for each in delivering:
                 each.cancel()
             await asyncio.wait(delivering)
@@ -138,7 +138,7 @@ class Service:
         await self._said(self._nodes.leave())
 
     async def _linger(self, busy: Callable[[], bool]) -> None:
-        """Stay alive to others while calls run here, for at most a lease."""
+        """Stay alive for other processes while calls run here, for at most a lease."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.options.lease):
                 while busy():
@@ -174,17 +174,17 @@ class Service:
 
 
 class _Farewell(NamedTuple):
-    """How serving ends: *within* how many seconds at most, and while what is *busy* here."""
+    """How serving ends: *within* at most so many seconds, and alive as long as calls are *busy*."""
 
     within: float | None = None
     busy: Callable[[], bool] = lambda: False
 
 
 class _Serving:
-    """An asyncio.Task that serves, in the loop that runs when this is made.
+    """An asyncio task that serves, on the loop that is running when this is created.
 
-    It begins when the one *after* which it comes has ended, where that is on the same loop: both
-    have the same name to other processes.
+    It starts when the one *after* which it comes has ended, if that is on the same loop: both have
+    the same name for other processes.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class _Serving:
 
     @property
     def ends(self) -> bool:
-        """Whether it serves no more, or is about to end."""
+        """Whether it has ended, or is about to end."""
         return self.over or self.ending.is_set() or bool(self._task.cancelling())
 
     async def ended(self) -> None:
@@ -218,7 +218,7 @@ class _Serving:
         await asyncio.wait({self._task})
 
     async def end(self, farewell: _Farewell) -> None:
-        """Have it end, and wait for that, from any loop."""
+        """End it, and wait for that, from any loop."""
         if self._loop is asyncio.get_running_loop():
             self.farewell = farewell
             self.ending.set()
@@ -259,6 +259,6 @@ async def _left(delivering: Sequence["asyncio.Task[None]"], *, within: float) ->
         delivering, timeout=within, return_when=asyncio.FIRST_EXCEPTION
     )
     for each in ended:
-        if not each.cancelled():  # its grace was cut short
+        if not each.cancelled():  # cancelled: its grace was cut short
             each.result()
     return bool(left)

@@ -57,7 +57,7 @@ class Steps:
         *,
         ending: Callable[[], bool],
     ) -> None:
-        """*ending* says whether this process stops working, so that its steps are handed on."""
+        """*ending*: returns whether this process stops working and hands its steps on."""
         self._agenda = agenda
         self._records = agenda.records
         self._resume = resume
@@ -123,8 +123,8 @@ class Steps:
             if now is not None and now.delivered:
                 await self._agenda.submit(now)
         except asyncio.CancelledError as error:
-            # A delivery that another process has taken is not ours to hand on: released, its job
-            # would begin there as if nobody had worked on it, whatever `on_lost` says.
+            # A delivery that another process has claimed must not be handed on: once released, its
+            # job would start there as if it had never run, whatever `on_lost` is.
             if self._ending():
                 await self._hand_back(task, runs_on=isinstance(error, StillRuns))
             raise
@@ -161,7 +161,7 @@ class Steps:
         return await self._agenda.settle_work(task, partial(_after, tried))
 
     async def _passed_on(self, task: Task, unknown: Elsewhere) -> Task | None:
-        """Leave the step to another process; None if that was done for as long as it may be."""
+        """Pass the step on to another process; return None if `unknown_timeout` is over."""
         if task.passed >= self._options.unknown_timeout:
             return None
         pause = pause_after(task.passed)
@@ -169,7 +169,7 @@ class Steps:
         return await self._write(task, lambda task, now: passed_on(task, now, pause))
 
     async def _watch(self, task: Task, ref: Ref) -> Task:
-        """Follow the job of another queue; return the task settled, or waiting for another look."""
+        """Follow a job of another queue; return the task settled, or waiting for another turn."""
         outcome = await self._agenda.refs.outcome(ref)
         watched = Watched(outcome)
         if outcome is None:
@@ -215,10 +215,10 @@ class Steps:
             await self._agenda.abandoned(now)
 
     async def _hand_back(self, task: Task, *, runs_on: bool) -> None:
-        """Let another process go on at once: this one stops working.
+        """Hand the step to another process at once, because this one stops working.
 
-        A `def` job that *runs_on* in its thread is cut off with this process. That is no good
-        order: it begins elsewhere if it may run again, else it is lost.
+        A `def` job that *runs_on* in its thread is killed with this process: it starts again
+        elsewhere if it may, and is lost otherwise.
         """
         lost = runs_on and task.on_lost == "fail"
         give = Task.abandoned if lost else _handed_back

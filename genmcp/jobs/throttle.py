@@ -1,4 +1,4 @@
-"""Log messages about a failure that thousands of tasks meet at once."""
+"""Throttling of log messages about a failure that affects thousands of tasks at once."""
 
 import logging
 import time
@@ -9,7 +9,7 @@ __all__ = ["Throttle"]
 
 
 class Throttle:
-    """Logs at most one message in *every* seconds, with the number of those left out before it."""
+    """Logs at most one message in *every* seconds, and the number of those suppressed before it."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Throttle:
         self._left_out = 0
 
     def log(self, level: int, message: str, *arguments: Any, exc_info: Any = None) -> None:
-        """Log *message*, unless another was logged just now."""
+        """Log *message*, or count it as suppressed."""
         now = self._clock()
         if now < self._next:
             self._left_out += 1

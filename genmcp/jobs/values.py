@@ -1,4 +1,4 @@
-"""The outcomes of jobs whose calls came to a result that is too large to be kept."""
+"""Stored outcomes of jobs whose calls made too large a result of them."""
 
 import logging
 from collections.abc import Callable
@@ -15,9 +15,9 @@ logger = logging.getLogger("genmcp")
 
 
 class JobValues:
-    """Keeps what a job returned where `continue_` made too large a result of it.
+    """Stores the value of a job if the result that `continue_` made of it exceeds the limit.
 
-    The work of hours would be lost with that result otherwise. The host can read it.
+    Otherwise the work of hours would be lost with that result. The host can read the value.
     """
 
     def __init__(self, store: Store, accounts: Callable[[Task], Owner]) -> None:
@@ -25,7 +25,7 @@ class JobValues:
         self._accounts = accounts
 
     async def keep(self, task: Task) -> bool:
-        """Keep the outcome of *task* for its ttl, and return whether there was one, and room."""
+        """Store the outcome of *task* for its ttl; return False if there is none, or no room."""
         if task.outcome is None:
             return False
         owner = self._accounts(task)
@@ -38,7 +38,7 @@ class JobValues:
         return True
 
     async def find(self, id: str) -> Outcome | None:
-        """Return the outcome that was kept for the task *id*, None if there is none."""
+        """Return the outcome that was stored for the task *id*, None if there is none."""
         entry = await self._store.get(_key(id))
         return None if entry is None else unpack(entry.value)
 

@@ -21,17 +21,17 @@ logger = logging.getLogger("genmcp")
 
 
 class Watched(NamedTuple):
-    """What came of following a job: its packed outcome, or after how many seconds to go on."""
+    """The result of following a job: its packed outcome, or the pause until the next turn."""
 
     outcome: bytes | None
     pause: float = 0.0
 
 
 class Watches:
-    """Follows the jobs of *foreign* queues, at most `JobOptions.refs` at once.
+    """Follows the jobs of *foreign* queues. The engine delivers at most `JobOptions.refs` at once.
 
     While all of these places are taken, each is given up after about `JobOptions.watch` seconds and
-    its task delivered again, behind those that wait: every job is looked at in its turn.
+    its task is delivered again, behind the waiting ones, so that every job gets its turn.
     """
 
     def __init__(self, foreign: Sequence[Foreign], options: JobOptions) -> None:
@@ -40,7 +40,7 @@ class Watches:
         self._places = 0
 
     async def cancel(self, ref: Ref) -> None:
-        """Cancel a job of another queue, as well as possible."""
+        """Cancel a job of another queue; failures are only logged."""
         if foreign := self._foreign.get(ref.scheme):
             try:
                 await foreign.cancel(ref.ref)
@@ -48,10 +48,10 @@ class Watches:
                 logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
 
     async def follow(self, ref: Ref, write: Write) -> Watched:
-        """Follow a job to its end, or until others need the place; *write* keeps its progress.
+        """Follow a job to its end, or until others need the place; *write* stores its progress.
 
         Raises:
-            OutOfTurn: its progress was refused: the call is over, or followed by another process.
+            OutOfTurn: its progress was rejected: the call is over, or followed by another process.
         """
         foreign = self._foreign.get(ref.scheme)
         if foreign is None:
@@ -82,8 +82,8 @@ class Watches:
                     return outcome_of(ref, snapshot)
                 if reporter.refused:
                     raise OutOfTurn("progress", "over, or somebody else's")
-                # A queue that is polled says the same most times. It is written now and then all
-                # the same: a refusal is how a lost cancellation shows.
+                # A polled queue mostly repeats itself. Its state is still written now and then: a
+                # rejected write reveals a lost cancellation.
                 if snapshot != told or clock() >= due:
                     told, due = snapshot, clock() + self._options.lease / 3
                     reporter.report(snapshot.progress, snapshot.total, snapshot.message)
@@ -91,7 +91,7 @@ class Watches:
 
     @asynccontextmanager
     async def _place(self, place: asyncio.Timeout) -> AsyncIterator[None]:
-        """Take a place meanwhile, and let *place* expire when another needs it."""
+        """Occupy a place, and expire *place* once others need it."""
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._turn(), lambda: look())
 
@@ -110,5 +110,5 @@ class Watches:
             self._places -= 1
 
     def _turn(self) -> float:
-        """Return how long a place is kept; not for all alike, so that not all end at once."""
+        """Return the seconds for which a place is kept; randomised, so that not all end at once."""
         return self._options.watch * uniform(0.75, 1.25)

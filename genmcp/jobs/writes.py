@@ -37,15 +37,16 @@ class Writes:
         write: Callable[[], Awaitable[T]],
         instead: Callable[[Unavailable], Awaitable[T]] | None = None,
     ) -> T:
-        """Write the result of long work, however long the store takes nothing.
+        """Write the result of long work, and retry for as long as the store does not accept it.
 
-        To give up would make it look as if this process had died. But *instead* is written, where
-        it is given, if the client has used its share of the store, or if the store has had no room
-        for `patience` seconds: the client would else wait for what may never have room.
+        Giving up would look as if this process had died. If *instead* is given, it is written when
+        the client has used its share of the store, or when the store is still full after `patience`
+        seconds: the client would otherwise wait for room that may never come.
 
         Raises:
-            Unavailable: this process works no more.
-            OverShare: the client has used its share, and there is no *instead*.
+            Unavailable: this process stops working.
+            OverShare: the client has used its share, and there is no *instead*, or no room for it
+                either.
         """
         pauses = iter(_PAUSES)
         begun = time.monotonic()

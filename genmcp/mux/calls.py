@@ -57,7 +57,7 @@ class Hook:
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was cancelled through this."""
+        """Whether it was cancelled through this object."""
         return self._reason is not None
 
     def end(self, cancelled: asyncio.CancelledError | None = None) -> Reason | None:

@@ -1,11 +1,12 @@
-"""The key of a call that runs here, and the record that tells other processes of it.
+"""The claim on an idempotency key by a running call, and its record for other processes.
 
-The record names the process in which the call runs. It is free again once that process is gone, by
-the same signs of life by which tasks are taken over: no clock is compared with another machine's,
-and a process that was away itself, or whose store was, takes no other for gone.
+The record names the process in which the call runs. The key is free again once that process is
+gone, by the same signs of life by which tasks are taken over: clocks of different machines are
+never compared, and a process that was suspended itself, or whose store was unavailable, takes no
+other for gone.
 
 A call becomes a task in two writes, of two subjects: the record of the key names the task, then the
-task is written. Where there is no such task and the process is gone, it died between the two.
+task is written. If there is no such task and the process is gone, it died between the two.
 """
 
 import asyncio
@@ -31,21 +32,21 @@ logger = logging.getLogger("genmcp")
 
 _AGAIN: Final = 0.5
 _LONGEST: Final = 30.0
-"""Seconds after which the end of a call is written again, doubled up to the longest."""
+"""Seconds after which the end of a call is written again, doubled from `_AGAIN` up to this."""
 
 _NEWS: Final = 60.0
-"""Seconds for which those that wait for a key may read that something has become of it."""
+"""Seconds for which calls that wait for a key can read that its record has changed."""
 
 Later: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
-"""Runs something, whatever becomes of the call that it is about."""
+"""Runs a coroutine to its end, independent of the call that started it."""
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True):
     """The record of a key.
 
-    arguments: their digest. call: a random name of the call that has the key. node: the process in
+    arguments: their digest. call: a random name of the call that owns the key. node: the process in
     which it runs. task: the task that it becomes. result: its result as JSON. asked: the step of
-    the question that *result* is, if it is one.
+    the question, if *result* is one.
     """
 
     arguments: bytes
@@ -57,11 +58,11 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Known":
-        """Return what `pack` packed."""
+        """Decode what `pack` encoded."""
         return _decoder.decode(packed)
 
     def pack(self) -> bytes:
-        """Return the bytes that a store keeps."""
+        """Return the encoded record."""
         return _encoder.encode(self)
 
     def came_to(self) -> Result:
@@ -72,11 +73,11 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Claim:
-    """The key of a call that runs here: no other call runs with it.
+    """The claim of a running call on its key: no other call runs with the key.
 
-    kept: seconds for which the key, and its result, are kept. node: the name of this process.
-    later: runs what has to be written when the store can be reached again. task: the task that the
-    call becomes, or has become.
+    kept: seconds for which the key and its result are retained. node: the name of this process.
+    later: runs writes that have to wait for the store. task: the task that the call becomes, or has
+    become.
     """
 
     def __init__(self, store: Store, key: str, *, kept: float, node: str, later: Later) -> None:
@@ -92,7 +93,7 @@ class Claim:
         self._over = False
 
     async def begin(self, arguments: bytes, *, expect: int) -> bool:
-        """Take the key for a call with these *arguments*; False if another process was faster."""
+        """Claim the key for a call with these *arguments*; False if another process was faster."""
         known = Known(arguments, self._call, self._node)
         try:
             await self._store.apply(Put(self._key, known.pack(), ttl=self.ttl, expect=expect))
@@ -102,43 +103,43 @@ class Claim:
         return True
 
     async def becomes(self, task: str) -> None:
-        """Note that the call becomes *task*, whose record is written next. May be called again.
+        """Record that the call becomes *task*, which is written next. May be called repeatedly.
 
         Raises:
-            Conflict: another call has taken the key.
+            Conflict: another call has claimed the key.
             StoreError: it cannot be written.
         """
         async with self._writing:
             if self._known is None or self._over:
                 return  # the call is over, and its task is deleted again
-            self.task = task  # also where the write fails: then it may have been written
+            self.task = task  # also if the write fails: it may have been written
             if not await self._write(replace(self._known, task=task), self.ttl):
                 self.task = None
                 raise Conflict("the key of a call was taken by another")
 
     async def became(self) -> None:
-        """Check that the call has its key, now that the record of the task is written.
+        """Check that the call still owns its key, after the task was written.
 
         Raises:
-            Conflict: another call has taken it meanwhile: this process was frozen.
+            Conflict: another call has claimed it in the meantime: this process was frozen.
         """
         entry = await self._store.get(self._key)
         if entry is not None and Known.unpack(entry.value).call != self._call:
             raise Conflict("the key of a call was taken by another")
 
     async def keep(self, result: Result) -> bool:
-        """Keep the result of the call; False if another call has taken the key meanwhile."""
+        """Store the result of the call; False if another call has claimed the key since."""
         return await self._end(result, None, self.ttl)
 
     async def ask(self, result: InputRequiredResult, step: int, *, ttl: float) -> bool:
-        """Keep *result*, which asks the client in *step*, for *ttl* seconds; False as for `keep`.
+        """Store *result*, the question of *step*, for *ttl* seconds; False as for `keep`.
 
-        A copy of the call gets the same question. An answer goes on with the call.
+        A copy of the call gets the same question. An answer continues the call.
         """
         return await self._end(result, step, ttl)
 
     async def free(self) -> None:
-        """Free the key: the call came to nothing."""
+        """Free the key: the call has no result."""
         self._over = True
         await self._insist(None, 0.0)
 
@@ -150,10 +151,10 @@ class Claim:
         return await self._insist(replace(self._known, result=encoded, asked=asked), ttl)
 
     async def _insist(self, known: Known | None, ttl: float) -> bool:
-        """Write the end of the call, at once or when the store can be reached.
+        """Write the end of the call, at once or as soon as the store is reachable.
 
-        A key that is not free, of a process that lives, would be nobody's. It costs the client of
-        the call no time, and goes on where the call is cancelled meanwhile.
+        Otherwise the key would stay claimed for as long as this process lives. The client does not
+        wait for retries, and they continue if the call is cancelled in the meantime.
         """
         tried: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -178,9 +179,9 @@ class Claim:
         return await asyncio.shield(tried)
 
     async def _write(self, known: Known | None, ttl: float) -> bool:
-        """Write *known*, None to free the key; False if another call has the key.
+        """Write *known*, or None to free the key; False if another call owns the key.
 
-        One that is gone, and was not taken since, is still this call's.
+        A record that has expired, and was not claimed since, still belongs to this call.
         """
         entry = await self._store.get(self._key)
         if entry is not None and Known.unpack(entry.value).call != self._call:
@@ -199,7 +200,7 @@ class Claim:
 
 @contextmanager
 def logged() -> Iterator[None]:
-    """Log what a store raises: it costs the key, and not the call."""
+    """Log an error of the store: it affects the key, not the call."""
     try:
         yield
     except StoreError as error:

@@ -36,9 +36,10 @@ logger = logging.getLogger("genmcp")
 
 
 class Continuations:
-    """The calls of one mux that go on in steps. *kept* is for how many seconds a state is good.
+    """The calls of one mux that continue in steps.
 
-    owners: the accounts that what is stored of a call counts for.
+    kept: for how many seconds a state is valid. owners: returns the accounts that the stored data
+    of a call counts towards.
     """
 
     def __init__(
@@ -223,10 +224,10 @@ class Continuations:
         return self._states.open(channel.request, channel.principal).task == id
 
     def step_of(self, channel: Channel) -> int:
-        """Return the step of the call that the request of *channel*, with its state, answers.
+        """Return the step of the call that the request of *channel* answers with its state.
 
         Raises:
-            InvalidParams: the state is not one that was given out for it.
+            InvalidParams: the state was not issued for this request.
         """
         return self._states.open(channel.request, channel.principal).step
 
@@ -291,7 +292,7 @@ def _brought(request: Request) -> Mapping[str, Any]:
 def _next(
     step: Continue, channel: Channel, last: Continuation | None, release: str
 ) -> Continuation:
-    """Return the record of *step*, taken by the server's version *release*.
+    """Return the continuation of *step*; *release* is the version of the server.
 
     Raises:
         ContractError: the assigns that hooks have set are not JSON.

@@ -1,9 +1,9 @@
 """Calls that run once, however often they are sent: `io.genmcp/idempotencyKey` in their `_meta`.
 
-Not of the specification. A client that does not know what became of its call sends it again, with
-the same key: to this process or to another, while the first one runs or when it is over.
+Not part of the specification. A client that does not know the outcome of its call sends it again
+with the same key: to this process or to another, while the first call runs or after it has ended.
 
-What became of the call that has the key is in a record, which its `Claim` writes.
+The state of the call that owns the key is in a record, which its `Claim` writes.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ from genmcp.stores.store import Delete, Store
 __all__ = ["Idempotency"]
 
 _MOMENT: Final = 0.02
-_LAST: Final = 1.0  # seconds for the last writes of a process
+_LAST: Final = 1.0  # seconds for pending writes when this process stops
 
 
 class Idempotency:
-    """The calls with keys of the muxes of one *audience*.
+    """The calls with keys, of the muxes of one *audience*.
 
-    kept: seconds for which the result of a call is kept. asked: seconds for which a client has to
-    answer a question. look: seconds after which a call that waits for another looks whether the
-    process of that is alive.
+    kept: seconds for which the result of a call is retained. asked: seconds for which a client can
+    answer a question. look: seconds after which a call that waits for another checks whether the
+    process of that call is alive.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Idempotency:
         self._late: set[asyncio.Task[None]] = set()
 
     async def aclose(self) -> None:
-        """Give up what could not be written: this process is about to be gone."""
+        """Give up pending writes after a second: this process is about to end."""
         late, self._late = self._late, set()
         if late:
             await asyncio.wait(late, timeout=_LAST)
@@ -96,7 +96,7 @@ class Idempotency:
             task = None if known is None else await self._task(known.task, channel)
             if known is None or await self._may_run(known, task, channel):
                 store = OwnedStore(self._store, self._continuations.owners.of(channel.client_key))
-                if self._store.shared:  # others see by its signs of life that the call runs
+                if self._store.shared:  # signs of life show to other processes that the call runs
                     await self._tasks.jobs.start()
                 node = self._tasks.jobs.nodes.own
                 claim = Claim(store, key, kept=self._kept, node=node, later=self._begin_late)
@@ -149,10 +149,10 @@ class Idempotency:
         late.add_done_callback(self._late.discard)
 
     async def _may_run(self, known: Known, task: Task | None, channel: Channel) -> bool:
-        """Return whether a call may run under a key of which so much is *known*."""
+        """Return whether a call may run with a key that has the record *known*."""
         if known.asked is not None:
-            # The answer to what was asked goes on with the call. One to an earlier question is a
-            # copy: it gets the question that its original came to.
+            # An answer to the latest question continues the call. An answer to an earlier question
+            # is a copy: it gets the question that followed its original.
             params: Any = channel.request.params
             return (
                 params.request_state is not None
@@ -163,25 +163,25 @@ class Idempotency:
         if task is None:
             if not self._store.shared or await self._tasks.jobs.nodes.lives(known.node):
                 return False
-            # Looked at again, as it may have been written before its process died.
+            # Read again: it may have been written before its process died.
             task = await self._task(known.task, channel)
         return task is None or task.end in ("failed", "cancelled")
 
     async def _run(
         self, request: Request, channel: Channel, claim: Claim
     ) -> Result | Parked | None:
-        """Run the call; None if another has run meanwhile, whose result counts."""
+        """Run the call; None if another has run in the meantime, whose result counts."""
         carrier = channel.carrier
         try:
             result = await self._continuations.begin(request, channel)
         except (Exception, asyncio.CancelledError) as error:
-            # A task that goes on without this request ends by itself.
+            # A task that continues without this request ends by itself.
             elsewhere = isinstance(error, StoreError | asyncio.CancelledError)
             if carrier.task is None or not (elsewhere or carrier.follows):
                 await claim.free()
             raise
         finally:
-            carrier.waits = True  # it has ended, and becomes no task any more
+            carrier.waits = True  # it has ended, and cannot become a task any more
         if channel.promoted:
             return result
         if isinstance(result, CallToolResult):

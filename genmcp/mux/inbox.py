@@ -40,12 +40,12 @@ class _Letter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inbox:
-    """Messages to and from the processes that serve the same *audience* from one store.
+    """Messages between the processes that serve the same *audience* from one store.
 
-    node: the name of this one. Messages are structs; `take` says who is told of which.
-    ttl, keep: for how many seconds, and how many of them, a slow process may read them.
+    node: the name of this process. Messages are structs; `take` registers their handlers. ttl,
+    keep: for how many seconds, and how many of them, messages are retained for a slow process.
 
-    A store that is of this process alone costs nothing: whoever else has it is told at once.
+    A store of this process alone needs no log: other inboxes over it are notified at once.
 
     current: whether all messages have been read that were there when it was opened.
     """
@@ -60,7 +60,7 @@ class Inbox:
         self._follower: asyncio.Task[None] | None = None
         self._hears = False  # over a store of this process alone
         self.current = False
-        self._reading: Future[None] = Future()  # any event loop may wait for it
+        self._reading: Future[None] = Future()  # awaited from any event loop
 
     def take(self, kind: type[M], taker: Callable[[M], None]) -> None:
         """Let *taker* be told of each message of this *kind*, on any thread."""
@@ -79,7 +79,7 @@ class Inbox:
             self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     async def catch_up(self) -> None:
-        """Wait until it is `current`, once it is open.
+        """Wait until the inbox, once opened, is `current`.
 
         Raises:
             StoreError: the store could not be read just now.
@@ -138,7 +138,7 @@ class Inbox:
                         after = event.id
                         self._open_letter(event.data)
             except Gap:
-                # What the log still has comes again, and each message may come twice.
+                # The retained messages are read again: each may be handled twice.
                 logger.warning("messages of other processes were dropped before they were read")
                 after = None
             except StoreError as error:
@@ -149,7 +149,7 @@ class Inbox:
                 await asyncio.sleep(_AGAIN)
 
     async def _read_all(self) -> str | None:
-        """Read what is in the log, and return the id of the last event, None without one."""
+        """Handle all messages in the log; return the id of the last one, None if there is none."""
         after: str | None = None
         while events := await self._store.read(self._log, after, _READ_AT_ONCE):
             for event in events:

@@ -20,11 +20,11 @@ __all__ = ["KeptCall"]
 
 
 class KeptCall(msgspec.Struct, frozen=True, array_like=True):
-    """What is needed of a request to go on with it.
+    """The stored form of a request, with everything needed to continue it.
 
-    params: as they came, JSON. kept: of the assigns that were copied from the host's request, those
-    that the endpoint's keep_assigns names. gone: the keys of the others. address: what an anonymous
-    request counts for.
+    params: as received, JSON. kept: of the assigns that were copied from the host's request, those
+    named by the endpoint's keep_assigns. gone: the keys of the others. address: the peer address
+    that an anonymous request counts towards.
     """
 
     id: RequestId
@@ -69,10 +69,10 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def unpack(cls, packed: bytes) -> "KeptCall":
-        """Return what `pack` packed.
+        """Decode what `pack` encoded.
 
         Raises:
-            Elsewhere: it was packed by a release that speaks of it differently.
+            Elsewhere: it was encoded by a release with another format.
         """
         try:
             return _decoder.decode(packed)
@@ -83,7 +83,7 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
             ) from error
 
     def request(self) -> Request:
-        """Return the request, without what the server finds for it.
+        """Return the request, without its route.
 
         Raises:
             Elsewhere: its revision is not served here.
@@ -106,10 +106,10 @@ class KeptCall(msgspec.Struct, frozen=True, array_like=True):
     def channel(
         self, server: Server, sink: Sink, static: Mapping[str, Any], own: Mapping[str, Any]
     ) -> Channel:
-        """Return a channel for the same request, whose words go to *sink*.
+        """Return a channel for the same request, with *sink* for its notifications.
 
         Raises:
-            Elsewhere: what it asked for is not here, or its revision is not served.
+            Elsewhere: the requested component does not exist here, or the revision is not served.
         """
         request = self.request()
         method = request.revision.methods[self.method]

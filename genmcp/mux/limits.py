@@ -10,55 +10,62 @@ __all__ = ["Limits"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of what a mux takes and keeps; sizes in bytes, times in seconds.
+    """Bounds of what a mux accepts and retains. Sizes in bytes, times in seconds.
 
-    header: how large a header may be, of those by which a request is judged.
-    body: the largest request body. depth: how deep JSON may nest. containers: how many objects and
-        arrays a body may have; at least `depth`.
-    uri: the largest URI, or name of a tool, prompt, resource template or task, that a client may
-        send.
-    batch: how many messages one batch may have (2025-03-26). batch_concurrency: how many requests
-        of a batch run at once.
-    body_time: how long a body may take to arrive.
-    bodies: the bytes of all bodies of more than 16 KiB that belong to requests without a response.
-        bodies_of_principal, bodies_of_address: of one principal, and of one peer address without
-        one.
-    threads: how many `def` hooks run at once. threads_of_client: of one client, which is a
-        principal, or a peer address without one.
-    waiting: how many `def` hooks wait for a thread; clients take turns. waiting_of_client: of one
-        client.
-    calls: how many calls wait for something at once. calls_of_principal: of one principal.
-        calls_of_session, calls_of_address: of one legacy session and of one peer address without a
-        principal. calls_of_tool: of one tool.
-    anonymous: the part of each total (`calls`, `streams`, and so on), from 0 to 1, that all clients
-        without a principal may have together.
-    result: the largest result, as JSON; of a batch, all of its answers together.
-    progress_rate: how many notifications of progress a response sends in a second; of those in
-        between, the newest counts. log_rate: how many log messages; a hook that says more waits.
-    streams: how many streams of sessions and subscriptions are open at once.
-    streams_of_principal: of one principal. streams_of_session, streams_of_address: of one legacy
-        session and of one peer address without a principal.
-    subscriptions: how many resources one stream, or one session, is subscribed to.
-    subscribed: the bytes of the URIs and task ids that all open streams of `subscriptions/listen`
-        are subscribed to, each with 256 bytes more. subscribed_of_stream: of one stream.
-        subscribed_of_principal, subscribed_of_address: of all streams of one principal, and of one
-        peer address without one.
-    subscribed_of_session: the bytes of the URIs that one legacy session is subscribed to.
-    stored_of_principal, stored_of_address: the fraction of the store, from 0 to 1, that one
-        principal, and one peer address without a principal, may use.
-    cursor: how long a cursor of a list is good for.
-    question: how long a client has to answer a question.
-    buffer: how much of a response may wait for a client that reads slowly. Past it the newest
-        progress replaces older, and a hook that says something else waits.
-    stall: how long a client may read nothing of that, before its connection is given up.
-    session: how long a legacy session lives.
-    replay: how long events wait for a client that resumes, and changes for a process that is
-        slow to read them. replay_events: how many of a stream.
-    idempotency: how long what came of a call that has an `io.genmcp/idempotencyKey` is kept, for
-        when it is sent again.
-    revoked: how many sessions that were ended before their time are remembered until then; past
-        it, a client cannot end its session. revoked_of_principal, revoked_of_address: of one
-        principal, and of one peer address without one.
+    Past a bound a client gets an error that names the setting. A share bounds what one client has
+    of a total: `..._of_principal` one principal, `..._of_session` one legacy session,
+    `..._of_address` one peer address without a principal.
+
+    Args:
+        header: the maximum size of a header that determines how a request is handled.
+        body: the maximum size of a request body.
+        depth: the maximum nesting depth of JSON.
+        containers: the maximum number of objects and arrays in a body; at least `depth`.
+        uri: the maximum length of a URI, or of the name of a tool, prompt, resource template or
+            task, that a client may send.
+        batch: the maximum number of messages in one batch (2025-03-26).
+        batch_concurrency: how many requests of a batch run at once.
+        body_time: how long a body may take to arrive.
+        bodies: the total size of all bodies of more than 16 KiB that belong to requests without a
+            response. Shares: bodies_of_principal, bodies_of_address.
+        threads: how many `def` hooks run at once.
+        threads_of_client: how many of one client, which is a principal, or a peer address without
+            one.
+        waiting: how many `def` hooks wait for a thread; clients take turns.
+        waiting_of_client: how many of one client.
+        calls: how many calls wait for something at once. Shares: calls_of_principal,
+            calls_of_session, calls_of_address.
+        calls_of_tool: how many of one tool.
+        anonymous: the fraction of each total (`calls`, `streams`, and so on), from 0 to 1, that all
+            clients without a principal may have together.
+        result: the maximum size of a result, as JSON; for a batch, of all responses together.
+        progress_rate: how many progress notifications a response sends per second; of those in
+            between, only the newest is sent.
+        log_rate: how many log messages a response sends per second; a hook that logs more waits.
+        streams: how many streams of sessions and subscriptions are open at once. Shares:
+            streams_of_principal, streams_of_session, streams_of_address.
+        subscriptions: the maximum number of resources that one stream, or one session, is
+            subscribed to.
+        subscribed: the total size of the URIs and task ids that all open streams of
+            `subscriptions/listen` are subscribed to, plus 256 bytes each. Shares, of all streams
+            together: subscribed_of_principal, subscribed_of_address.
+        subscribed_of_stream: that of one stream.
+        subscribed_of_session: the total size of the URIs that one legacy session is subscribed to.
+        stored_of_principal, stored_of_address: the fraction of the store, from 0 to 1, that one
+            principal, and one peer address without a principal, may use.
+        cursor: how long a cursor of a list is valid.
+        question: how long a client has to answer a question.
+        buffer: how much of a response may wait for a client that reads slowly. Past it, newer
+            progress replaces older, and a hook that sends anything else waits.
+        stall: how long a client may read nothing of it before its connection is closed.
+        session: the lifetime of a legacy session.
+        replay: how long events are retained for a client that resumes, and changes for a process
+            that is slow to read them.
+        replay_events: how many events of a stream.
+        idempotency: how long the outcome of a call with an `io.genmcp/idempotencyKey` is retained,
+            for repetitions of the call.
+        revoked: how many sessions that were ended before their time are remembered until then; past
+            it, a client cannot end its session. Shares: revoked_of_principal, revoked_of_address.
     """
 
     header: int = 8 * 1024
@@ -110,7 +117,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     revoked_of_address: int = 1_000
 
     def __post_init__(self) -> None:
-        """Check that every bound is positive."""
+        """Validate the bounds.
+
+        Raises:
+            ConfigurationError: one of them is out of range.
+        """
         for name in self.__struct_fields__:
             if getattr(self, name) <= 0:
                 raise ConfigurationError(

@@ -72,10 +72,10 @@ class Listeners:
     async def subscribe(self, session: str, uri: str, *, wanted: bool, owner: Owner = ()) -> None:
         """Notify *session* of updates of the resource *uri*, or no longer, if not *wanted*.
 
-        The list is stored for the client *owner*.
+        The list counts towards the accounts of *owner*.
 
         Raises:
-            Overloaded: it is subscribed to as many as it may be.
+            Overloaded: the session is subscribed to the maximum number or size of URIs.
             StoreError: the list cannot be stored.
         """
         most = self._limits.subscriptions
@@ -90,7 +90,7 @@ class Listeners:
                     f"Too many resources are subscribed to: {most} (limit: subscriptions)",
                     status=429,
                 )
-            # Each change writes the whole list, so that its size bounds the work of each.
+            # Each change writes the whole list: its size bounds the work per change.
             size = self._limits.subscribed_of_session
             if wanted and sum(map(len, uris)) + len(uri) > size:
                 raise Overloaded(

@@ -66,14 +66,14 @@ class Host(Protocol):
 
 
 class User(Protocol):
-    """What needs jobs to be worked on in this process: an endpoint that serves."""
+    """A user of the jobs of this process: an endpoint that serves."""
 
     @property
     def gone(self) -> bool:
-        """Whether it ended with its event loop."""
+        """Whether it ended together with its event loop."""
 
     def end(self) -> None:
-        """Take note that jobs are not worked on any more: the mux was closed. From any loop."""
+        """Handle the end of the work on jobs: the mux was closed. Called from any loop."""
 
 
 class LongCalls:
@@ -136,13 +136,13 @@ class LongCalls:
             self.dormant = True
 
     def use(self, user: User) -> None:
-        """Have *user* count as one that needs jobs to be worked on here, until its `rest`."""
+        """Register *user* as one that needs jobs to be run in this process, until its `rest`."""
         self._users.add(user)
 
     async def rest(self, user: User, *, within: float | None = None) -> None:
         """Hand the jobs that run here to other processes, unless another user still needs them.
 
-        The next `wake` begins again.
+        The next `wake` starts again.
 
         Args:
             user: given to `use` before.
@@ -183,7 +183,7 @@ class LongCalls:
     async def in_thread(
         self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
     ) -> Any:
-        """Run a blocking *function* in the pool of threads, where *client* takes turns."""
+        """Run a blocking *function* in the thread pool; *client* takes turns with others."""
         return await self._host.threads.run(function, *arguments, client=client)
 
     async def ended(
@@ -231,9 +231,9 @@ class LongCalls:
             logger.error("on_cancel failed", exc_info=error)
 
     async def aclose(self) -> None:
-        """Work on nothing any more, and hear of nothing.
+        """Stop working on jobs, and stop listening for messages.
 
-        Where the store ends with this process, no job has a grace: its result reaches no client.
+        If the store ends with this process, jobs get no grace: their results reach no client.
         """
         await self.idempotency.aclose()
         await self.jobs.aclose(within=None if self._host.store.durable else 0.0)
@@ -244,7 +244,7 @@ class LongCalls:
         self.dormant = self._host.store.durable
 
     def _options(self, options: JobOptions) -> JobOptions:
-        if not self._host.store.shared:  # no other process has the code that this one lacks
+        if not self._host.store.shared:  # no other process could have code that this one lacks
             options = replace(options, unknown_timeout=0.0)
         return replace(
             options,

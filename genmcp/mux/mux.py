@@ -76,7 +76,7 @@ AT_ONCE: Final = _LISTS | {"server/discover", "ping", "logging/setLevel", *SUBSC
 
 
 _LOOK: Final = 1.0
-"""Seconds of silence, at most, after which a resumed stream looks whether its process is alive."""
+"""Maximum seconds of silence after which a resumed stream checks whether its process is alive."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -182,7 +182,7 @@ class Mux:
         """End *session* of *client*: cancel its calls, end its streams, revoke its id.
 
         Raises:
-            Overloaded: too many sessions have ended before their time; this one goes on.
+            Overloaded: too many sessions have ended before their time; this one stays open.
         """
         self.sessions.check_end(client)
         await self.peers.end(session, client)
@@ -320,7 +320,7 @@ class Mux:
             return self.refusal(request, told, fault)
 
     async def job_value(self, task: str) -> Outcome | None:
-        """Return the outcome of the last job of a task whose result was larger than allowed."""
+        """Return the outcome of the last job of a task whose result exceeded the limit."""
         return await self.long.values.find(task)
 
     async def settle(self, ref: Ref, snapshot: Snapshot) -> None:

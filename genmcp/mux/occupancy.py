@@ -1,4 +1,4 @@
-"""How much is open at once, compared with the total and with the shares of clients."""
+"""Bounds on what is open at once, in total and per client and tool."""
 
 from collections.abc import Sequence
 from threading import Lock
@@ -14,13 +14,14 @@ _KINDS: Final = ("principal", "session", "address", "tool")
 
 
 class Occupancy:
-    """Counts what is open, in all and for each client and tool. Owned by the mux.
+    """A counter of what is open, in total and per client and tool. Owned by the mux. Thread-safe.
 
     *what* is the setting of *limits* that bounds the total; the settings `<what>_of_<kind>` bound
     the shares of one principal, session, address or tool. All anonymous clients together have
-    `limits.anonymous` of the total. Any number of threads may use it.
+    `limits.anonymous` of the total.
 
-    full: whether there may be no room for some client. noun, retry_after: for errors.
+    full: whether a client may find no room. noun: what is counted, for error messages. retry_after:
+    seconds, for error responses.
     """
 
     def __init__(
@@ -47,8 +48,8 @@ class Occupancy:
         """Check that *client* may open *size* more.
 
         Raises:
-            Overloaded: 429, the client or the tool has all of its own share; 503, everything is
-                taken, or everything that anonymous clients may have.
+            Overloaded: 429, the client or the tool has used up its own share; 503, the total, or
+                the part of it for anonymous clients, is used up.
         """
         what, noun = self._what, self._noun
         for share in _shares(client, tool):
@@ -84,7 +85,7 @@ class Occupancy:
             self.full = self._total >= self._most or self._full_ones > 0
 
     def leave(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
-        """Count *size* less, which was taken."""
+        """Count *size* less, which was taken before."""
         with self._lock:
             self._total -= size
             for share in _shares(client, tool):

@@ -1,4 +1,4 @@
-"""The accounts of a store that a client's records count for."""
+"""The store accounts that a client's records count towards."""
 
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ from genmcp.stores.accounts import Account, Owner
 
 __all__ = ["Owners"]
 
-_REMEMBERED = 1024  # clients whose accounts are not made anew
+_REMEMBERED = 1024  # clients whose accounts are cached
 
 
 class Owners:
@@ -20,11 +20,11 @@ class Owners:
         self._of = lru_cache(_REMEMBERED)(self._made)
 
     def of(self, client: ClientKey) -> Owner:
-        """Return the accounts of *client*, none for a local one."""
+        """Return the accounts of *client*, empty for a local one."""
         return self._of(client.principal, client.address)
 
     def of_task(self, task: Task) -> Owner:
-        """Return the accounts of the client that made *task*."""
+        """Return the accounts of the client that created *task*."""
         return self._of(task.owner, task.address)
 
     def _made(self, principal: str | None, address: str | None) -> Owner:
@@ -42,5 +42,5 @@ class Owners:
 
 
 def _line(name: str) -> str:
-    """Return *name* on one line, different for each name: stores keep one account a line."""
+    """Return *name* on one line, unique for each name: stores write one account per line."""
     return name if name.isprintable() else ascii(name)

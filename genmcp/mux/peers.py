@@ -27,7 +27,7 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """A session has ended, which began at *issued*, Unix time; *principal*, *address*: whose."""
+    """A session that began at *issued* (Unix time), of *principal* or *address*, has ended."""
 
     session: str
     issued: float
@@ -48,8 +48,9 @@ class Peers:
         self._sessions = sessions
         self._calls = calls
         self._now = Inbox(store, f"calls:{audience}", ttl=limits.replay, keep=limits.replay_events)
-        # No more than `revoked` are remembered. With as many again no reader misses one: of those
-        # that the log has dropped, the time has run out.
+        # At most `revoked` sessions are remembered at a time. The log keeps twice as many, so that
+        # what it drops has expired as a rule. (Not always: a session that lives long can be
+        # followed by as many that expire soon.)
         keep = 2 * limits.revoked
         self._for_long = Inbox(store, f"ended:{audience}", ttl=limits.session, keep=keep)
         self._now.take(Cancel, self._cancelled)
@@ -62,14 +63,14 @@ class Peers:
 
     @property
     def current(self) -> bool:
-        """Whether all sessions are known that were ended before `open` was called first."""
+        """Whether all sessions are known that were ended before the first call of `open`."""
         return self._for_long.current
 
     async def catch_up(self) -> None:
-        """Learn which sessions were ended before this process was started: see `current`.
+        """Read which sessions were ended before this process was started: see `current`.
 
         Raises:
-            StoreError: that cannot be read, so that no session can be trusted.
+            StoreError: they cannot be read, so that no session can be trusted.
         """
         self.open()
         await self._for_long.catch_up()

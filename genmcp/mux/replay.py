@@ -34,7 +34,7 @@ logger = logging.getLogger("genmcp")
 
 
 class OpenCall(msgspec.Struct, frozen=True, array_like=True):
-    """A request of a stream that has no answer yet; *task* is the one whose result it waits for."""
+    """A request of a stream without a response yet; *task* is the one whose result it waits for."""
 
     id: RequestId
     method: str
@@ -42,13 +42,13 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 Recover: TypeAlias = Callable[[Sequence[OpenCall]], AsyncGenerator[bytes, None]]
-"""Yields the messages that are left of calls whose process is gone, to the answer of each."""
+"""Yields the remaining messages of calls whose process is gone, up to the response of each."""
 
 
 class Replayed(msgspec.Struct, frozen=True, array_like=True):
     """One message of a stream: its number, its JSON (empty for none), whether it is the last.
 
-    node: the process that writes the stream, empty where it ended it. calls: those that were open.
+    node: the process that writes the stream, empty if it was ended. calls: the open calls then.
     """
 
     index: int
@@ -75,9 +75,9 @@ _decoder = msgspec.msgpack.Decoder(Replayed)
 class Replay:
     """The streams of a mux's sessions, in its store.
 
-    ttl: how many seconds a stream is kept after its last event. keep: how many events of it.
-    node: the name of this process. lives: whether the process of a name is alive; that is looked at
-    after each *look* seconds of silence.
+    ttl: seconds for which a stream is retained after its last event. keep: how many events are
+    retained. node: the name of this process. lives: returns whether the process of a name is alive;
+    it is checked after each *look* seconds of silence.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Replay:
         calls: tuple[OpenCall, ...],
         owner: Owner = (),
     ) -> None:
-        """Keep *records* of streams of *session*, the client *owner*, whose *calls* are open."""
+        """Store *records* of streams of *session* for *owner*; *calls* are those still open."""
         await self._append(
             (
                 (
@@ -119,7 +119,7 @@ class Replay:
         )
 
     async def note(self, session: str, stream: str, calls: tuple[OpenCall, ...]) -> None:
-        """Note which *calls* of a stream are open, and which tasks they wait for."""
+        """Store which *calls* of a stream are open, and which tasks they wait for."""
         await self._append([(_log(session, stream), Replayed(0, b"", False, self._node, calls))])
 
     async def end(self, session: str, stream: str) -> None:
@@ -175,15 +175,16 @@ class Replay:
     async def resume(
         self, session: str, stream: str, after: int, writer: Writer, recover: Recover
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the events of *stream* behind number *after*, as they are on the wire.
+        """Yield the events of *stream* after number *after*, in the wire format.
 
-        First those it has said, then those it says, to its end. *writer*, who sends them, takes
-        over from whoever did so far. Where some were dropped meanwhile, a comment tells how many.
+        First those that are stored, then those that follow, to the end of the stream. *writer*,
+        which sends them, takes over from the current one. If some were dropped in the meantime, a
+        comment states how many.
 
-        When the process that writes the stream is gone, *recover* gives the rest. Those messages
-        have no event ids: a client that loses this connection too comes back with the id it had, to
-        whichever process, and that one recovers the rest once more. Nothing is written, so that no
-        two processes can disagree, and one that was only frozen finds its stream as it left it.
+        If the process that writes the stream is gone, *recover* gives the rest. Those messages have
+        no event ids: a client that loses this connection too returns with its last id, to any
+        process, and that one recovers the rest once more. Nothing is written, so that no two
+        processes can disagree, and a process that was only frozen finds its stream unchanged.
         """
         log = _log(session, stream)
         with self._lock:
@@ -200,7 +201,7 @@ class Replay:
                             break
                         continue
                     node = said.node
-                    # An event may have been on its way when the task of a call was noted.
+                    # An event may have been in flight when the task of a call was noted.
                     calls = {each.id: _newer(each, calls.get(each.id)) for each in said.calls}
                     if said.index > after + 1:
                         yield b": %d events are not kept any more\n\n" % (said.index - after - 1)
@@ -223,7 +224,7 @@ class Replay:
             return False
 
     async def _said(self, log: str) -> AsyncGenerator[Replayed | None, None]:
-        """Yield what the stream says, None for each time of silence."""
+        """Yield the events of the stream, and None for each interval of silence."""
         while True:
             with suppress(Gap):  # so slow a reader that its place was dropped: on with the rest
                 async with (
@@ -241,7 +242,7 @@ def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
 async def _or_silence(
     events: AsyncIterator[Event], seconds: float
 ) -> AsyncGenerator[Event | None, None]:
-    """Yield what *events* do, and None whenever they were silent for so many *seconds*."""
+    """Yield *events*, and None whenever there was none for *seconds*."""
     coming = asyncio.ensure_future(anext(events))
     try:
         while True:

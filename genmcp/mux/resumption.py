@@ -55,12 +55,12 @@ class Resumption:
         self._server = host.server
 
     async def resume(self, task: Task, call: bytes, outcome: Outcome) -> Parked | Ended:
-        """Go on with the call of *task*, whose wait has ended in *outcome*.
+        """Continue the call of *task*, whose wait has ended with *outcome*.
 
         Raises:
             StoreError: the store failed, so that it has to be tried again.
-            OutOfTurn: somebody else goes on with it.
-            Elsewhere: this process lacks the code that goes on with it.
+            OutOfTurn: another process continues it.
+            Elsewhere: this process lacks the code that continues it.
         """
         try:
             continuation = Continuation.unpack(task.continuation)
@@ -110,7 +110,7 @@ class Resumption:
         """Let the tool of *task* know that it was cancelled."""
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
         channel = self._channel(task, call, assigns)
-        with suppress(McpError):  # hidden from its caller meanwhile: it is notified all the same
+        with suppress(McpError):  # hidden from its caller by now: notified nevertheless
             await find_route(channel)
         await self._server.cancelled(channel)
 

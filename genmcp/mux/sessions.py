@@ -30,7 +30,7 @@ _MOST: Final = 4096
 """The largest session in bytes: sealed and in a header, proxies must still let it through."""
 
 _COME_BACK_AFTER: Final = 3600
-"""Seconds after which a client that has ended too many sessions is to try again."""
+"""Seconds after which a client that has ended too many sessions may try again."""
 _REMEMBERED: Final = 256
 _TRUSTED: Final = 60.0
 """How many sessions are not unsealed anew with each request, and for how many seconds at most."""
@@ -113,10 +113,10 @@ class Sessions:
         return key in self._revoked
 
     def check_end(self, client: ClientKey) -> None:
-        """Check that *client* may end another session before its time runs out.
+        """Check that *client* may end another session before it expires.
 
         Raises:
-            Overloaded: too many are remembered for it, or for all clients.
+            Overloaded: too many are remembered for the client, or for all clients.
         """
         self._revoked.forget()
         self._revoked.places.check(client)
@@ -126,7 +126,7 @@ class Sessions:
         self._revoked.add(key, client, until=issued + self._lifetime)
 
     async def set_level(self, key: str, level: LoggingLevel, owner: Owner = ()) -> None:
-        """Store the least severe level that session *key*, of the client *owner*, wants to see.
+        """Store the least severe level that session *key* wants, counted towards *owner*.
 
         Raises:
             StoreError: it cannot be stored.
@@ -147,10 +147,10 @@ class Sessions:
 
 
 class _Revoked:
-    """The sessions that were ended before their time ran out, and whose they were.
+    """The sessions that were ended before they expired, with their clients.
 
-    Each client has a share of the places. None is given up for another one: that would end the
-    sessions of other clients, or bring back one that has ended.
+    Each client has a share of the places. No place is reused early for another session: that would
+    end the sessions of other clients, or revive one that has ended.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -164,7 +164,7 @@ class _Revoked:
         return key in self._clients
 
     def add(self, key: str, client: ClientKey, *, until: float) -> None:
-        """Remember that the session *key* of *client*, which would live until then, has ended."""
+        """Remember that the session *key* of *client*, which would expire at *until*, has ended."""
         self.forget()
         if key not in self._clients:
             self._clients[key] = client
@@ -172,7 +172,7 @@ class _Revoked:
             self.places.take(client)
 
     def forget(self) -> None:
-        """Forget the sessions that would have run out by now."""
+        """Forget the sessions that have expired by now."""
         now = time.time()
         while self._until and self._until[0][0] <= now:
             _, key = heappop(self._until)

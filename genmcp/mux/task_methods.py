@@ -70,10 +70,10 @@ class TaskMethods:
         return detailed_of(task, self._encoder)
 
     async def update(self, request: Request, channel: Channel) -> Result:
-        """Take answers, all or none.
+        """Accept answers, all of them or none.
 
         Raises:
-            InvalidParams: one does not fit what was asked; says what is wrong with it. The question
+            InvalidParams: an answer does not fit its question; the message says why. The question
                 stays open.
         """
         params: Any = request.params
@@ -149,7 +149,7 @@ def _members(task: Task, encoder: Encoder) -> dict[str, Any]:
 def _good(
     continuation: Continuation, asking: Asking, responses: Mapping[str, msgspec.Raw]
 ) -> dict[str, Outcome]:
-    """Return those of *responses*, by names on the wire, that answer what is still asked.
+    """Return those of *responses*, by their names on the wire, that answer an open question.
 
     Others are ignored (SEP-2663, "Task Update Requests").
 
@@ -170,10 +170,10 @@ def _good(
 
 
 def _check(question: bytes, shown: bytes, answer: Any) -> None:
-    """Check *answer* against *question*, or else against what the client was *shown*.
+    """Check *answer* against *question*, or else against the question *shown* to the client.
 
-    The two differ where the type asked for was changed in a deploy while the client was asked. Then
-    the tool is told that its type does not take the answer.
+    The two differ if the expected type changed in a deploy while the question was open. The tool
+    then gets an error that its type does not accept the answer.
 
     Raises:
         ArgumentFaults: it fits neither.
@@ -193,7 +193,7 @@ class _ShownParams(msgspec.Struct, rename="camel"):
 
 
 class _Shown(msgspec.Struct):
-    """A question as its client was shown it."""
+    """A question as it was sent to the client."""
 
     params: _ShownParams = msgspec.field(default_factory=_ShownParams)
 

@@ -43,7 +43,7 @@ class Writer(Protocol):
 
     @property
     def values(self) -> JobValues:
-        """What jobs returned, where it became too large a result."""
+        """The values of jobs whose calls made too large a result of them."""
 
     async def level_of(self, request: Request) -> LoggingLevel | None:
         """Return the least severe level that the request wants to hear of."""
@@ -51,7 +51,7 @@ class Writer(Protocol):
     async def in_thread(
         self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
     ) -> Any:
-        """Run a blocking *function* in the pool of threads, where *client* takes turns."""
+        """Run a blocking *function* in the thread pool; *client* takes turns with others."""
 
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
         """Return what came of the call *id*."""
@@ -155,6 +155,6 @@ class TaskSink:
         """Do nothing: there is no stream."""
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the mux's pool."""
+        """Run a blocking *function* in the thread pool of the mux."""
         client = self.client_key.owner
         return await self._writer.in_thread(function, *arguments, client=client)

@@ -91,9 +91,10 @@ class Tasks:
         return await self._create(id, channel, parked)
 
     async def withdraw(self, channel: Channel, id: str) -> None:
-        """Take back the record *id* of a call that has ended before its client got the handle.
+        """Withdraw the record *id* of a call that ended before its client got the handle.
 
-        Another client may have got it, by the call's idempotency key: it finds the same end there.
+        Another client may have got the handle, by the call's idempotency key: for it the task ends
+        like the call.
         """
         carrier = channel.carrier
         if carrier.claim is None or carrier.claim.task != id:
@@ -212,7 +213,7 @@ class Tasks:
 
     @property
     def busy(self) -> bool:
-        """Whether calls that are tasks run here."""
+        """Whether calls that are tasks run in this process."""
         return bool(self._running)
 
     def _stop(self, message: Stop) -> None:

@@ -129,7 +129,7 @@ class Observers:
         return bool(self._all)
 
     def include(self, kind: type[Telemetry]) -> bool:
-        """Whether one of them is of this *kind*."""
+        """Return whether one of them is of this *kind*."""
         return any(isinstance(each, kind) for each in self._all)
 
     def began(self, request: Request, channel: Channel) -> Marks:

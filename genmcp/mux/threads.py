@@ -17,10 +17,11 @@ __all__ = ["Threads"]
 
 
 class Threads:
-    """At most *most* functions run at once on an event loop; at most *waiting* wait for that.
+    """A thread pool in which at most *most* functions run at once per event loop.
 
-    *of_client* and *waiting_of_client* bound those of one client; clients take turns. Work waits
-    in the loop and not in the pool: what is cancelled meanwhile leaves nothing behind.
+    At most *waiting* wait for a thread. *of_client* and *waiting_of_client* bound those of one
+    client; clients take turns. Work waits in the loop and not in the pool, so that cancelled work
+    leaves nothing behind.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Threads:
 
     @classmethod
     def within(cls, limits: Limits) -> "Threads":
-        """Return the threads of a mux with these *limits*."""
+        """Return the thread pool of a mux with these *limits*."""
         return cls(
             limits.threads,
             limits.waiting,
@@ -48,7 +49,7 @@ class Threads:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for a thread."""
+        """The number of calls that wait for a thread."""
         return sum(turns.waiting for turns in [*self._turns.values()])
 
     async def run(
@@ -56,11 +57,11 @@ class Threads:
     ) -> Any:
         """Run a blocking *function*, within a copy of the caller's context.
 
-        *client* is the one that takes turns with others for a thread. A caller that is cancelled
-        meanwhile goes on without the result; the thread is free again when *function* returns.
+        *client* takes turns with others for a thread. A caller that is cancelled in the meantime
+        continues without the result; the thread is free again when *function* returns.
 
         Raises:
-            Overloaded: too many wait already.
+            Overloaded: too many calls wait already.
         """
         loop = asyncio.get_running_loop()
         turns = self._turns.get(loop)

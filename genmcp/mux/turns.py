@@ -1,4 +1,4 @@
-"""Which call gets the next free thread: clients take turns."""
+"""The order in which calls get a free thread: clients take turns."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -10,15 +10,15 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """The threads of one event loop, given to clients in turn. Owned by the pool of threads.
+    """The threads of one event loop, assigned to clients in turn. Owned by the thread pool.
 
     Args:
-        most: how many calls have a thread at once.
-        of_client: how many of one client.
-        waiting: how many calls wait for a thread.
-        waiting_of_client: how many of one client.
+        most: the maximum number of calls with a thread.
+        of_client: the maximum number of those of one client.
+        waiting: the maximum number of calls that wait for a thread.
+        waiting_of_client: the maximum number of those of one client.
 
-    A client is any hashable value; None is one that has no bound of its own.
+    A client is any hashable value; None has no bound per client.
     """
 
     def __init__(self, most: int, of_client: int, waiting: int, waiting_of_client: int) -> None:
@@ -27,15 +27,15 @@ class Turns:
         self._most_waiting = waiting
         self._most_waiting_of_client = waiting_of_client
         self._running: dict[Hashable, int] = {}
-        # In the order in which clients get the next thread; none of the queues is empty.
+        # Ordered by the next turn of each client; no queue is empty.
         self._queues: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
         self.waiting = 0
 
     async def acquire(self, client: Hashable) -> None:
-        """Wait for a thread; give it back with `release`.
+        """Wait for a thread; return it with `release`.
 
         Raises:
-            Overloaded: 429, too many calls of *client* wait already; 503, too many in all.
+            Overloaded: 429, too many calls of *client* wait already; 503, too many in total.
         """
         if self._free and client not in self._queues and self._may_run(client):
             self._begin(client)
@@ -49,17 +49,17 @@ class Turns:
         except asyncio.CancelledError:
             if turn.cancelled():
                 self._forget(client, turn)
-            else:  # it got a thread at the same time, and does not use it
+            else:  # it got a thread at the same time: return it unused
                 self.release(client)
             raise
 
     def release(self, client: Hashable) -> None:
-        """Give back the thread of a call of *client*: the next client in turn gets it."""
+        """Return the thread of a call of *client*; the next client in turn gets it."""
         self._free += 1
         self._running[client] -= 1
         if not self._running[client]:
             del self._running[client]
-        # All that could run before do run, so that at most one more can now.
+        # All calls that could run before are running, so that at most one more can run now.
         for other in list(self._queues):
             if self._may_run(other):
                 turn = self._next(other)
@@ -89,7 +89,7 @@ class Turns:
             )
 
     def _next(self, client: Hashable) -> "asyncio.Future[None] | None":
-        """Return the first turn of *client* that is still wanted; its other turns come last."""
+        """Return the first pending turn of *client*, and move its other turns to the end."""
         queue = self._queues[client]
         self._queues.move_to_end(client)
         while queue:
@@ -101,7 +101,7 @@ class Turns:
 
     def _forget(self, client: Hashable, turn: "asyncio.Future[None]") -> None:
         queue = self._queues.get(client)
-        if queue is not None and turn in queue:  # else its cancellation was noticed before
+        if queue is not None and turn in queue:  # otherwise its cancellation was handled before
             queue.remove(turn)
             self.waiting -= 1
             if not queue:

@@ -1,8 +1,8 @@
-"""Accounts: how much of a store is used for one client, and how much may be.
+"""Accounts: the usage of a store per client, and its bounds.
 
-A record or log that is kept for a client counts for one or more accounts, such as the client's own
-and the one that all anonymous clients share. A write that would take an account over its bound is
-refused, so that one client cannot fill the store for all others.
+A record or log of a client counts towards one or more accounts, such as the client's own account
+and the account that all anonymous clients share. A write that would take an account over its bound
+is rejected, so that one client cannot fill the store for all others.
 """
 
 from collections.abc import Sequence
@@ -14,20 +14,22 @@ from genmcp.errors import ConfigurationError, OverShare
 
 __all__ = ["Account", "Bounds", "Owner", "Usage", "names_of"]
 
-# A step of work that is kept already changes a few bytes of its record: a holder, a counter. It is
-# never refused for the share of its client, who could otherwise leave tasks that nobody can end.
+# An update of a task that is stored already changes a few bytes of its record, such as a holder or
+# a counter. It is never rejected because of its client's share: the client could otherwise leave
+# tasks that cannot be ended.
 _SMALL: Final = 512
 _NOTHING: Final = (0, 0)
 
 
 class Account(Struct, frozen=True):
-    """One account that a write counts for, and its bounds.
+    """An account that a write counts towards, and its bounds.
 
     Args:
         name: identifies the account in its store.
-        share: the fraction of the store, in entries and in bytes, that the account may use.
-        most: the number of entries it may have. None: as many as its share allows.
-        setting: the name of the setting behind the bound, for the error.
+        share: the fraction of the store, in entries and in bytes, that the account may use. 1.0 by
+            default.
+        most: the maximum number of entries. None (the default): bounded by *share* only.
+        setting: the name of the setting behind the bound, for the error message.
     """
 
     name: str
@@ -37,23 +39,24 @@ class Account(Struct, frozen=True):
 
 
 Owner: TypeAlias = Sequence[Account]
-"""All accounts that one write counts for. Empty: it belongs to no client."""
+"""All accounts that one write counts towards. Empty: it belongs to no client."""
 
 
 class Usage(NamedTuple):
-    """Entries and bytes."""
+    """The entries (records and events) and bytes that an account uses."""
 
     entries: int = 0
     size: int = 0
 
 
 class Bounds(Struct, frozen=True):
-    """The capacity of a store, and the part of it that new work may not use.
+    """The capacity of a store, and the part of it that is reserved.
 
     Args:
         size: the capacity in bytes.
-        entries: the capacity in records and events. None: not bounded.
-        reserve: the fraction that is kept free for steps of what the store has accepted already.
+        entries: the capacity in records and events. None: unbounded.
+        reserve: the fraction that new work may not use; it stays free for updates of work that the
+            store has accepted already.
     """
 
     size: int
@@ -61,7 +64,7 @@ class Bounds(Struct, frozen=True):
     reserve: float = 0.1
 
     def __post_init__(self) -> None:
-        """Check each bound.
+        """Validate the bounds.
 
         Raises:
             ConfigurationError: one of them is out of range.
@@ -73,17 +76,19 @@ class Bounds(Struct, frozen=True):
             raise ConfigurationError(f"reserve: {self.reserve} is not from 0 up to 1")
 
     def size_for(self, *, new: bool) -> float:
-        """Return the bytes that a write may fill the store up to."""
+        """Return how many bytes of the store a write may fill."""
         return self.size * (1 - self.reserve) if new else self.size
 
     def entries_for(self, *, new: bool) -> float | None:
-        """Return the entries that a write may fill the store up to, None if not bounded."""
+        """Return how many entries of the store a write may fill, None if unbounded."""
         if self.entries is None or not new:
             return self.entries
         return self.entries * (1 - self.reserve)
 
     def check(self, account: Account, used: Usage, growth: Usage, *, new: bool) -> None:
-        """Check that *account* may grow beyond what is *used*; *new* is as for Put.
+        """Check that *account*, which uses *used*, may grow by *growth*.
+
+        *new* marks new work, as in `Put`.
 
         Raises:
             OverShare: it would exceed one of its bounds.
@@ -111,7 +116,7 @@ def names_of(owner: Owner) -> tuple[str, ...]:
 
 
 class Ledger:
-    """What is used of each account. Owned by a store in memory."""
+    """The usage of each account. Owned by the records or the logs of a store in memory."""
 
     __slots__ = ("_used",)
 
@@ -122,7 +127,7 @@ class Ledger:
         return self._used.get(name, _NOTHING)
 
     def used(self, name: str) -> Usage:
-        """Return what the account *name* uses."""
+        """Return the usage of the account *name*."""
         return Usage(*self[name])
 
     def add(self, names: Sequence[str], entries: int, size: int) -> None:

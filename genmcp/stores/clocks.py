@@ -1,4 +1,4 @@
-"""Clocks that nobody sets: how much time has passed, whatever was done to the time of day."""
+"""Clocks that are not affected by changes of the system time."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _TIME_NAMESPACE: Final = Path("/proc/self/ns/time")
 
 def _since_boot() -> Callable[[], float]:
     if _BOOT_TIME is None:
-        return time.monotonic  # it may stand still while the machine sleeps
+        return time.monotonic  # may stop while the machine is suspended
     clock = _BOOT_TIME
     return lambda: time.clock_gettime(clock)
 
@@ -24,24 +24,24 @@ _steady: Final = _since_boot()
 
 
 def steady() -> float:
-    """Return seconds since some moment in the past.
+    """Return seconds since an arbitrary moment in the past.
 
-    Where the system can tell (Linux), the time that the machine was suspended counts as well.
+    Includes the time that the machine was suspended where the system reports it (Linux).
     """
     return _steady()
 
 
 def boot() -> str | None:
-    """Return what names the clock that `steady` is, None where other processes may have another.
+    """Return an identifier of the clock behind `steady`, None if processes may not share it.
 
-    Processes for which this is the same measure the same time: those of one machine since it was
-    started last, and within it of one time namespace (a container may have its own).
+    Processes with the same identifier read the same clock: they run on one machine, since the same
+    boot and in the same time namespace (a container may have its own).
     """
     if _BOOT_TIME is None:
         return None
     with suppress(OSError):
         namespace = ""
-        with suppress(OSError):  # before Linux 5.6 there is only one
+        with suppress(OSError):  # Linux before 5.6 has no time namespaces
             namespace = str(_TIME_NAMESPACE.readlink())
         return f"{_BOOT_ID.read_text(encoding='ascii').strip()} {namespace}".strip()
     return None

@@ -25,7 +25,7 @@ __all__ = ["UNBOUNDED", "Deliveries", "Delivery", "MemoryDeliveries", "OwnerShar
 
 
 class Delivery(NamedTuple):
-    """An id that was claimed, the queue it was in, and the owner it was put for."""
+    """A claimed id, the queue it was in, and the owner it was put for."""
 
     id: str
     queue: str
@@ -33,11 +33,11 @@ class Delivery(NamedTuple):
 
 
 class OwnerShare:
-    """A bound on the deliveries of one owner that a node holds. What has no owner has no bound.
+    """A bound on the deliveries of one owner that a node holds. Without an owner there is no bound.
 
     Args:
-        most: the bound.
-        held: how many deliveries of each owner the node holds already.
+        most: the maximum number of deliveries per owner.
+        held: the number of deliveries of each owner that the node holds already.
     """
 
     __slots__ = ("_held", "_most")
@@ -48,11 +48,11 @@ class OwnerShare:
 
     @property
     def full(self) -> Collection[str]:
-        """The owners of which the node may hold no more."""
+        """The owners that have reached the bound."""
         return [owner for owner, held in self._held.items() if held >= self._most]
 
     def take(self, owner: str) -> bool:
-        """Count one more delivery of *owner*. Return False if there is no room for it."""
+        """Count one more delivery of *owner*. Return False if the bound is reached."""
         if owner and self._held[owner] >= self._most:
             return False
         self._held[owner] += bool(owner)
@@ -60,7 +60,7 @@ class OwnerShare:
 
 
 UNBOUNDED: Final = OwnerShare(sys.maxsize, {})
-"""The share of a node that may hold any number of deliveries of one owner."""
+"""The share of a node without a bound per owner."""
 
 
 class Deliveries(ABC):
@@ -85,10 +85,11 @@ class Deliveries(ABC):
     async def put(
         self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
     ) -> None:
-        """Have *id* delivered once *delay* seconds are over.
+        """Schedule the delivery of *id* in *delay* seconds (default: at once).
 
-        Where it is already there, waiting or held, nothing changes. The owners of what is due in a
-        queue take turns: one that has put thousands does not hold up another's first.
+        Does nothing if *id* is there already, waiting or held. The owners with due deliveries in a
+        queue take turns, so that an owner with thousands of deliveries does not delay the first one
+        of another.
         """
 
     @abstractmethod
@@ -102,17 +103,18 @@ class Deliveries(ABC):
         lapsed: bool = True,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
-        """Let *node* hold at most *limit* of what is due in *queues*, and no more than *share*.
+        """Claim due deliveries of *queues* for *node*: at most *limit*, within *share*.
 
-        Of one owner in one queue the longest due comes first, and so it is among the queues.
-        For *lease* seconds: until then nobody else is given it. An id that *node* still works on,
-        because its lease ran out unnoticed (the process was frozen), may be among them; it is to be
-        taken for a renewal.
+        Deliveries of one owner in one queue are claimed in the order in which they became due; of
+        several queues, the one that has been due longest comes first. *node* holds the lease for
+        *lease* seconds; until then no other node can claim the delivery. The result may contain an
+        id that *node* still works on, because its lease expired while the process was frozen: treat
+        it as renewed.
 
-        Without *lapsed* a delivery whose lease has run out is not among them: it stays with its
-        holder for another *lease*. So it does where the claim itself has taken more than a third of
-        a lease, because the store took nothing or this process was stopped: the holder may not have
-        been able to renew, either.
+        With *lapsed* False, deliveries whose lease has expired are not claimed: their holder's
+        lease is extended by *lease* seconds from now. The same applies if the claim itself took
+        more than a third of *lease*, because the store did not respond or this process was
+        suspended: the holder may have been unable to renew its lease, too.
         """
 
     @abstractmethod
@@ -143,10 +145,11 @@ class Deliveries(ABC):
     async def next_due(
         self, queues: Collection[str], share: OwnerShare = UNBOUNDED
     ) -> float | None:
-        """Return in how many seconds something in *queues* is due, or held with a lease run out.
+        """Return the seconds until something in *queues* is due or has an expired lease.
 
-        0 if something is due, None if nothing is there. Whoever has no room for more does not ask:
-        it would be told 0 for as long. What is due of owners whose *share* is full does not count.
+        0 if something is due now, None if the queues are empty. Do not call it while there is no
+        capacity for more: it returns 0 as long as due deliveries are left unclaimed. Due deliveries
+        of owners whose *share* is full are ignored.
         """
 
     @abstractmethod
@@ -309,7 +312,7 @@ class _Held:
     __slots__ = ("deadline", "node", "owner")
 
     def __init__(self, deadline: float, owner: str) -> None:
-        self.deadline = deadline  # when it is due: after its delay, or when the lease runs out
+        self.deadline = deadline  # due at this time: after its delay, or when the lease expires
         self.owner = owner
         self.node: str | None = None
 
@@ -320,7 +323,8 @@ class _Queue:
     def __init__(self, name: str) -> None:
         self.name = name
         self.held: dict[str, _Held] = {}
-        # By owner, whose turn comes first; of each, the longest due first.
+        # Due ids by owner. The owner whose turn is next comes first, and so does the id that became
+        # due first.
         self._due: dict[str, dict[str, None]] = {}
         self._deadlines = Deadlines(self.held)
 
@@ -335,7 +339,7 @@ class _Queue:
         self._deadlines.add(id, until)
 
     def take(self, node: str, until: float, full: Collection[str]) -> tuple[str, str]:
-        """Let *node* hold the delivery that comes next; return its id and owner."""
+        """Hold the next delivery for *node*; return its id and owner."""
         owner = next(owner for owner in self._due if owner not in full)
         ids = self._due[owner]
         id = next(iter(ids))
@@ -346,7 +350,7 @@ class _Queue:
         return id, owner
 
     def spare(self, now: float, until: float) -> None:
-        """Leave what is due because its lease ran out with its holder, *until* then."""
+        """Extend expired leases to *until*, so that their holders keep the deliveries."""
         self.next_due(now, ())
         for id in [id for ids in self._due.values() for id in ids]:
             if (node := self.held[id].node) is not None:

@@ -18,18 +18,20 @@ _READ_AT_ONCE: Final = 100  # events a follower holds while it yields them
 
 
 class MemoryStore(Store):
-    """Keeps everything in this process, up to *max_entries* records and events of *max_bytes*.
+    """A store in the memory of this process, bounded by *max_entries* and *max_bytes*.
 
-    Past a bound whole logs are dropped, first the one that was longest without an append; of the
-    log that is being appended to the oldest events. Records are never dropped: what would need room
-    that only records take raises StoreFull. Bytes are those of keys, values and events' data.
+    Entries are records and events; bytes are those of keys, values and event data. When a bound is
+    reached, whole logs are dropped, the one without an append for longest first; of the log that is
+    being appended to, the oldest events are dropped. Records are never dropped: a write that does
+    not fit beside them raises StoreFull.
 
-    The same holds for each account: past its share its own logs are dropped, and what only its
-    records leave no room for raises OverShare. New work is refused while the *reserve*, a fraction
-    of the store and of each share, is all that is left: steps of what is kept already need it.
+    The same applies to each account: when its share is used up, its own logs are dropped, and a
+    write that does not fit beside its records raises OverShare. New work is rejected once only
+    *reserve* is left, a fraction of the store and of each share (default 0.1), which updates of
+    stored work still need.
 
-    What has run out is dropped when it is met, and a few of the rest at each `apply`: there is no
-    task, no timer and no loop here. *clock* gives seconds and never goes back.
+    Expired entries are dropped when they are accessed, and a few others at each `apply`: there is
+    no background task and no timer. *clock* returns seconds and is monotonic.
     """
 
     shared = False
@@ -156,7 +158,11 @@ class MemoryStore(Store):
         *,
         new: bool,
     ) -> None:
-        """Refuse what would not fit even if all that is in the logs were dropped."""
+        """Check that the write fits once all logs are dropped; sweep expired entries for it.
+
+        Raises:
+            StoreFull: it does not fit.
+        """
         entries, size = self._records.growth(staged)
         entries += len(appends)
         size += sum(len(op.data) for op in appends)
@@ -168,7 +174,10 @@ class MemoryStore(Store):
                 )
 
     def _over(self, entries: int, size: int, *, new: bool = False) -> str | None:
-        """Name the setting that so much beside the records would go past."""
+        """Return the setting that the given entries and bytes would exceed, None if they fit.
+
+        They are counted in addition to the records.
+        """
         bounds, records = self._bounds, self._records
         most = bounds.entries_for(new=new)
         if entries and most is not None and len(records.held) + entries > most:
@@ -181,7 +190,10 @@ class MemoryStore(Store):
         return f", of which reserve={self._bounds.reserve} is not for new work" if new else ""
 
     def _have_ample(self, accounts: Owner, ops: Sequence[Op], *, new: bool) -> bool:
-        """Return whether *ops* fit if nothing is replaced and no log is dropped, as a rule."""
+        """Return whether *ops* fit into the shares for certain: a cheap, conservative check.
+
+        It counts each operation in full, as if nothing were replaced and no log were dropped.
+        """
         size = 0
         for op in ops:
             if isinstance(op, Put):
@@ -209,7 +221,11 @@ class MemoryStore(Store):
         *,
         new: bool,
     ) -> None:
-        """Refuse what an account has no room for even if all of its logs were dropped."""
+        """Check that *accounts* have room for the write once all of their logs are dropped.
+
+        Raises:
+            OverShare: one of them has no room.
+        """
         for account in accounts:
             name = account.name
             while True:

@@ -1,4 +1,4 @@
-"""The records and logs of a store in memory, with what each of its accounts uses of them."""
+"""The records and logs of a store in memory, with the usage of each account."""
 
 from bisect import bisect_right
 from collections import OrderedDict
@@ -18,7 +18,7 @@ _id = attrgetter("id")
 
 
 class MemoryRecord:
-    """A record, its deadline and the accounts it counts for."""
+    """A record, its deadline and the accounts it counts towards."""
 
     __slots__ = ("accounts", "deadline", "entry", "size")
 
@@ -32,17 +32,17 @@ class MemoryRecord:
 
 
 class MemoryRecords:
-    """The records, and when each runs out."""
+    """The records of a MemoryStore by key, with their deadlines."""
 
     def __init__(self) -> None:
         self.held: dict[str, MemoryRecord] = {}
         self.size = 0
         self.ledger = Ledger()
         self._deadlines = Deadlines(self.held)
-        self._version = 0  # the largest given yet
+        self._version = 0  # the highest version assigned so far
 
     def find(self, key: str, now: float) -> MemoryRecord | None:
-        """Return the record under *key*, None if it is not there or has expired."""
+        """Return the record under *key*, None if there is none or it has expired."""
         record = self.held.get(key)
         if record is not None and record.deadline <= now:
             self._drop(key)
@@ -50,7 +50,7 @@ class MemoryRecords:
         return record
 
     def touch(self, key: str, ttl: float, now: float) -> bool:
-        """Let the record under *key* live for *ttl* seconds; return whether there is one."""
+        """Extend the record under *key* to *ttl* seconds from now; return whether it exists."""
         record = self.find(key, now)
         if record is None:
             return False
@@ -59,7 +59,11 @@ class MemoryRecords:
         return True
 
     def stage(self, ops: Iterable[Op], now: float) -> dict[str, MemoryRecord | None]:
-        """Return what *ops* would leave under each key they touch, and write nothing."""
+        """Return the record that *ops* would leave under each key, without writing anything.
+
+        Raises:
+            Conflict: an `expect` did not hold.
+        """
         staged: dict[str, MemoryRecord | None] = {}
         for op in ops:
             if isinstance(op, Append):
@@ -72,13 +76,13 @@ class MemoryRecords:
         return staged
 
     def growth(self, staged: Mapping[str, MemoryRecord | None]) -> tuple[int, int]:
-        """Return by how many records, and how many bytes, *staged* is more than what is held."""
+        """Return how many records and bytes *staged* would add to those that are held."""
         held = [self.held[key] for key in staged if key in self.held]
         kept = [record for record in staged.values() if record]
         return len(kept) - len(held), sum(r.size for r in kept) - sum(r.size for r in held)
 
     def growth_of(self, account: str, staged: Mapping[str, MemoryRecord | None]) -> Usage:
-        """Return by how much *staged* is more than what is held for *account*."""
+        """Return how many records and bytes *staged* would add to *account*."""
         entries = size = 0
         for key, record in staged.items():
             held = self.held.get(key)
@@ -89,7 +93,7 @@ class MemoryRecords:
         return Usage(entries, size)
 
     def commit(self, staged: Mapping[str, MemoryRecord | None]) -> None:
-        """Put in place what was staged."""
+        """Write the staged records."""
         for key, record in staged.items():
             if key in self.held:
                 self._drop(key)
@@ -101,7 +105,7 @@ class MemoryRecords:
                 self._deadlines.add(key, record.deadline)
 
     def sweep(self, now: float) -> int:
-        """Drop some of what has run out, and return how much was looked at."""
+        """Drop some expired records; return how many deadlines were examined."""
         names = self._deadlines.due(now)
         for key in names:
             self.find(key, now)
@@ -126,39 +130,37 @@ class MemoryRecords:
 
 
 class MemoryLog:
-    """The events of a log that are kept, its deadline and followers."""
+    """The retained events of a log, its deadline and its followers."""
 
     __slots__ = ("accounts", "deadline", "events", "floor", "waiters")
 
     def __init__(self, floor: str) -> None:
         self.accounts: Sequence[str] = ()
         self.events: list[Event] = []
-        self.floor = floor  # the id after which nothing was dropped
+        self.floor = floor  # no event after this id was dropped
         self.deadline = inf
         self.waiters: set[Waiter] = set()
 
 
 class MemoryLogs:
-    """The logs that have events or followers, and when each runs out.
+    """The logs of a MemoryStore that have events or followers, with their deadlines.
 
-    Ids are taken from one count for all logs, so that the floor of a log that begins anew, which is
-    the last id given to any, is past every id it had before.
+    All logs share one counter for event ids. The floor of a log that is created anew is the last id
+    assigned to any log, and therefore higher than every id the log had before.
     """
 
     def __init__(self, last: int) -> None:
-        self.held: OrderedDict[str, MemoryLog] = (
-            OrderedDict()
-        )  # the longest without an append first
+        self.held: OrderedDict[str, MemoryLog] = OrderedDict()  # ordered by last append
         self.events = 0
         self.size = 0
         self.ledger = Ledger()
-        # The logs of each account that have events, the longest without an append first.
+        # The logs of each account that have events, ordered by last append.
         self._of_account: dict[str, OrderedDict[str, None]] = {}
         self._deadlines = Deadlines(self.held)
         self._last = last
 
     def append(self, op: Append, now: float) -> None:
-        """Add an event to the end of its log."""
+        """Append an event to its log."""
         log = self._find_or_make(op.log, now)
         self._last += 1
         log.events.append(Event(self._last_id, op.data))
@@ -177,10 +179,10 @@ class MemoryLogs:
             self._drop(op.log, log, excess)
 
     def since(self, name: str, after: str | None, limit: int, now: float) -> list[Event]:
-        """Return at most *limit* events behind *after*, from the oldest for None.
+        """Return at most *limit* events after *after*, or the oldest ones for None.
 
         Raises:
-            Gap: something behind *after* was dropped, or it is no id of this log.
+            Gap: events after *after* were dropped, or it is not an id of this log.
         """
         log = self._find(name, now)
         events = log.events if log else []
@@ -193,13 +195,13 @@ class MemoryLogs:
         return events[at : at + limit]
 
     def enter(self, name: str, waiter: Waiter, now: float) -> str:
-        """Let *waiter* be woken by appends, and return the id before the first event there is."""
+        """Register *waiter* for appends; return the id before the first retained event."""
         log = self._find_or_make(name, now)
         log.waiters.add(waiter)
         return log.floor
 
     def leave(self, name: str, waiter: Waiter) -> None:
-        """Wake *waiter* no more."""
+        """Remove *waiter* from the followers of the log *name*."""
         log = self.held.get(name)
         if log is None:  # the store was closed
             return
@@ -216,20 +218,20 @@ class MemoryLogs:
                     log.waiters.discard(waiter)
 
     def drop_oldest(self, written: Collection[str]) -> None:
-        """Drop the log that was longest without an append, or the oldest event in *written*."""
+        """Drop the log without an append for longest, or the oldest event of those in *written*."""
         name, log = next(iter(self.held.items()))
-        if name in written:  # and with it all that have events
+        if name in written:  # then every log with events is in *written*
             name = min(written, key=lambda name: self.held[name].events[0].id)
             self._drop(name, self.held[name], 1)
         elif log.events:
             self._drop(name, log, len(log.events))
         else:
-            self.held.move_to_end(name)  # it is kept for its followers
+            self.held.move_to_end(name)  # empty: retained for its followers
 
     def drop_oldest_of(self, account: str, written: Collection[str]) -> bool:
-        """Drop the log of *account* that was longest without an append.
+        """Drop the log of *account* without an append for longest.
 
-        Of those in *written* the oldest event goes instead, but never the newest. Return whether
+        Logs in *written* lose their oldest event instead, but never their newest. Return whether
         anything was dropped.
         """
         names = self._of_account.get(account)
@@ -246,7 +248,7 @@ class MemoryLogs:
         return bool(long)
 
     def sweep(self, now: float) -> int:
-        """Drop some of what has run out, and return how much was looked at."""
+        """Drop some expired logs; return how many deadlines were examined."""
         names = self._deadlines.due(now)
         for name in names:
             self._find(name, now)
@@ -254,7 +256,7 @@ class MemoryLogs:
 
     @property
     def _last_id(self) -> str:
-        return f"{self._last:016x}"  # of one width: the order of the texts is that of the numbers
+        return f"{self._last:016x}"  # fixed width, so that ids sort in the order of the numbers
 
     def _find(self, name: str, now: float) -> MemoryLog | None:
         log = self.held.get(name)
@@ -269,7 +271,7 @@ class MemoryLogs:
         return log
 
     def _drop(self, name: str, log: MemoryLog, count: int) -> None:
-        """Drop the oldest *count* events, and the log if nothing holds it any more."""
+        """Drop the oldest *count* events, and the log itself once it has no events or followers."""
         log.floor = log.events[count - 1].id
         size = sum(len(event.data) for event in log.events[:count])
         self.events -= count

@@ -1,4 +1,4 @@
-"""A store as one client uses it: what is written counts for the accounts of that client."""
+"""A view of a store for one client, whose writes count towards the accounts of that client."""
 
 from msgspec.structs import replace
 
@@ -10,9 +10,9 @@ __all__ = ["OwnedStore"]
 
 
 class OwnedStore(ScopedStore):
-    """All of *store*, where each Put and Append is for *owner*.
+    """A view of *store* in which each Put and Append counts towards *owner*.
 
-    A Put that expects no record is new work.
+    Keys and logs have no prefix. A Put that expects no record counts as new work.
     """
 
     def __init__(self, store: Store, owner: Owner) -> None:

@@ -43,14 +43,15 @@ class Event(Struct, frozen=True):
 
 
 class Put(Struct, frozen=True):
-    """Writes a record, in place of the one under *key* if there is one.
+    """Writes a record, replacing the one under *key* if it exists.
 
-    The record is gone *ttl* seconds later; None keeps it until it is deleted. *expect* is the
-    version that is replaced, 0 if there must be none, None if it does not matter.
+    The record expires after *ttl* seconds; with None (the default) it is retained until it is
+    deleted. *expect* is the version to replace, 0 if the record must not exist, None (the default)
+    for any.
 
-    *owner* names the accounts that the record counts for. Without one it counts for those of the
-    record it replaces, and their bounds are not checked. *new* marks work that the store has not
-    accepted yet: it is refused where only the store's reserve is left.
+    *owner* names the accounts that the record counts towards. Without one it counts towards those
+    of the record it replaces, and their bounds are not checked. *new* marks work that the store has
+    not accepted yet: it is rejected if only the store's reserve is left.
     """
 
     key: str
@@ -62,14 +63,14 @@ class Put(Struct, frozen=True):
 
 
 class Append(Struct, frozen=True):
-    """Adds an event to the end of *log*, and makes the log if there is none.
+    """Appends an event to *log*, creating the log if needed.
 
-    The whole log is gone *ttl* seconds after the last event was added. Of more than *keep* events
-    the oldest are dropped.
+    The whole log expires *ttl* seconds after its last event. Of more than *keep* events (default
+    1000) the oldest are dropped.
 
-    *owner* names the accounts that the log counts for; those of the first event that has an owner
-    count for the log until it is empty. Where an account has no room its other logs are dropped,
-    the one that was longest without an append first. *new* is as for Put.
+    *owner* names the accounts that the log counts towards; the owner of the first event that has
+    one applies until the log is empty. If an account has no room, its other logs are dropped, the
+    one without an append for longest first. *new* is as for Put.
     """
 
     log: str
@@ -123,12 +124,12 @@ class Store(ABC):
 
     @abstractmethod
     async def apply(self, *ops: Op) -> None:
-        """Do all of *ops*, in order, or none of them; nobody sees a part.
+        """Perform all of *ops*, in order, or none of them; no reader sees a part.
 
-        Each `expect` is compared with what the ops before it left. Of several callers that expect
-        the same version of a record exactly one succeeds. When this returns, followers of the logs
-        are being woken. The ops of one call are about one subject (`task:7` and its log), so that
-        an engine may keep subjects apart.
+        Each `expect` is compared with the state left by the ops before it. If several callers
+        expect the same version of a record, exactly one succeeds. When this returns, followers of
+        the logs are being woken. The ops of one call concern one subject (`task:7` and its log), so
+        that an engine may store subjects separately.
 
         Raises:
             Conflict: an `expect` did not hold; nothing was written.
@@ -140,10 +141,10 @@ class Store(ABC):
 
     @abstractmethod
     async def usage(self, account: str) -> Usage:
-        """Return how many entries and bytes count for the account of this name.
+        """Return the entries and bytes that count towards *account*, by its name.
 
-        Entries are records and events, bytes those of keys, values and data. What has run out may
-        count until it is removed, which is soon.
+        Entries are records and events; bytes are those of keys, values and data. Expired entries
+        may count until they are removed, which is soon.
 
         Raises:
             Unavailable: the engine could not be reached, or the store is closed.

@@ -23,17 +23,17 @@ _LEVELS: Final = {
 
 
 class LoggingTelemetry(Telemetry):
-    """Writes one record a request to *logger*, by default `genmcp.requests`.
+    """Writes one log record per request to *logger*, by default `genmcp.requests`.
 
-    A call that is resumed without a request has one for each time it is. Where the process has
-    configured no logging by the first record, as under plain uvicorn, records are written to
-    standard error.
+    A call that is resumed without a request has one record per resumption. If the process has not
+    configured logging by the first record, as under plain uvicorn, records are written to standard
+    error.
 
-    Each has these attributes, for formatters that write JSON: `mcp_method`; `mcp_name`, the
-    tool, prompt or URI asked for; `mcp_session`, the key of the legacy session, and
-    `mcp_revision`; `mcp_duration`, in seconds; `mcp_outcome`, which is "ended", "resumed", "error",
-    "tool_error", "cancelled" or "rejected"; `mcp_code`, of an error; and `mcp_principal`, which
-    tells whether there is one, not who it is. None stands for what there is not.
+    Each record has these attributes, for formatters that write JSON: `mcp_method`; `mcp_name`, the
+    requested tool, prompt or URI; `mcp_session`, the key of the legacy session; `mcp_revision`;
+    `mcp_duration`, in seconds; `mcp_outcome`, which is "ended", "resumed", "error", "tool_error",
+    "cancelled" or "rejected"; `mcp_code`, of an error; and `mcp_principal`, which tells whether
+    there is a principal, not which. Absent values are None.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
@@ -107,9 +107,9 @@ class LoggingTelemetry(Telemetry):
 
 
 def _make_visible(logger: logging.Logger) -> None:
-    """Write the records of *logger* to standard error, if nothing would be done with them.
+    """Add a handler for standard error to *logger* if its records would be dropped.
 
-    uvicorn configures its own loggers and no other: INFO records would be dropped.
+    uvicorn configures its own loggers only, so that INFO records would be lost.
     """
     if not logger.hasHandlers():
         handler = logging.StreamHandler()

@@ -1,6 +1,6 @@
-"""Accounts in SQLite: the use of each, changed in the transaction that changes what they count.
+"""Accounts in SQLite, updated in the same transaction as the entries that they count.
 
-So they are exact whatever happens to a process, and what has run out counts until it is removed.
+They stay exact when a process is killed. Expired entries count until they are removed.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,12 +17,12 @@ _ROWS_AT_ONCE: Final = 100
 
 
 def named(owner: Owner) -> str | None:
-    """Return the accounts of *owner* as a column holds them."""
+    """Return the account names of *owner* as the value of a column, one name a line."""
     return "\n".join(names_of(owner)) or None
 
 
 class Books:
-    """The accounts, and the room in the file, in one transaction."""
+    """The usage of accounts and the free space of the file. Owned by one transaction."""
 
     __slots__ = ("_bounds", "_changes", "_execute", "_free", "_read")
 
@@ -30,8 +30,8 @@ class Books:
         self._execute = execute
         self._bounds = bounds
         self._changes: dict[str, Usage] = {}
-        self._read: dict[str, tuple[int, int]] = {}  # what was there when the transaction began
-        self._free: int | None = None  # bytes beside the reserve, as far as known
+        self._read: dict[str, tuple[int, int]] = {}  # usage at the start of the transaction
+        self._free: int | None = None  # free bytes without the reserve; None until read
 
     def add(self, accounts: str | None, entries: int, size: int) -> None:
         """Add *entries* and *size*, which may be negative, to each account of a column."""
@@ -42,7 +42,7 @@ class Books:
             self._changes[name] = Usage(had.entries + entries, had.size + size)
 
     def load(self, names: Iterable[str]) -> None:
-        """Read what the accounts in *names* use, at once."""
+        """Read the usage of the accounts *names* in one query."""
         missing = [name for name in names if name not in self._read]
         if not missing:
             return
@@ -52,7 +52,7 @@ class Books:
         self._read.update({name: (entries, size) for name, entries, size in rows})
 
     def used(self, name: str) -> Usage:
-        """Return what the account uses, with what this transaction has changed."""
+        """Return the usage of the account *name*, including the changes of this transaction."""
         if name not in self._read:
             self.load((name,))
         read = self._read[name]
@@ -62,7 +62,7 @@ class Books:
         return Usage(read[0] + changed.entries, read[1] + changed.size)
 
     def check(self, account: Account, growth: Usage, *, new: bool) -> None:
-        """Check that *account* may grow by so much.
+        """Check that *account* may grow by *growth*.
 
         Raises:
             OverShare: it would exceed one of its bounds.
@@ -70,7 +70,10 @@ class Books:
         self._bounds.check(account, self.used(account.name), growth, new=new)
 
     def room(self, account: Account, growth: Usage, *, new: bool) -> Callable[[Usage], bool]:
-        """Return a test of whether *account* may grow by so much once some of it was dropped."""
+        """Return a predicate that takes an amount to drop.
+
+        It tells whether *account* may then grow by *growth*.
+        """
         used = self.used(account.name)
 
         def fits(dropped: Usage) -> bool:
@@ -84,7 +87,7 @@ class Books:
         return fits
 
     def check_file(self, size: int) -> None:
-        """Check that the file has room for *size* bytes of new work.
+        """Check that the file has room for *size* bytes of new work, and count them.
 
         Raises:
             StoreFull: only the reserve is left.
@@ -102,7 +105,7 @@ class Books:
         self._free -= size
 
     def save(self) -> None:
-        """Write the accounts that have changed."""
+        """Write the changed accounts."""
         changes = [(name, *change) for name, change in self._changes.items() if any(change)]
         for begin in range(0, len(changes), _ROWS_AT_ONCE):
             rows = changes[begin : begin + _ROWS_AT_ONCE]

@@ -1,4 +1,4 @@
-"""Being told by the system that a file was written, in place of looking again and again."""
+"""Notification of writes to a file by inotify, in place of polling."""
 
 import ctypes
 import os
@@ -16,31 +16,32 @@ __all__ = ["Alarm"]
 _NONBLOCK: Final = os.O_NONBLOCK if sys.platform == "linux" else 0
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 _MODIFY: Final = 0x002
-_IGNORED: Final = 0x8000  # the file is gone, and so is the watch
-_HEAD: Final = 16  # bytes of an event before the name, which that of a file does not have
+_IGNORED: Final = 0x8000  # the file was removed, and the watch with it
+_HEAD: Final = 16  # bytes of `struct inotify_event`; events of a watched file carry no name
 _AT_ONCE: Final = 4096
 
 
 class Alarm:
-    """Calls *ring* in a thread of its own soon after *file* was written, by whichever process.
+    """A watch on *file* that calls *ring*, in its own thread, soon after any process wrote to it.
 
-    At most once in *pause* seconds. armed: whether it does; once it does not, it never will again.
+    Calls are at least *pause* seconds apart, except the last one, when the watch ends. *armed* is
+    True until then: the watch was closed or the file was removed, and it never restarts.
 
     Raises:
-        OSError: the file cannot be watched here: there is none, or the system has no inotify.
+        OSError: the file cannot be watched: it does not exist, or the system has no inotify.
     """
 
     def __init__(self, file: Path, ring: Callable[[], object], *, pause: float) -> None:
         self.armed = True
         self._ring = ring
         self._pause = pause * 1000
-        self._lock = Lock()  # held while the descriptors are used from outside, or closed
+        self._lock = Lock()  # protects the descriptors while they are used and closed
         self._watch = _watch(file)
         self._end, self._ending = os.pipe()
         Thread(target=self._run, name="genmcp-sqlite-alarm", daemon=True).start()
 
     def close(self) -> None:
-        """Call nothing any more."""
+        """Stop watching. *ring* may be called once more, when the thread ends."""
         with self._lock:
             if self.armed:
                 self.armed = False
@@ -68,7 +69,7 @@ class Alarm:
 
 
 def _watch(file: Path) -> int:
-    """Return a descriptor that can be read when *file* was written."""
+    """Return a non-blocking descriptor that becomes readable when *file* is written to."""
     if sys.platform != "linux":
         raise OSError("no inotify here")
     library = ctypes.CDLL(None, use_errno=True)

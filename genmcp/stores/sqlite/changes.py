@@ -1,4 +1,4 @@
-"""One `apply` in SQLite: what it checks before it writes, and the order in which it does."""
+"""One `apply` in SQLite: its checks, and the order of its writes."""
 
 from collections.abc import Collection, Sequence
 
@@ -11,26 +11,27 @@ from genmcp.stores.store import Append, Delete, Op
 
 __all__ = ["apply", "sweep"]
 
-_SWEEPS = 10  # before a client is refused for its share
+_SWEEPS = 10  # sweeps before a write is rejected because of a share
 
 
 def sweep(transaction: Transaction) -> bool:
-    """Remove some of what ran out, and return whether there may be more."""
+    """Remove some expired records and logs; return whether there may be more."""
     more_records, more_logs = records.sweep(transaction), logs.sweep(transaction)
     return more_records or more_logs
 
 
 def apply(ops: Sequence[Op], transaction: Transaction) -> None:
-    """Do all of *ops*.
+    """Perform all of *ops*.
 
     Raises:
-        StoreError: an `expect` did not hold, or there is no room; nothing of it was written.
+        StoreError: an `expect` did not hold, or there is no room; none of *ops* was written.
     """
     change = _Change(transaction, ops)
     try:
         change.check()
     except OverShare:
-        # What has run out and is still there, or can be dropped, is not held against the client.
+        # Entries that have expired, and logs that can be dropped, must not count against the
+        # client.
         swept = 0
         while swept < _SWEEPS and sweep(transaction):
             swept += 1
@@ -41,7 +42,7 @@ def apply(ops: Sequence[Op], transaction: Transaction) -> None:
 
 
 class _Change:
-    """What some operations would do in a transaction."""
+    """The pending operations of one `apply`, within a transaction."""
 
     def __init__(self, transaction: Transaction, ops: Sequence[Op]) -> None:
         self._transaction = transaction
@@ -53,11 +54,11 @@ class _Change:
         self._states = records.stage(transaction, others)
 
     def check(self) -> None:
-        """Check that there is room for all of it.
+        """Check that there is room for all operations.
 
         Raises:
-            OverShare: an account of an owner has none.
-            StoreFull: the file has none.
+            OverShare: an account of an owner has no room.
+            StoreFull: the file has no room.
         """
         books = self._transaction.books
         books.load(account.name for owner in self._owners for account in owner)
@@ -69,7 +70,7 @@ class _Change:
             books.check_file(max(0, grown + sum(len(op.data) for op in self._appends)))
 
     def make_room(self) -> None:
-        """Drop logs of the owners whose accounts have no room, where that makes room."""
+        """Drop logs of owners whose accounts have no room, where that suffices."""
         books = self._transaction.books
         for owner in self._owners:
             for depth, account in enumerate(owner, 1):
@@ -77,7 +78,7 @@ class _Change:
                 logs.make_room(self._transaction, named(owner[:depth]) or "", room)
 
     def save(self) -> None:
-        """Write all of it."""
+        """Write all operations."""
         for state in self._states:
             state.save()
         for op in self._appends:

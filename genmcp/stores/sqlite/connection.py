@@ -69,7 +69,7 @@ def connect(path: Path, *, busy_timeout: float, max_bytes: int | None = None) ->
         # A killed process loses nothing; a power cut may lose what was committed last.
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA temp_store=MEMORY")
-        # A burst of writes under readers makes a long -wal; it is cut when it is begun anew.
+        # A burst of writes during reads makes the -wal file long; it is truncated when it restarts.
         connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
         if max_bytes is None:
             connection.execute("PRAGMA query_only=ON")
@@ -83,13 +83,17 @@ def connect(path: Path, *, busy_timeout: float, max_bytes: int | None = None) ->
 
 
 def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> Callable[[], float]:
-    """Make the file, and its tables, if they are not there; return its clock. Nothing stays open.
+    """Create the file and its tables if they are missing, and return its clock.
+
+    No connection stays open.
 
     Raises:
-        ConfigurationError: the folder or the file cannot be used, or the file is not ours.
+        ConfigurationError: the folder or the file cannot be used, or the file is not a genmcp
+            store.
     """
     try:
-        # Requests and results are in it. SQLite gives the files beside it the same mode.
+        # The file contains requests and results. SQLite gives the -wal and -shm files the same
+        # mode.
         path.touch(mode=0o600)
         with closing(connect(path, busy_timeout=busy_timeout, max_bytes=max_bytes)) as connection:
             _write_ahead(connection, path, time.monotonic() + busy_timeout)
@@ -106,10 +110,10 @@ def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> Callable[[], 
 
 
 def _close_to_others(path: Path) -> None:
-    """Make a file that any user may open, and the files beside it, accessible to its owner only.
+    """Restrict a file that any user may open, and its -wal and -shm, to its owner.
 
-    That is the mode an umask leaves when a program without ours made the file. One that only a
-    group may open was given that mode on purpose, and keeps it.
+    A world-accessible mode is what the umask leaves if another program created the file. A file
+    that only a group may open was given that mode on purpose, and keeps it.
     """
     for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         try:

@@ -23,15 +23,15 @@ __all__ = ["Database", "Settings", "Transaction"]
 T = TypeVar("T")
 
 _WATCH_EVERY: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
-_WATCH_ANYWAY: Final = 1.0  # seconds, where the system tells of writes
-_ALARM_EVERY: Final = 0.005  # seconds between two times that it does
-_FREE: Final = 1024 * 1024  # bytes: a disk with less is full, as far as a database is concerned
+_WATCH_ANYWAY: Final = 1.0  # seconds, while an Alarm reports writes
+_ALARM_EVERY: Final = 0.005  # seconds between two reports of an Alarm
+_FREE: Final = 1024 * 1024  # bytes: with less free space a disk is full for a database
 _SWEEP_EVERY: Final = 1.0  # seconds
-_SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, which others may write in
+_SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, so that other processes can write
 
 
 class Settings(Struct, frozen=True):
-    """Which file, and how it is used."""
+    """The file of a store, its bounds, timeout and clock."""
 
     path: Path
     bounds: Bounds
@@ -40,12 +40,12 @@ class Settings(Struct, frozen=True):
 
 
 class Transaction:
-    """What a change is given: what it writes is kept together with the rest, or not at all.
+    """The context of a write. All changes in it are committed together, or none.
 
-    The counts are the file's: *version* is at least that of any record that is gone, *event* the
-    last id given to an event, *forgotten* at least the last id of any log that is gone.
-    A change says in *written* which logs it appended to, and with *news* that a delivery may have
-    become due or was taken away. *now* is the time in it. *books* has what each account uses.
+    The counts are those of the file: *version* is at least the version of any removed record,
+    *event* the last id assigned to an event, *forgotten* at least the last id of any removed log. A
+    change adds the logs it appended to to *written*, and sets *news* if a delivery may have become
+    due or was removed. *now* is the time of the transaction, *books* the usage of each account.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Transaction:
         return (event, news), (self.event, news + self.news)
 
     def save_counts(self) -> None:
-        """Write the counts and accounts back: the last that is done."""
+        """Write the counts and accounts. Call it last, before the commit."""
         self.books.save()
         counts = (self.version, self.event, self.forgotten, self._read[3] + self.news)
         if counts != self._read:
@@ -100,9 +100,9 @@ class Database:
         self._settings = settings
         self._sweep = sweep
         self._next_sweep = 0.0
-        self._is_behind = False  # whether more ran out than one sweep removes
+        self._is_behind = False  # whether the last sweep left expired entries
         self._alarm: Alarm | None = None
-        self._can_be_told = True  # until the system has refused to tell of writes
+        self._can_be_told = True  # until inotify turns out to be unavailable
         self._reader = Worker("genmcp-sqlite-read", self._to_read, self._read, self._patience)
         self._writer = Worker("genmcp-sqlite-write", self._to_write, self._write, self._pause)
 
@@ -170,21 +170,21 @@ class Database:
                 request.error = self._explained(error)
         try:
             self.watch.look(connection)
-            if self._arm():  # there may have been a write before it
+            if self._arm():  # a write may have come before the Alarm
                 self.watch.look(connection)
         except sqlite3.Error:
             self.watch.wake_all()  # they will see for themselves
 
     def _arm(self) -> bool:
-        """Have the system tell of writes, while anybody is to be woken by them.
+        """Start the Alarm while there are waiters for writes, and stop it otherwise.
 
-        Return whether it does from now on; where it does not, the reader looks every 20 ms.
+        Return whether it was started now. Without an Alarm the reader polls every 20 ms.
         """
         if not self.watch.wanted:
             self._disarm()
         elif self._can_be_told and (self._alarm is None or not self._alarm.armed):
             try:
-                log = Path(f"{self._settings.path}-wal")  # what each commit is written to
+                log = Path(f"{self._settings.path}-wal")  # each commit is written to it
                 self._alarm = Alarm(log, self._look, pause=_ALARM_EVERY)
             except OSError:
                 self._can_be_told = False
@@ -198,7 +198,7 @@ class Database:
             alarm.close()
 
     def _look(self) -> None:
-        with suppress(Unavailable):  # closed meanwhile
+        with suppress(Unavailable):  # closed in the meantime
             self._reader.ask(None)
 
     # In the writer's thread
@@ -255,8 +255,8 @@ class Database:
                 self._next_sweep = transaction.now
 
     def _catch_up(self, connection: Connection) -> None:
-        """Sweep once more while nothing is asked for."""
-        self._is_behind = False  # also if it fails: then the next write begins again
+        """Sweep once more while no writes are queued."""
+        self._is_behind = False  # also if it fails: the next write starts over
         with suppress(sqlite3.Error):
             self._transact(connection, [])
 
@@ -276,10 +276,11 @@ class Database:
         return Unavailable(text)
 
     def _is_disk_full(self) -> bool:
-        """Whether SQLite's only error for both means the disk, not the bound of the store.
+        """Return whether SQLITE_FULL means a full disk, rather than the bound of the store.
 
-        Others than its clients fill a disk, and an operator frees it: what was accepted waits for
-        that, as for a store that cannot be reached.
+        SQLite has one error code for both. A full disk is not caused by the store's clients alone,
+        and an operator can free it: work that was accepted waits, as it does for an unreachable
+        store.
         """
         try:
             return shutil.disk_usage(self._settings.path.parent).free < _FREE

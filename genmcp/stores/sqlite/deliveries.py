@@ -1,9 +1,10 @@
 """Deliveries in the file of a SQLiteStore.
 
-What is due has a *turn*, and is claimed in the order of turns. Each owner's next delivery has the
-turn behind its last one, but no turn before the one that is claimed next (start-time fair queueing
-with deliveries of one size). So owners alternate, whoever put how many, and each step is a look-up
-in an index. What waits, or is held, has no turn: it is given one when a claim finds that it is due.
+A due delivery has a *turn*, and deliveries are claimed in the order of turns. An owner's next
+delivery gets the turn after its last one, but no lower turn than that of the delivery to be claimed
+next (start-time fair queueing with deliveries of equal size). Owners therefore alternate, however
+many deliveries each has put, and each step is an index look-up. A delivery that waits or is held
+has no turn: a claim assigns one when it finds that the delivery is due.
 """
 
 from collections import deque
@@ -20,7 +21,7 @@ from genmcp.stores.waiter import Waiter
 
 __all__ = ["SQLiteDeliveries"]
 
-_TURNS_AT_ONCE: Final = 100  # given by a claim to what has become due
+_TURNS_AT_ONCE: Final = 100  # assigned by one claim to deliveries that became due
 
 
 class SQLiteDeliveries(Deliveries):
@@ -56,7 +57,7 @@ class SQLiteDeliveries(Deliveries):
     ) -> Sequence[Delivery]:
         asked, full = steady(), share.full
 
-        # Queue by queue: then it is the first rows of an index, however many are due.
+        # One query per queue reads only the first rows of an index, however many are due.
         def is_any_due(connection: Connection, now: float) -> bool:
             return any(_first_due(connection, queue, full) <= now for queue in queues)
 
@@ -70,7 +71,7 @@ class SQLiteDeliveries(Deliveries):
                 longest = min(left, key=lambda rows: rows[0])
                 _, number, id, queue, owner = longest.popleft()
                 if not share.take(owner):
-                    continue  # the next claim is asked without this owner
+                    continue  # this owner's share is full: the next claim excludes it
                 transaction.execute(
                     "UPDATE deliveries SET node = ?, due = ?, turn = NULL WHERE number = ?",
                     (node, until, number),
@@ -133,9 +134,9 @@ class SQLiteDeliveries(Deliveries):
 
 
 def _first_due(connection: Connection, queue: str, full: Collection[str]) -> float:
-    """Return when something in *queue* is due: `-inf` if it has its turn, `inf` for nothing.
+    """Return when something in *queue* is due: `-inf` if it has a turn, `inf` if it is empty.
 
-    What has its turn does not count where it is of an owner in *full*.
+    Deliveries with a turn are ignored if their owner is in *full*.
     """
     if connection.execute(
         f"SELECT 1 FROM deliveries WHERE queue = ? AND turn IS NOT NULL{_without(full)} LIMIT 1",
@@ -149,7 +150,7 @@ def _first_due(connection: Connection, queue: str, full: Collection[str]) -> flo
 
 
 def _spare(transaction: Transaction, queues: Collection[str], until: float) -> None:
-    """Leave what is due because its lease ran out with its holder, *until* then."""
+    """Extend expired leases to *until*, so that their holders keep the deliveries."""
     for queue in queues:
         transaction.execute(
             "UPDATE deliveries SET due = ?, turn = NULL"
@@ -165,9 +166,9 @@ def _without(owners: Collection[str]) -> str:
 def _due(
     transaction: Transaction, queue: str, limit: int, full: Collection[str]
 ) -> deque[tuple[float, int, str, str, str]]:
-    """Return the first that are due in *queue*, in their order: due, number, id, queue, owner.
+    """Return the first due deliveries of *queue*, in order: due, number, id, queue, owner.
 
-    Those of owners in *full* are left out.
+    Deliveries of owners in *full* are left out.
     """
     waited = transaction.execute(
         "SELECT number, owner FROM deliveries WHERE queue = ? AND turn IS NULL AND due <= ?"

@@ -1,8 +1,8 @@
-"""The time that the processes of one machine measure together, whatever the time of day is set to.
+"""A clock that the processes of one machine share, independent of the system time.
 
-A file has the time of the machine's steady clock, ahead of it by as much as makes it Unix time when
-the file is first opened after a boot. So a clock that is set moves no deadline, lease or delay
-while the machine runs. Where there is no such clock (macOS, Windows) a file has Unix time.
+The clock of a file is the machine's steady clock plus an offset, which makes it Unix time when the
+file is first opened after a boot. Setting the system time therefore moves no deadline, lease or
+delay while the machine runs. Where there is no such clock (macOS, Windows) a file has Unix time.
 """
 
 import time
@@ -14,7 +14,7 @@ from genmcp.stores.clocks import boot, steady
 
 __all__ = ["file_clock"]
 
-# `opened` is the time in the file when the clock of that boot was entered.
+# `opened` is the time of the file when that boot was registered.
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS clocks (
     boot TEXT NOT NULL PRIMARY KEY, ahead REAL NOT NULL, opened REAL NOT NULL
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS clocks (
 
 
 def file_clock(connection: Connection) -> Callable[[], float]:
-    """Return the clock of the file, and enter it there if it is new. Within a transaction."""
+    """Return the clock of the file; register this boot if it is new. Call within a transaction."""
     name = boot()
     if name is None:
         return time.time
@@ -37,7 +37,8 @@ def _entered(connection: Connection, name: str) -> float:
     now = time.time()
     (opened,) = connection.execute("SELECT max(opened) FROM clocks").fetchone()
     if opened is not None and now < opened:
-        # The machine came up with a clock that is behind: what waits is due nevertheless.
+        # The machine booted with a clock that is behind: waiting deliveries become due
+        # nevertheless.
         due = "SELECT max(due) FROM deliveries WHERE node IS NULL"
         (latest,) = connection.execute(due).fetchone()
         now = max(opened, latest or opened)

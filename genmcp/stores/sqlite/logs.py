@@ -30,7 +30,7 @@ So its place stays newer than any log that is forgotten meanwhile.
 
 _FORGOTTEN_AFTER: Final = 3600.0  # seconds after a log ran out
 _SWEPT_AT_ONCE: Final = 100
-_EVENTS_AT_ONCE: Final = 2000  # after which no other log is swept in the same write
+_EVENTS_AT_ONCE: Final = 2000  # then the sweep ends: the next write continues
 _ID: Final = re.compile("[0-7][0-9a-f]{15}")  # as many as SQLite can count
 
 
@@ -90,18 +90,20 @@ def append(transaction: Transaction, op: Append) -> None:
         "UPDATE logs SET floor = ?, last = ?, held = ?, deadline = ?, size = ? WHERE number = ?",
         (floor, id, held, now + op.ttl, size, number),
     )
-    if accounts != log.accounts:  # apart: an index is written only where its column is set
+    if accounts != log.accounts:  # separate: SQLite updates an index only if its column is set
         execute("UPDATE logs SET accounts = ? WHERE number = ?", (accounts, number))
 
 
 def make_room(transaction: Transaction, accounts: str, fits: Callable[[Usage], bool]) -> None:
-    """Drop logs that count for the last of *accounts*, until what is dropped makes it *fit*.
+    """Drop logs that count towards the last of *accounts*, until *fits* accepts the amount.
 
-    The one that was longest without an append goes first. If all of them are not enough, none goes.
+    *accounts* is the beginning of a column: accounts that follow the last one are included. The log
+    without an append for longest is dropped first. If dropping all of them is not enough, none is
+    dropped.
     """
     if fits(Usage()):
         return
-    within = (accounts, f"{accounts}\n", f"{accounts}\v")  # those of the accounts below it, too
+    within = (accounts, f"{accounts}\n", f"{accounts}\v")  # and columns with further accounts
     held, size = transaction.execute(
         f"SELECT total(held), total(size) FROM logs WHERE {_COUNTED}", within
     ).fetchone()
@@ -159,7 +161,7 @@ def since(
 
 
 def sweep(transaction: Transaction) -> bool:
-    """Remove some of what ran out, and say whether there may be more."""
+    """Remove some expired logs; return whether there may be more."""
     execute, now = transaction.execute, transaction.now
     gone = execute(
         f"SELECT {_COLUMNS} FROM logs WHERE deadline <= ? ORDER BY deadline LIMIT ?",
@@ -193,7 +195,7 @@ def _floor(log: _Log, now: float) -> int:
 
 
 def _empty(transaction: Transaction, log: _Log) -> None:
-    """Drop the events of *log*; its row is for the caller to change."""
+    """Delete the events of *log*; the caller updates its row."""
     _drop(transaction, log.number, log.last)
     transaction.books.add(log.accounts, -log.held, -log.size)
 

@@ -34,7 +34,7 @@ def touch(transaction: Transaction, key: str, ttl: float) -> bool:
 
 
 def stage(transaction: Transaction, ops: Iterable[Put | Delete]) -> "Collection[State]":
-    """Return what *ops* would leave under each key they touch, and write nothing.
+    """Return the state that *ops* would leave under each key, without writing anything.
 
     Raises:
         Conflict: an `expect` did not hold.
@@ -52,7 +52,7 @@ def stage(transaction: Transaction, ops: Iterable[Put | Delete]) -> "Collection[
 
 
 def sweep(transaction: Transaction) -> bool:
-    """Remove some of what ran out, and return whether there may be more."""
+    """Remove some expired records; return whether there may be more."""
     gone = transaction.execute(
         "SELECT rowid, version, accounts, size FROM records WHERE deadline <= ?"
         " ORDER BY deadline LIMIT ?",
@@ -66,9 +66,9 @@ def sweep(transaction: Transaction) -> bool:
 
 
 class State:
-    """What will be under a key.
+    """The pending state of one key.
 
-    *version* is 0 where there is no record; *past* is at least that of any there was.
+    *version* is 0 if there is no record; *past* is at least the version of any earlier record.
     """
 
     __slots__ = ("accounts", "had", "key", "past", "put", "transaction", "version")
@@ -87,11 +87,11 @@ class State:
 
     @property
     def size(self) -> int:
-        """The bytes of the record as it will be."""
+        """The bytes of the pending record."""
         return 0 if self.put is None else len(self.key) + len(self.put.value)
 
     def growth_of(self, account: str) -> Usage:
-        """Return by how much the record grows, as far as it counts for *account*."""
+        """Return how many entries and bytes the write adds to *account*."""
         entries = size = 0
         if self.had is not None and _counts_for(account, self.had[0]):
             entries, size = -1, -self.had[1]
@@ -100,7 +100,7 @@ class State:
         return Usage(entries, size)
 
     def take(self, op: Put | Delete) -> None:
-        """Let *op* be the last that is done to it."""
+        """Apply *op* to the pending state."""
         if isinstance(op, Put):
             self.put = op
             self.accounts = named(op.owner) or (self.accounts if self.version else None)
@@ -111,7 +111,7 @@ class State:
             self.version = 0
 
     def save(self) -> None:
-        """Write it."""
+        """Write the pending state."""
         books = self.transaction.books
         if self.had is not None:
             books.add(self.had[0], -1, -self.had[1])

@@ -19,28 +19,28 @@ from genmcp.stores.store import Entry, Event, Op, Store
 
 __all__ = ["SQLiteStore"]
 
-_ENTRY_BYTES: Final = 256  # for each entry that a share of the file has: a row and its indexes
+_ENTRY_BYTES: Final = 256  # per entry in the share of an account: a row and its indexes
 _READ_AT_ONCE: Final = 100  # events a follower holds while it yields them
 
 
 class SQLiteStore(Store):
-    """Keeps everything in the file at *path*, for all the processes of one machine.
+    """A store in the file at *path*, shared by all processes of one machine.
 
-    What was acknowledged outlives any process that is killed; a power cut may take the commits of
-    the last moments, and never a part of one (WAL, `synchronous=NORMAL`). What one process appends
-    wakes the followers in another within 25 ms, in the same process at once. The folder has to be
-    there, on a local disk: SQLite's locks do not hold on network file systems. A file that is not
-    there is made, for its owner only.
+    Acknowledged writes survive a killed process; a power failure may lose the last commits, but
+    never a part of one (WAL, `synchronous=NORMAL`). An append wakes followers in other processes
+    within 25 ms, and in the same process at once. The folder must exist, on a local disk: SQLite's
+    locks do not work on network file systems. A missing file is created with access for its owner
+    only.
 
-    Past *max_bytes* what would need room raises StoreFull until enough has run out, and Unavailable
-    while the disk is full. New work is refused while the *reserve*, a fraction of the file and of
-    each client's share, is all that is left: steps of what is kept already need it. A process that
-    waits for longer than *busy_timeout* seconds while others write gets Unavailable. *clock* gives
-    seconds and has to be the same in all processes; the default is the file's own, which setting
-    the time of day does not change (on Linux).
+    Once *max_bytes* (default 4 GiB) is reached, writes that need room raise StoreFull until enough
+    has expired, and Unavailable while the disk is full. New work is rejected once only *reserve* is
+    left, a fraction of the file and of each client's share (default 0.1), which updates of stored
+    work still need. A process that waits longer than *busy_timeout* seconds (default 5) while
+    others write gets Unavailable. *clock* returns seconds and must be the same in all processes;
+    the default is the file's own clock, which changes of the system time do not affect (on Linux).
 
-    May be made before the process forks, and used before and after: each process opens the file
-    itself, at its first use. It is open until `aclose`.
+    It may be created before the process forks, and used before and after: each process opens the
+    file itself, at its first use. It is open until `aclose`.
 
     Raises:
         ConfigurationError: the folder or the file cannot be used, or the file is not of this
