@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def _compare(python: Python, cases: Sequence[Case], options: argparse.Namespace) -> None:
-    """Print how each load fares here and in the other checkout."""
+    """Print the comparison of each load here and in the other checkout."""
     inside, other = environment(python, "genmcp"), options.against.resolve()
     floor = Subject("floor", "benchmarks.floor:app", inside)
     before = Subject(

@@ -1,11 +1,11 @@
-"""One anonymous client takes all it can get: are the others refused anything, and how do they fare?
+"""A denial-of-service test: one anonymous client takes as many resources as it can.
 
     python -m benchmarks.attack --seconds 60
 
 The attacker has 64 connections from 127.0.0.2: calls that wait, sessions begun and ended,
 subscriptions, batches, questions, jobs, streams, blocked threads, large bodies and URIs. Meanwhile
-clients with a principal, and anonymous ones from other addresses, go on with their work. None of
-them may be refused anything, and the server must stay below 200 MiB.
+clients with a principal, and anonymous ones from other addresses, continue to work. No request of
+theirs may be refused, and the server must stay below 200 MiB. Their latency is printed.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from tests.sockets import Connection, Response, begun, http
 ATTACKER = "127.0.0.2"
 CONNECTIONS = 64
 CLIENTS = 4  # of each kind
-MEMORY = 200.0  # MiB that the server may take
-PATIENCE = 30.0  # seconds that nothing takes
-HOLD = 2.0  # seconds for which the attacker keeps what it has opened
+MEMORY = 200.0  # MiB, maximum of the server
+PATIENCE = 30.0  # seconds, timeout of a request
+HOLD = 2.0  # seconds for which the attacker keeps responses open
 
 MODERN = "2026-07-28"
 _META = "io.modelcontextprotocol/"
@@ -38,7 +38,7 @@ _LOST = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, Timeou
 
 
 def modern(method: str, user: str | None = None, able: Any = (), **params: Any) -> bytes:
-    """Return a request of 2026-07-28, as *user* if that is given."""
+    """Return a request of 2026-07-28, authenticated as *user* if given."""
     meta = {_META + "protocolVersion": MODERN, _META + "clientCapabilities": dict(able)}
     headers = {"mcp-protocol-version": MODERN, "mcp-method": method}
     if (name := params.get("name", params.get("uri"))) is not None:
@@ -62,7 +62,7 @@ def _user(user: str | None) -> dict[str, str]:
 
 @asynccontextmanager
 async def connected(url: str, address: str) -> Any:
-    """Give a connection that comes from *address*."""
+    """Open a connection from the source address *address*."""
     where = urlsplit(url)
     streams = await asyncio.open_connection(where.hostname, where.port, local_addr=(address, 0))
     async with Connection(*streams) as connection:
@@ -83,7 +83,7 @@ async def _session(connection: Connection, version: str, user: str | None = None
 
 
 def _with_length(request: bytes) -> bytes:
-    """Return *request*, whose body was changed, with the right length."""
+    """Return *request*, whose body was changed, with the correct Content-Length."""
     head, _, body = request.partition(b"\r\n\r\n")
     lines = [line for line in head.split(b"\r\n") if not line.startswith(b"content-length")]
     return b"\r\n".join([*lines, b"content-length: %d" % len(body)]) + b"\r\n\r\n" + body
@@ -108,7 +108,7 @@ def _large_call() -> bytes:
 
 
 async def _lingers(connection: Connection) -> Response | None:
-    """Leave calls of a session, which go on."""
+    """Disconnect from calls of a session, which continue."""
     session = await _session(connection, "2025-11-25")
     return await _left(connection, legacy("tools/call", session, name="wait", arguments={}))
 
@@ -172,7 +172,7 @@ async def _batch(
 
 @cache
 def _batch_of(member: str, times: int) -> bytes:
-    """Return a batch that repeats *member*; made once, for what it costs is the clients' time."""
+    """Return a batch that repeats *member*; cached, since making it takes time from the clients."""
     members = (f'{{"jsonrpc":"2.0","id":{id},{member[1:]}' for id in range(times))
     return f"[{','.join(members)}]".encode()
 
@@ -250,7 +250,7 @@ async def _asked(connection: Connection, request: bytes) -> Response:
 
 
 async def _kept(connection: Connection, request: bytes) -> Response | None:
-    """Keep a response open for a while."""
+    """Keep a response open for HOLD seconds."""
     await connection.send(request)
     with suppress(TimeoutError):
         async with asyncio.timeout(HOLD):
@@ -261,7 +261,7 @@ async def _kept(connection: Connection, request: bytes) -> Response | None:
 
 
 async def _left(connection: Connection, request: bytes) -> Response | None:
-    """Leave a request as soon as it has begun; an error is waited for."""
+    """Disconnect as soon as a request is running; wait briefly for an error."""
     await connection.send(request)
     with suppress(TimeoutError):
         async with asyncio.timeout(0.05):
@@ -278,7 +278,7 @@ async def attack(url: str, number: int, seen: Counter[str], steps: Sequence[Atta
             async with asyncio.timeout(PATIENCE), connected(url, ATTACKER) as connection:
                 answer = await step(connection)
             seen[f"{step.__name__[1:]} {answer.status if answer else 'open'}"] += 1
-        except (*_LOST, KeyError) as error:  # without a session, there is nothing to go on with
+        except (*_LOST, KeyError) as error:  # KeyError: no session was begun
             seen[f"{step.__name__[1:]} {type(error).__name__}"] += 1
 
 
@@ -286,7 +286,7 @@ async def attack(url: str, number: int, seen: Counter[str], steps: Sequence[Atta
 
 
 class Client:
-    """A client with a principal or without, whose every request has to be served."""
+    """A client with or without a principal; each of its requests must be served."""
 
     def __init__(self, url: str, address: str, user: str | None, faults: list[str]) -> None:
         self._url = url
@@ -296,7 +296,7 @@ class Client:
         self.took: dict[str, list[float]] = defaultdict(list)
 
     async def run(self) -> None:
-        """Do everything again and again, until this is cancelled."""
+        """Repeat all requests until this is cancelled."""
         while True:
             try:
                 async with connected(self._url, self._address) as connection:
@@ -353,18 +353,19 @@ class Client:
 
 
 async def watch(server: Served, most: list[float]) -> None:
-    """Note the most memory that the server takes."""
+    """Record the peak memory of the server."""
     while True:
         most[0] = max(most[0], server.memory())
         await asyncio.sleep(0.05)
 
 
 async def others(url: str, seconds: float, faults: list[str]) -> dict[str, list[float]]:
-    """Let the other clients work for some *seconds*; return what each request took."""
+    """Run the other clients for *seconds*; return the latencies in seconds, by kind of request."""
     clients = [
         Client(url, address, user, faults)
         for number in range(CLIENTS)
-        # As fast as these are, one address would soon have ended its share of sessions.
+        # An address each: they are so fast that one address would exhaust its share of ended
+        # sessions.
         for address, user in ((f"127.0.0.{10 + number}", None), ("127.0.0.1", f"user-{number}"))
     ]
     running = [asyncio.create_task(each.run()) for each in clients]
@@ -388,7 +389,7 @@ async def _cancel(tasks: list["asyncio.Task[None]"]) -> None:
 async def attacked(
     server: Served, seconds: float, steps: Sequence[Attack] = ATTACKS
 ) -> tuple[list[str], str]:
-    """Attack *server* for some *seconds*; return what is wrong, and figures."""
+    """Attack *server* for *seconds*; return the faults that were found, and a report."""
     url = f"http://127.0.0.1:{server.port}"
     faults: list[str] = []
     before = await others(url, max(1.0, seconds / 4), faults)
@@ -421,7 +422,7 @@ def _figures(took: list[float]) -> str:
 
 
 def main() -> None:
-    """Attack a server, print the figures, and fail if anything is wrong."""
+    """Attack a server, print the report, and exit with status 1 if there are faults."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--long-jobs", action="store_true", help="the attacker's jobs take an hour")

@@ -1,4 +1,4 @@
-"""The server of the attack: whatever a client can make a server hold or do."""
+"""The server of the attack, with a component for each resource that a client can consume."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ from genmcp import (
 )
 
 errors: list[str] = []
-"""What was logged as an error."""
+"""The log records at ERROR or above."""
 
 
 @tool
@@ -48,7 +48,7 @@ async def wait() -> None:
 
 @tool
 async def talk(channel: Channel) -> str:
-    """Reports progress with large messages, which are kept for clients that resume."""
+    """Reports progress with large messages, which are stored for clients that resume."""
     for step in range(20):
         await channel.progress(step, message="x" * 50_000)
     return "done"
@@ -69,7 +69,7 @@ async def nap(run: Run, seconds: float) -> str:
 
 
 class Work(Tool):
-    """Has a job done."""
+    """Runs a job."""
 
     name = "work"
     input_schema = {"type": "object", "properties": {"seconds": {"type": "number"}}}
@@ -127,7 +127,7 @@ def of_header(scope: Any) -> str | None:
 
 
 async def look(request: Request) -> Response:
-    """Show what there is in this process."""
+    """Respond with the memory, open calls and streams, and errors of this process."""
     gc.collect()
     shown = {
         "memory": memory(),

@@ -80,8 +80,8 @@ def _asked(path: str) -> Python | None:
 def environment(python: Python, subject: str, root: Path = ROOT) -> str:
     """Return the Python of a virtual environment with all that *subject* needs.
 
-    It is made if it is not there, or was made for something else. *root* is the checkout whose
-    pyproject.toml lists the dependencies of genmcp.
+    It is created if it does not exist or was created for other requirements. *root* is the checkout
+    whose pyproject.toml lists the dependencies of genmcp.
     """
     label = subject if root == ROOT else f"{subject}-{root.name}"
     folder = HERE / ".venvs" / f"{label}-{python.version}"

@@ -1,4 +1,4 @@
-"""This checkout and another one, measured in turn: is anything slower than it was?"""
+"""Comparison of this checkout with another one, measured alternately, to find regressions."""
 
 import sys
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from benchmarks.wrk import Measured
 __all__ = ["HEAD", "compare"]
 
 ALLOWED = 1.05
-"""How much CPU time one request may take, as a ratio to the other checkout."""
+"""The largest allowed ratio of the CPU time of a request to that of the other checkout."""
 
 HEAD = (
     (

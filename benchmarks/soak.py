@@ -21,7 +21,7 @@ from benchmarks.processes import served
 from tests.sockets import Connection, Response, begun, called, http, told
 
 CLIENTS = 32
-GENERATION = 20_000  # calls; their clients then give way to others
+GENERATION = 20_000  # calls, after which new clients replace the old ones
 PATIENCE = 20.0  # seconds that no answer takes
 GROWTH = 8.0  # MiB from the tenth part of the calls to the end
 
@@ -59,7 +59,7 @@ class Client:
 
     async def end(self) -> None:
         """End the session, and begin another."""
-        # 429: this address has ended as many as `Limits.revoked_of_address` says, and begins anew.
+        # 429: this address has ended `Limits.revoked_of_address` sessions; it begins a new one.
         assert (await self._ask(http("DELETE", self._header()))).status in (204, 429)
         await self.begin()
 

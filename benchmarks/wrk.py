@@ -25,7 +25,7 @@ response = function(status)
 end
 """
 
-# An id of its own for each request; all have the same number of digits.
+# Each request has a unique id; all ids have the same number of digits.
 _IDS = """
 local id = {first}
 request = function()

@@ -3,13 +3,14 @@
     python -m example_app
     uvicorn example_app:app
 
-It keeps everything in one SQLite file, `EXAMPLE_DATABASE` (default: example.db in the working
-directory), which is made and filled at the first start. Beside it are a file of calls that outlive
-their request, and one with a secret; `GENMCP_STORE` and `GENMCP_SECRET` take their places. It makes
-no other files.
+The data is in one SQLite file, `EXAMPLE_DATABASE` (default: example.db in the working directory),
+which is created and filled at the first start. Next to it are the store, a file of the calls that
+outlive their request, and a file with the secret; `GENMCP_STORE` and `GENMCP_SECRET` replace them.
+No other files are created.
 
-Everybody is a guest, unless `EXAMPLE_USER_HEADER` names the header in which a proxy in front says
-who has logged in, such as `X-Forwarded-User`. Without a proxy that sets it, anybody could send it.
+All users are guests, unless `EXAMPLE_USER_HEADER` names the header in which a proxy sends the user
+who is logged in, such as `X-Forwarded-User`. Set it only behind a proxy that sets this header:
+otherwise any client can send it.
 
 Read `application` first: how an application mounts the endpoint. Then `tools`: what a model may
 call. `workshop` and `database` are the application's own, and know nothing of MCP.

@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=os.environ.get("PORT") or "8000")
     options = parser.parse_args()
 
-    # There is no proxy: X-Forwarded-For would be whatever a client sends.
+    # There is no proxy: any client could send X-Forwarded-For.
     config = uvicorn.Config(app, host=options.host, port=options.port, proxy_headers=False)
     # The port is told once it is ours (0 takes a free one) and whoever connects is let in, or waits
     # until the application has started.

@@ -22,11 +22,12 @@ __all__ = ["create_app"]
 
 
 def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
-    """Return the application on the database at *path*, which is made when it starts.
+    """Return the application.
 
     Args:
-        path: the database file.
-        user_header: the header in which a proxy says who has logged in; None: all are guests.
+        path: the database file, which is created when the application starts.
+        user_header: the header in which a proxy sends the user who is logged in; None: all users
+            are guests.
     """
     database = Database(path)
     workshop = Workshop(database)
@@ -57,7 +58,7 @@ def create_app(path: Path, *, user_header: str | None = None) -> Starlette:
 class UserFromHeader:
     """Puts the user into `request.state`.
 
-    A proxy that logs people in sets such a header (oauth2-proxy, for one). Without one in front, a
+    A proxy that authenticates users, such as oauth2-proxy, sets such a header. Without a proxy a
     client could send any name, so no header is trusted unless it is configured.
     """
 

@@ -56,7 +56,7 @@ class Database:
 
         Several processes may start at once: one of them does it, the others wait.
         """
-        self.path.touch(mode=0o600)  # customers are in it; the files beside it get its mode
+        self.path.touch(mode=0o600)  # it has customer data; SQLite gives its other files this mode
         with closing(self._connect()) as connection:
             _write_ahead(connection)
         with self.writing() as connection:

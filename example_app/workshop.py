@@ -177,7 +177,7 @@ def _part(connection: sqlite3.Connection, number: str) -> Part:
 
 
 def _repair(connection: sqlite3.Connection, id: int) -> sqlite3.Row:
-    # SQLite's integers have 64 bits, those of JSON and Python any number.
+    # Integers of SQLite have 64 bits, those of JSON and Python are unbounded.
     known = id.bit_length() < 64
     query = "SELECT * FROM repairs WHERE id = ?"
     row: sqlite3.Row | None = connection.execute(query, [id]).fetchone() if known else None

@@ -22,13 +22,13 @@ class Claim(Protocol):
 
     @property
     def task(self) -> str | None:
-        """The task by which others that have the key may know the call."""
+        """The id of the task that other callers with the same key may have been given."""
 
     async def becomes(self, task: str) -> None:
         """Know that the call is *task*, whose record is written next."""
 
     async def became(self) -> None:
-        """Know that the record of that task is written."""
+        """Record that the task has been written."""
 
 
 class Reports(Protocol):
@@ -39,19 +39,19 @@ class Reports(Protocol):
 
 
 class Carrier(msgspec.Struct, eq=False):
-    """The carrier of one call.
+    """The state of one call that is needed to continue it. Owned by the channel of the call.
 
-    continuation: what the call waits for, once it has returned Continue. task: the record in the
-    store, if there is one, and the turn in which it may be changed. promotion: what writes that
-    record while the call runs on. promoted: whether its client has got something else than its
-    result, so that what it comes to goes to the record. follows: the task whose end the call waits
-    for here; it may be that of another call. claim: its idempotency key. waits: whether it
-    cannot become a task now: another call has its key, or its job is being written. stopped:
-    whether nothing that it says counts any more. told: what its client has got instead of its
-    result. reports: its progress, once it is a task and has said any. found: what wants to know
-    that the request's route has been found. asks: whether its client is being asked something on
-    the connection. following: wants to know the task that is followed, before it is. outcome: what
-    the call has come to, if its response was held.
+    continuation: set once the call has returned Continue. task: the id of its record in the store,
+    if there is one. turn: the fencing token for changes of the record. promotion: the asyncio.Task
+    that writes the record while the call runs. promoted: whether the client got a handle instead of
+    the result, so that the outcome is written to the record. follows: the task whose end the call
+    awaits here; it may belong to another call. claim: the lock of its idempotency key. waits:
+    whether it cannot become a task now, since another call has its key or its job is being written.
+    stopped: whether all further output is discarded. told: the response that was sent instead of
+    the result. reports: its progress, once it is a task and has reported any. found: callback for
+    when the route of the request is found. asks: whether a question to the client is open on the
+    connection. following: callback with the id of a task, before it is followed. outcome: the
+    result or error of the call, if its response was held.
     """
 
     continuation: Continuation | None = None

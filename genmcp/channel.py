@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class SendStatus(Enum):
-    """What became of a message of a hook; true if it was sent."""
+    """The outcome of sending a message from a hook; true if it was sent."""
 
     SENT = "sent"
     UNWANTED = "unwanted"
@@ -37,7 +37,7 @@ class SendStatus(Enum):
     NOT_INCREASING = "not increasing"
     """Progress must increase with each notification (2026-07-28, progress), and be finite."""
     CLOSED = "closed"
-    """The request is over: answered, cancelled, or its client gone. Nothing is sent any more."""
+    """The request was answered or cancelled, or its client has left. Nothing more is sent."""
 
     def __bool__(self) -> bool:
         """Whether it was sent."""
@@ -53,7 +53,7 @@ class Sink(Protocol):
 
     @property
     def client_key(self) -> ClientKey:
-        """The client whose share the requests use."""
+        """The client that the requests count towards."""
 
     @property
     def announcer(self) -> Announcer:
@@ -64,7 +64,7 @@ class Sink(Protocol):
         """The keys of copied assigns that go along where a store keeps the call."""
 
     def watch_client(self) -> None:
-        """Notice from now on at once, not within a tick, that the client has left."""
+        """Detect a disconnect of the client at once from now on, and not only after a tick."""
 
     async def promote(self, channel: "Channel") -> None:
         """Make the call of *channel* a task, while it runs on."""
@@ -130,7 +130,7 @@ class Channel(msgspec.Struct, eq=False):
 
     @property
     def client_key(self) -> ClientKey:
-        """The client whose share of the server the request uses: for bounds, not for tools."""
+        """The client that the request counts towards: for limits, not for use by tools."""
         return self._sink.client_key
 
     @property
@@ -222,7 +222,7 @@ class Channel(msgspec.Struct, eq=False):
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> SendStatus:
-        """Report how far the work is; return whether that was sent, or why not."""
+        """Send the progress of the call; return whether it was sent, or why not."""
         token = self.request.progress_token
         if token is None:
             return self._unsent
@@ -260,9 +260,9 @@ class Channel(msgspec.Struct, eq=False):
         return None if self.closed else await self._sink.level(self.request)
 
     def watch_client(self) -> None:
-        """Notice from now on at once, not within a tick, that the client has left.
+        """Detect a disconnect of the client at once from now on, and not only after a tick.
 
-        A call does this before it has work done elsewhere, which would else go on for nobody.
+        A call does this before it starts work elsewhere, which would otherwise outlive its caller.
         """
         self._sink.watch_client()
 
@@ -300,7 +300,7 @@ class Channel(msgspec.Struct, eq=False):
 
     @property
     def _unsent(self) -> SendStatus:
-        """Why nothing was sent, as far as only the state of the request tells."""
+        """The reason that nothing was sent, derived from the state of the request."""
         return SendStatus.CLOSED if self.closed else SendStatus.UNWANTED
 
     def start_stream(self) -> None:
@@ -369,9 +369,9 @@ def _in_a_loop() -> bool:
 
 
 def is_detached(channel: Channel) -> bool:
-    """Return whether the client's connection is gone, also where the request goes on.
+    """Return whether the client has disconnected, even if its request is still served.
 
-    Its client may come back for the result (2025-11-25, transports, "Resumability and Redelivery").
+    The client may resume the stream (2025-11-25, transports, "Resumability and Redelivery").
     """
-    # Responses over HTTP alone have a connection that can go without them.
+    # Only a response over HTTP can outlive its connection.
     return getattr(getattr(channel._sink, "visit", None), "detached", False)

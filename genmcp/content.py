@@ -119,7 +119,7 @@ def result(
     return CallToolResult(
         content=blocks,
         structured_content=msgspec.Raw(json_of(structured[0])) if structured else msgspec.UNSET,
-        # An empty text is one too: `error=str(exception)` of an exception that says nothing.
+        # An empty text is an error, too: `error=str(exception)` of an exception without a message.
         is_error=bool(error) or error == "",
         meta=meta,
     )
@@ -168,12 +168,12 @@ def json_of(data: Any) -> bytes:
         raise ContractError(f"it is not JSON: {error}") from error
 
 
-# Every one of these has a JSON form, so without the check a forgotten Continue would look like a
-# success, and show its client the arguments of a job.
+# Each of these types has a JSON form: without the check a forgotten Continue would appear to
+# succeed, and disclose the arguments of a job to the client.
 _WAITED_FOR: Final = (Question, Job, Ref, CreateMessageRequest, ElicitRequest, ListRootsRequest)
 _OUTCOMES: Final = (Done, Failed)
 _MESSAGES: Final = (PromptMessage, SamplingMessage)
-# By the bases of a type: `isinstance` asks each of these classes in turn, which took 2 us.
+# Compared with the bases of a type: `isinstance` checks each class in turn, which took 2 us.
 _NOT_DATA: Final = frozenset({*_WAITED_FOR, *_OUTCOMES, *_MESSAGES, Result})
 
 

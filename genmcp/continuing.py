@@ -21,7 +21,7 @@ __all__ = ["ContinuingRoute", "UnknownTag", "check_goes_on"]
 
 
 class UnknownTag(ContractError):
-    """`continue_` returned nothing: no case of it takes the tag and outcome."""
+    """`continue_` returned None: none of its cases handles the tag and outcome."""
 
 
 class ContinuingRoute(Route, frozen=True, kw_only=True):

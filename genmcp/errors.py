@@ -12,7 +12,7 @@
     │   ├── MethodNotFound       -32601
     │   ├── InvalidParams        -32602  the parameters are not what the method takes
     │   │   ├── MalformedParams  -32602  ... so much that no handler saw them
-    │   │   ├── InvalidArguments -32602  a tool's arguments (genmcp.faults); says each fault
+    │   │   ├── InvalidArguments -32602  a tool's arguments (genmcp.faults); lists each fault
     │   │   ├── ToolNotFound     -32602
     │   │   ├── PromptNotFound   -32602
     │   │   ├── ResourceNotFound -32602  (-32002 before 2026-07-28)
@@ -45,11 +45,11 @@
         ├── Conflict             an `expect` did not hold; nothing was written
         ├── Gap                  a log no longer has everything that was asked for
         └── Unavailable          the engine could not be reached
-            ├── StoreFull        ... or has no room; nothing was written
-            └── OverShare        ... or the client's share of it is used up; nothing was written
+            ├── StoreFull        ... or is full; nothing was written
+            └── OverShare        ... or the client's share is used up; nothing was written
 
-An error knows its code and HTTP status; nothing else builds an error by hand. `data` of an error
-has one shape (docs/endpoint.md, "Errors").
+An error class defines its code and HTTP status; no other code builds errors by hand. `data` of an
+error has one shape (docs/endpoint.md, "Errors").
 The codes are those of schema/2026-07-28, "JSON-RPC error codes" and "MCP error codes".
 """
 
@@ -148,7 +148,7 @@ class ParseError(McpError):
 
 
 class InvalidRequest(McpError):
-    """The body is JSON, but no message for this endpoint. *id*: of a faulty member of a batch."""
+    """The body is JSON, but not a valid message. *id*: the id of an invalid member of a batch."""
 
     code = -32600
     status = 400
@@ -252,11 +252,11 @@ class TaskNotFound(InvalidParams):
 
 
 class ResourceError(McpError):
-    """A resource cannot be read for a reason that the client should see; its text is the reason."""
+    """A resource cannot be read; the text is the reason, and is sent to the client."""
 
 
 class PromptError(McpError):
-    """A prompt cannot be made for a reason that the client should see; its text is the reason."""
+    """A prompt cannot be made; the text is the reason, and is sent to the client."""
 
 
 class InternalError(McpError):
@@ -384,9 +384,9 @@ class Cancelled(Failure):
 
 
 class Unable(Failure):
-    """The client cannot be asked: it lacks *capabilities*, in the shape of ClientCapabilities.
+    """The client lacks *capabilities* that a question needs, in the shape of ClientCapabilities.
 
-    Raised out of `continue_`, it is -32021 on 2026-07-28, and an `isError` result before.
+    Raised from `continue_`, it results in -32021 on 2026-07-28, and in an `isError` result before.
     """
 
     __match_args__ = ("capabilities",)
@@ -456,7 +456,7 @@ class Forged(SealError):
 
 
 class ForeignSeal(Forged):
-    """Sealed with another secret: all processes that serve the same clients need one."""
+    """Sealed with another secret: all processes that serve the same clients must share one."""
 
 
 class Expired(SealError):
@@ -472,9 +472,9 @@ class Conflict(StoreError):
 
 
 class Gap(StoreError):
-    """Events after the one asked for may have been dropped: what follows is not all there was.
+    """Events after the requested one may have been dropped, so that the log is incomplete.
 
-    Raised for an id that is not of this log, too. A reader may begin again with the oldest event.
+    Also raised for an id that is not in this log. A reader may restart with the oldest event.
     """
 
     def __init__(self, log: str, after: str) -> None:
@@ -484,11 +484,11 @@ class Gap(StoreError):
 
 
 class Unavailable(StoreError):
-    """The engine could not be reached: what was asked may or may not have happened."""
+    """The engine could not be reached: the operation may or may not have been carried out."""
 
 
 class StoreFull(Unavailable):
-    """The store has no room for a write, which changed nothing."""
+    """The store is full; the write changed nothing."""
 
 
 class OverShare(Unavailable):

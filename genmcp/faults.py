@@ -1,6 +1,6 @@
-"""Faults of what a client sent: where each one is, what was expected there, and what came.
+"""Validation faults in the input of a client: the place, the expected and the actual value.
 
-A fault is one sentence that a model can act on, and the same in parts, for programs.
+A fault is one sentence that a model can act on, and the same information in parts for programs.
 """
 
 import re
@@ -44,7 +44,7 @@ class Fault(str):
 
 
 class Mismatch(str):
-    """The words "expected ..., got ...", which remember their halves."""
+    """The text "expected ..., got ...", with both halves as attributes."""
 
     expected: str
     actual: str
@@ -58,7 +58,7 @@ class Mismatch(str):
 
 
 class InvalidArguments(InvalidParams):
-    """The arguments of a tool call are rejected, by the input schema or by `validate`.
+    """The arguments of a tool call were rejected by the input schema or by `validate`.
 
     The client gets an `isError` result, which a model can read and act on (2025-11-25, tools,
     "Error Handling", SEP-1303; earlier revisions permit it). `data` goes into its `_meta`.
@@ -73,7 +73,7 @@ class InvalidArguments(InvalidParams):
 
 
 def error_data(faults: Sequence[str], **named: str) -> dict[str, Any]:
-    """Return the `data` of an error: what was *named* (`name=` or `uri=`), and the faults in parts.
+    """Return the `data` of an error: the members *named* (`name=` or `uri=`), and the faults.
 
     docs/endpoint.md, "Errors", documents the shape.
     """
@@ -103,7 +103,7 @@ _NAMES: Final = {
     "object": "an object",
     "str": "a string",
 }
-# To JSON Schema 1.0 is an integer, to msgspec it is not.
+# JSON Schema accepts 1.0 as an integer, msgspec does not.
 _ACTUAL: Final = _NAMES | {"float": "a number with a decimal point"}
 
 

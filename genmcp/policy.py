@@ -14,9 +14,9 @@ RESULT_TOOL: Final = "get_call_result"
 """The tool that a client without tasks asks for the result of a call that was held over."""
 
 HOLD: Final = 50.0
-"""Seconds for which a call is held where its client can ask for the result later.
+"""Seconds for which a call is held if its client can fetch the result later.
 
-Many clients give up after 60 seconds, and lose it.
+Many clients time out after 60 seconds, and would lose the result.
 """
 
 TaskUse = Literal["never", "auto", "always"]
@@ -24,12 +24,12 @@ OnLost = Literal["rerun", "fail"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a call that takes long; times in seconds. See `Tool`, whose words these are.
+    """How long-running calls of one route are handled; times in seconds. See `Tool`.
 
-    auto_hold: whether `hold` is `HOLD` where the result tool is offered, and None elsewhere.
+    auto_hold: whether `hold` is `HOLD` if the result tool is offered, and None otherwise.
 
     Raises:
-        ConfigurationError: a value is not one of these.
+        ConfigurationError: a value is invalid.
     """
 
     task: TaskUse = "auto"

@@ -85,45 +85,45 @@ class Call(msgspec.Struct, Generic[A], frozen=True):
 class Tool(Generic[A]):
     """A tool. Subclass it, name it, and write `call`.
 
-    What it says of itself is attributes: of the class, of an instance (one class may be
-    registered twice, under two names), or properties. The nearest one counts.
+    It is configured by attributes of the class or of an instance (one class may be registered
+    twice, under two names), or by properties. An attribute of the instance takes precedence.
 
-    name: what it is called by; letters, digits, `_`, `-` and `.`, at most 128.
-    title, description, icons, meta: what its listing says of it; the class's docstring is its
-        description unless it gives one.
+    name: the name of the tool; letters, digits, `_`, `-` and `.`, at most 128.
+    title, description, icons, meta: as in `tools/list`; the default of description is the docstring
+        of the class.
     annotations: hints to the client, or a mapping of them (`{"readOnlyHint": True}`).
     input_schema: a JSON Schema of type object, or a type (struct, dataclass, TypedDict,
-        pydantic model): `Tool[T]` is short for it. Arguments arrive as that type, as a dict
-        otherwise. None takes any object.
-    output_schema: a JSON Schema, or a type; what `call` returns is then structured content,
-        and checked before it leaves.
-    formats: whether `format` in its input schema is checked; or checkers of your own by name.
-        Results are not judged by it.
-    extra_arguments: "forbid" or "ignore" arguments that the type of the input does not have. A
-        pydantic model that configures `extra` decides that itself, and so does a JSON Schema.
-    on_disconnect: what becomes of a call of an earlier revision whose client leaves: it is
-        finished, and the answer waits for the client to come back, or it is cancelled. From
-        2026-07-28 on a disconnect always cancels, but for tasks.
-    task: when a call becomes a task, which its client polls: "auto", once it waits for a `Job` or
-        has run for `patience` seconds; "always", before it runs; "never". Clients without the
-        tasks extension (2026-07-28, `io.modelcontextprotocol/tasks`) have no tasks: their call
-        is held.
-    requires_tasks: refuse the calls of clients without it.
-    hold: after how many seconds such a client gets an `isError` result with the call's id, while
-        the work goes on; None: never. "auto": 50 for a tool that has `continue_`, where the suite
-        offers the tool that gets the result (`Suite(result_tool=)`); else never. It does not run
-        while the client is asked something.
-    ttl: for how many seconds the result of a task is kept.
-    once: whether an answer to a question carries a call on only once. Otherwise a client may
-        send the same answer again, and gets what comes of it again.
-    on_lost: what becomes of a job whose worker has died: "rerun" or "fail"; None: the first, if
-        annotations say that the tool is idempotent or reads only.
-    cache_ttl, cache_scope: for how many seconds a client may keep the list it is in, and whether
-        for others too (2026-07-28, server/utilities, "Caching").
+        pydantic model): `Tool[T]` is short for it. Arguments are passed as that type, otherwise as
+        a dict. None accepts any object.
+    output_schema: a JSON Schema, or a type; the value that `call` returns is then structured
+        content, and is validated before it is sent.
+    formats: whether `format` in the input schema is checked, or custom checkers by name. Results
+        are not checked for it. Default True.
+    extra_arguments: whether to "forbid" (default) or "ignore" arguments that the type of the input
+        does not define. A pydantic model that configures `extra`, and a JSON Schema, decide it
+        themselves.
+    on_disconnect: how a call of an earlier revision is handled if its client disconnects: "finish"
+        (default) stores the response for a client that resumes the stream, "cancel" cancels the
+        call. From 2026-07-28 on a disconnect always cancels, except for tasks.
+    task: when a call becomes a task, which its client polls: "auto" (default), once it waits for a
+        `Job` or has run for `patience` seconds; "always", before it runs; "never". Calls of clients
+        without the tasks extension (2026-07-28, `io.modelcontextprotocol/tasks`) are held instead.
+    requires_tasks: reject the calls of clients without that extension.
+    hold: seconds after which such a client gets an `isError` result with the id of the call, while
+        the work continues; None: never. "auto" (default): 50 for a tool that has `continue_`, if
+        the suite offers the tool that fetches the result (`Suite(result_tool=)`); otherwise never.
+        If the client is being asked a question when the time has run out, the time starts again.
+    ttl: seconds for which the result of a task is kept; default 86400.
+    once: whether an answer to a question resumes a call only once. Otherwise a client may send the
+        same answer again, and the call is resumed again.
+    on_lost: whether to "rerun" or "fail" a job whose worker has died; None: "rerun" if the
+        annotations declare the tool idempotent or read-only.
+    cache_ttl, cache_scope: seconds for which a client may cache the list of tools, and whether the
+        cache may be shared (2026-07-28, server/utilities, "Caching").
 
     Raises:
-        ConfigurationError: when the class is made, if one of these is wrong; when it is
-            registered, if it is wrong only then, or if the name or `call` is missing.
+        ConfigurationError: an attribute is invalid. Raised when the class is defined if possible,
+            otherwise, or if the name or `call` is missing, when the tool is registered.
     """
 
     name: str
@@ -345,8 +345,8 @@ def _schemas(
             return arguments, None
         is_schema = isinstance(returned, Mapping)
         document = returned if is_schema else schema_of(returned, origin="output_schema")
-        # A type says what its values are like, but not that a `datetime` without a time zone is no
-        # `date-time`: the value is sent, as other servers send it.
+        # Formats of results are not checked: a `datetime` without a time zone is a valid value of
+        # its type but not a `date-time`, and is sent, as other servers do.
         return arguments, Schema(document, formats=False, origin="output_schema")
     except ConfigurationError as error:
         raise ConfigurationError(f"{owner}: {error}") from error

@@ -49,7 +49,7 @@ class BookDelivery(Tool):
         return "\n".join([f"Booked {sum(quantities.values())} pieces from {supplier}.", *lines])
 
 
-QUANTITY = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)  # of one part; the shelves end somewhere
+QUANTITY = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)  # of one part: 1 to 999999
 
 
 def read_note(text: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ from genmcp.protocol.tools import ToolDefinition
 __all__ = ["of_prompt", "of_resource", "of_tool", "wrapped"]
 
 _INDENT: Final = "    "
-# Lists of lists that are shown; their items may refer back to the list.
+# Levels of nested lists that are shown; items of a list may refer back to the list.
 _DEEPEST: Final = 4
 
 

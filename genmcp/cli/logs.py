@@ -1,4 +1,4 @@
-"""What the commands log, all in one format: genmcp's records, uvicorn's and those of a server."""
+"""Logging of the commands, in one format for records of genmcp, uvicorn and the server."""
 
 import logging
 
@@ -8,9 +8,9 @@ __all__ = ["log_to_stderr"]
 
 
 class _Plain(logging.Formatter):
-    """Leaves out what a terminal would obey, and indents all lines of a record but the first.
+    """A formatter that removes terminal sequences, and indents all lines after the first.
 
-    Log records quote what peers send: without this a line end in it forges a record.
+    Log records quote text of peers, in which a line end could forge a record.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -21,8 +21,8 @@ def log_to_stderr(*, serves: bool) -> None:
     """Log to standard error, unless the application has configured logging already.
 
     Args:
-        serves: whether this process serves, so that it logs what happens; a command that prints an
-            answer logs only warnings.
+        serves: whether this process is a server or worker, which logs at INFO; other commands print
+            a result and log warnings only.
     """
     handler = logging.StreamHandler()
     if serves:
@@ -31,5 +31,5 @@ def log_to_stderr(*, serves: bool) -> None:
         handler.setFormatter(_Plain("%(levelname)s: %(message)s"))
     level = logging.INFO if serves else logging.WARNING
     logging.basicConfig(level=level, handlers=[handler])
-    for chatty in ("httpx", "watchfiles.main"):  # each request, each look at the files
+    for chatty in ("httpx", "watchfiles.main"):  # they log every request and file scan at INFO
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -35,13 +35,13 @@ _TARGET: Final = "GENMCP_SERVE"
 
 
 class Http(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how a *target*, `module:attribute`, is served.
+    """The options of `genmcp serve` over HTTP for a *target*, `module:attribute`.
 
-    allowed_hosts: None: as it says itself. proxy_headers: whether `X-Forwarded-For` and
-    `X-Forwarded-Proto` replace the address and the scheme of a connection. forwarded_allow_ips:
-    from which addresses, with commas between them; None: loopback, or FORWARDED_ALLOW_IPS.
-    grace: seconds for which running jobs may go on when the server stops; None: as `JobOptions` of
-    its mux say.
+    allowed_hosts: host names to answer to; None: those of the target. proxy_headers: whether
+    `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and the scheme of a connection.
+    forwarded_allow_ips: the addresses of proxies, separated by commas, whose headers are used; sets
+    proxy_headers; None: FORWARDED_ALLOW_IPS, or loopback. grace: seconds that running jobs have to
+    finish when the server stops; None: those of `JobOptions` of the mux.
     """
 
     target: str
@@ -59,18 +59,18 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     def settings(self) -> dict[str, Any]:
         """The settings of uvicorn.
 
-        Without a proxy `X-Forwarded-For` is whatever the client sends, by which it would seem to be
-        somewhere else, where the Host header is not checked.
+        Proxy headers are off by default: without a proxy, a client could send `X-Forwarded-For` and
+        appear to be remote, where the Host header is not checked.
         """
         settings: dict[str, Any] = {
             "host": self.host,
             "port": self.port,
             "proxy_headers": self.proxy_headers or self.forwarded_allow_ips is not None,
             "forwarded_allow_ips": self.forwarded_allow_ips,
-            # Its records go where all others go, in the format of all others.
+            # uvicorn's records then go to the root logger, in the same format as all others.
             "log_config": None,
         }
-        # Pipelined requests of one connection share context variables otherwise. Older releases
+        # Without it, pipelined requests of one connection share context variables. Older releases
         # of uvicorn lack the setting.
         if "reset_contextvars" in inspect.signature(uvicorn.Config).parameters:
             settings["reset_contextvars"] = True
@@ -92,7 +92,7 @@ def over_http(http: Http) -> int:
             "a store that they share (store=, or GENMCP_STORE), such as sqlite:///jobs.db",
             http.workers,
         )
-    # One line a request: that of LoggingTelemetry names the tool, the access log only the path.
+    # One line for each request: LoggingTelemetry logs the tool, the access log only the path.
     names_tools = endpoint.mux.observers.include(LoggingTelemetry)
     settings = {**http.settings, "access_log": not names_tools}
     if not many and not http.reload:

@@ -91,9 +91,9 @@ class Logged(ClientHandler[None]):
 
 
 def marked(text: str, first: str = _MARK) -> str:
-    """Return *text* of a server with a mark before each line, for the first one *first*.
+    """Return *text* of a server with a mark before each line; *first* replaces the first mark.
 
-    A message may have line ends: without the mark it could imitate what this program asks.
+    A message may contain line ends: without the marks it could imitate prompts of this program.
     """
     return f"{first}{plain(text).rstrip()}".replace("\n", f"\n{_MARK}") + "\n"
 

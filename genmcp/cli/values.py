@@ -35,7 +35,7 @@ _KINDS: Final = {
     type(None): "null",
 }
 _ARTICLES: Final = {"integer": "a whole number", "number": "a number", "boolean": "yes or no"}
-# How many levels of alternatives are looked at, and how many parts in all.
+# How many levels of alternatives are followed, and how many subschemas in all.
 _DEEPEST: Final = 8
 _MOST: Final = 1_000
 
@@ -148,15 +148,15 @@ def kinds_of(schema: Any, whole: Mapping[str, Any]) -> dict[str, Mapping[str, An
 
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the properties that *schema* lists; a schema of a server may hold anything there."""
+    """Return the properties that *schema* lists; empty if a server's schema is malformed there."""
     found = schema.get("properties")
     return found if isinstance(found, Mapping) else {}
 
 
 def alternatives(schema: Any, whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Give *schema* and what it is made of, with what `$ref` leads to, each once.
+    """Yield *schema*, its alternatives and the targets of `$ref`, each once.
 
-    References that lead back, in alternatives of alternatives, would be followed exponentially.
+    Recursive references in nested alternatives would otherwise be followed exponentially often.
     """
     pending, seen = [(schema, 0)], set[int]()
     while pending and len(seen) < _MOST:

@@ -33,23 +33,25 @@ Reply = Callable[[Answer | McpError], Awaitable[None]]
 
 logger = logging.getLogger("genmcp.client")
 
-_ASKED: Final = 64  # requests of the server that may be open at once
+_ASKED: Final = 64  # concurrent requests of the server
 _PARALLEL: Final = range(2, 17)
 # For how many seconds notices are still taken in at the end, and `terminate` may run.
 _GRACE: Final = 5.0
 
 
 class Answering(Generic[S]):
-    """Answers for one client, by the hooks of *handler*; without one, only `ping`.
+    """Answers the requests of one server with the hooks of *handler*; without one, only `ping`.
 
-    parallel: how many questions are answered side by side, 2 to 16. waiting: how many more may
-        wait for that. notices: how many notifications may wait for their hooks. capabilities: what
+    Owned by the connection of a client.
+
+    parallel: the number of questions answered concurrently, 2 to 16. waiting: how many more may be
+        queued. notices: how many notifications may be queued for their hooks. capabilities: what
         the client declares, whatever *handler* does. url_schemes, schemas: see `ClientOptions`.
 
-    `max_asked`: how many requests of the server may be open at once.
+    `max_asked`: the number of concurrent requests of the server.
 
     Raises:
-        ConfigurationError: *parallel* is something else, or *handler* no handler.
+        ConfigurationError: *parallel* is out of range, or *handler* is not a handler.
     """
 
     def __init__(
@@ -105,8 +107,8 @@ class Answering(Generic[S]):
             Overloaded: too many wait already.
             McpError: the hook refuses; or it failed, and the error refers to the log.
         """
-        # A ping is answered whatever else waits. A question that is passed on waits for a person,
-        # and would take the place of somebody else's.
+        # A ping is answered regardless of the queue. A forwarded question waits for a person, and
+        # would occupy a place that another caller's question needs.
         if method == "ping" or self._passes_on:
             return await self._answer(method, params)
         if self._turns.locked() and self._waiting >= self._allowed:

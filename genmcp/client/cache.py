@@ -57,7 +57,7 @@ class Cache:
         return decoder_for(kind).decode(kept)
 
     def size(self, method: str, what: str = "") -> int:
-        """Return the bytes of the result that is kept, as JSON; 0 if there is none."""
+        """Return the size of the cached result as JSON, in bytes; 0 if there is none."""
         found = self._kept.get((method, what))
         return 0 if found is None else len(found[2])
 

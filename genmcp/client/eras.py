@@ -21,10 +21,10 @@ class Eras:
         self._met: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def get(self, server: str, ttl: float) -> str | None:
-        """Return the revision *server* spoke, None if it is not known, or older than *ttl* seconds.
+        """Return the revision of *server*; None if it is unknown or was learned *ttl* seconds ago.
 
-        A server that was upgraded still takes the handshake of the revisions before, so that only
-        asking anew tells what it speaks by now.
+        A server that was upgraded still accepts the handshake of earlier revisions, so that only a
+        new probe finds its current revision.
         """
         version, since = self._met.get(server, (None, 0.0))
         if self._clock() - since < ttl:
@@ -33,7 +33,7 @@ class Eras:
         return None
 
     def remember(self, server: str, version: str) -> None:
-        """Remember that *server* speaks *version*, from the first time on that it did."""
+        """Remember that *server* speaks *version*; its age counts from the first time it did."""
         known, since = self._met.get(server, (None, 0.0))
         self._met[server] = version, since if known == version else self._clock()
         self._met.move_to_end(server)

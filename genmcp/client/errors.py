@@ -11,8 +11,8 @@
     ├── Timeout                  the time that was allowed ran out
     ├── TooManyPending           as many requests are unanswered as may be; nothing was sent
     ├── ProtocolFault            the server broke the protocol
-    │   ├── TooLong              ... or sent a message of more bytes than this client takes
-    │   └── ListTooLong          ... or a list that is longer in all than this client takes
+    │   ├── TooLong              ... or sent a message larger than the client's limit
+    │   └── ListTooLong          ... or a list larger than the client's limits
     ├── ServerSaid               a JSON-RPC error: the server's own code, message and data
     ├── ProcessEnded             the server's process is over; carries its exit status
     ├── TaskCancelled            the task of a call was cancelled, here or elsewhere
@@ -127,9 +127,9 @@ class NotFound(HttpStatus):
 
 
 class SessionEnded(NotFound):
-    """The server does not know the session any more; a new one has to be begun.
+    """The server no longer has the session; the client has to begin a new one.
 
-    2025-11-25, transports, "Session Management": HTTP 404. The TypeScript SDK answers 400.
+    2025-11-25, transports, "Session Management": HTTP 404. The TypeScript SDK responds with 400.
     """
 
     sent = False
@@ -182,7 +182,7 @@ class TooLong(ProtocolFault):
 
 
 class ListTooLong(ProtocolFault):
-    """A list has more bytes or items in all than the option *setting* of the client allows."""
+    """The pages of a list exceed the bytes or items that the client's option *setting* allows."""
 
     def __init__(self, where: str, method: str, size: int, setting: str, limit: int) -> None:
         what = "bytes" if setting.endswith("bytes") else "items"

@@ -80,8 +80,8 @@ class ClientHandler(Generic[S]):
     capabilities: overrides what would follow from the hooks.
     sampling_tools: `handle_create_message` takes requests with tools.
     sampling_context: ... and those that want context included.
-    most_open: for a handler that passes questions on and bounds them itself: how many may be open
-        on one connection. They take none of the places of `ClientOptions.questions`.
+    most_open: for a handler that forwards questions and bounds them itself: the number of questions
+        open on one connection. They do not count towards `ClientOptions.questions`.
     """
 
     capabilities: ClientCapabilities | None = None

@@ -42,7 +42,7 @@ logger = logging.getLogger("genmcp.client")
 
 _OLD_SERVER: Final = (400, 404, 405)
 """2026-07-28, Streamable HTTP, "HTTP+SSE Transport (2024-11-05)", for clients, point 2."""
-_OPENING: Final = ("initialize", "server/discover")  # what a session never is there for
+_OPENING: Final = ("initialize", "server/discover")  # sent before there is a session
 _REST = 1.0  # seconds in which what is of no use any more has to end
 
 

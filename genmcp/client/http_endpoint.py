@@ -153,9 +153,9 @@ class HttpEndpoint:
 def _is_session_lost(status: int, content: bytes) -> bool:
     """Return whether an HTTP error means that the server does not have the session of the request.
 
-    2025-11-25, transports, "Session Management": 404. Servers of the TypeScript SDK answer 400
-    with "No valid session ID provided" after a restart, as its examples do, or with "Server not
-    initialized". Other errors 400, an unsupported protocol version for one, keep the session.
+    2025-11-25, transports, "Session Management": 404. After a restart, servers of the TypeScript
+    SDK respond with 400 and "No valid session ID provided", as in its examples, or "Server not
+    initialized". Other 400 errors, such as an unsupported protocol version, keep the session.
     """
     if status == 404:
         return True

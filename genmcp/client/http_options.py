@@ -48,7 +48,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     client: Any = None
 
     def __repr__(self) -> str:
-        """Return the options without the values of the headers."""
+        """Return the options with the values of the headers masked."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         return shown("HttpOptions", {**values, "headers": masked_values(self.headers)})
 

@@ -29,9 +29,9 @@ _NO_HEADERS: Final = ToolHeaders()
 class _Offer:
     """One tool, as it was listed.
 
-    headers: which of its arguments headers repeat, or why it cannot be called. output: its output
-    schema as JSON, since what was listed
-    belongs to who asked for the list; made into a Schema when the first result is checked.
+    headers: which arguments are repeated in headers, or why the tool cannot be called. output: its
+    output schema as JSON, since the definition that was listed belongs to the caller, who may
+    change it; compiled to a Schema when the first result is checked.
     """
 
     __slots__ = ("_schema", "headers", "output")
@@ -42,7 +42,7 @@ class _Offer:
         self._schema: Schema | UnsetType | None = None if output is None else UNSET
 
     async def schema(self, name: str, limits: SchemaLimits) -> Schema | None:
-        """Return its output schema, if it has one that can be used within *limits*."""
+        """Return its output schema; None if it has none, or none that compiles within *limits*."""
         if self._schema is UNSET:
             text = self.output or b""
             try:
@@ -58,9 +58,9 @@ class _Offer:
 class Offers:
     """The tools a server has listed last, by name.
 
-    *mirrors* says whether arguments are repeated in headers: over HTTP, from 2026-07-28 on. Only
-    then does an annotation that breaks its rules make a tool unusable (Streamable HTTP,
-    "Schema Extension"). *limits* bound the schemas of the tools, and results that are checked.
+    mirrors: whether arguments are repeated in headers: over HTTP, from 2026-07-28 on. Only then
+    does an invalid annotation make a tool unusable (Streamable HTTP, "Schema Extension"). limits:
+    bounds on the schemas of the tools, and on results that are checked.
     """
 
     def __init__(self, where: str, *, mirrors: bool, limits: SchemaLimits = FOREIGN_LIMITS) -> None:
@@ -143,6 +143,6 @@ class Offers:
 
 
 def _compiled(text: bytes, limits: SchemaLimits) -> Schema:
-    # A format the server does not check either is no reason to lose its result.
+    # Formats are not checked: servers need not either, and the result would be lost.
     document = msgspec.json.decode(text)
     return Schema(document, formats=False, origin="outputSchema", limits=limits)

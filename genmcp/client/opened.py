@@ -183,9 +183,9 @@ class Opened:
 
 
 def _key(target: Target, where: str) -> str:
-    """What a server is remembered by: its URL without query, or its command, else nothing."""
+    """Return the key for `ERAS`: the URL without query, a hash of the command, or nothing."""
     if isinstance(target, Command):
-        # Not the command itself, which may hold secrets, in a table that lives with the process.
+        # Hashed, since the command may hold secrets and the table lives as long as the process.
         known = (target.command, [*target.args], sorted((target.env or {}).items()), target.cwd)
         return sha256(repr(known).encode()).hexdigest()
     parts = urlsplit(where)

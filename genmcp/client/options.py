@@ -43,16 +43,16 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         put to the handler at once.
     polls: how often in a row it may fail to ask how a task stands, before waiting for it fails;
         there are half a second, 1, 2 and so on up to 30 between them, or what the server asks for.
-    first_poll: seconds after which a task is asked about first, where its server does not send
-        changes; the pauses double up to the interval of the server. 0: that interval at once.
-    era_ttl: for how many seconds it is remembered that a server speaks a revision before
-        2026-07-28. Then a new connection asks again: the server may have been upgraded.
-    url_schemes: to which URLs a server may send the user, by their schemes; http to loopback is
-        always among them. All others are refused before the handler is asked.
-    pages: the most pages a list is read to. max_list_bytes, max_list_items: how long the list may
-        be in all, as JSON and in items; it is not returned if it is longer.
-    schemas: bounds on the schemas of the server: of tools, and of the forms of its questions.
-        Results of a tool whose `outputSchema` is past them are not checked; a tool whose
+    first_poll: seconds before the first poll of a task, if the server does not notify of changes;
+        the pauses then double up to the interval of the server. 0: always that interval.
+    era_ttl: seconds for which the revision of a server is remembered. After that a new connection
+        probes again: a server of an earlier revision may have been upgraded.
+    url_schemes: the schemes of URLs that a server may send the user to, besides https and http to
+        loopback, which are always allowed. Other URLs are refused before the handler is called.
+    pages: the most pages that are read of a list. max_list_bytes, max_list_items: the most bytes,
+        as JSON, and items of all pages together; a longer list fails with ListTooLong.
+    schemas: bounds on the schemas of the server: of its tools, and of the forms of its questions.
+        Results of a tool whose `outputSchema` exceeds them are not checked; a tool whose
         `x-mcp-header` annotations cannot be read is left out; a form is refused.
     max_message: the largest message that is read, in bytes.
     max_pending: how many requests may be unanswered at once; 0 is no limit.

@@ -48,8 +48,8 @@ class Questions:
     """The questions that *hooks*, those of *handler*, answer.
 
     `capabilities`: what the client declares: what is *declared*, or what *handler* says, or what
-    its hooks show. url_schemes: to which URLs the user may be sent. schemas: bounds on
-    the schemas of forms.
+    its hooks show. url_schemes: the URL schemes that the user may be sent to, besides https and
+    http to loopback. schemas: bounds on the schemas of forms.
     """
 
     def __init__(

@@ -158,7 +158,7 @@ class Requests:
             cursors.add(cursor)
 
     async def _page(self, method: str, cursor: str | None) -> tuple[Any, int]:
-        """Return a page, kept or asked for, and its bytes."""
+        """Return a page, from the cache or the server, and its size in bytes."""
         what = cursor or ""
         page, size = self._cache.get(method, what), self._cache.size(method, what)
         if page is None:
@@ -173,7 +173,11 @@ class Requests:
         return page, size
 
     def _check_length(self, method: str, size: int, items: int) -> None:
-        """See that a list, as far as it was read, is not too long."""
+        """Check the length of a list as far as it was read.
+
+        Raises:
+            ListTooLong: it exceeds one of the options.
+        """
         options, where = self.options, self.connection.where
         if size > options.max_list_bytes:
             self._cache.forget(method)

@@ -71,11 +71,11 @@ class Command(msgspec.Struct, frozen=True):
             raise ConfigurationError("args takes a list of strings, not a string")
 
     def __str__(self) -> str:
-        """Return the command without its arguments, for errors and logs."""
+        """Return the command with its arguments masked, for errors and logs."""
         return masked_command(self.command, self.args)
 
     def __repr__(self) -> str:
-        """Return the command without its arguments and the values of its variables."""
+        """Return the command with its arguments and the values of its variables masked."""
         args = (MASK,) * len(self.args)
         values = {"command": self.command, "args": args, "env": masked_values(self.env)}
         return shown("Command", {**values, "cwd": self.cwd})

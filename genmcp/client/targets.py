@@ -57,7 +57,7 @@ def transport_to(
 
 
 def where(target: Target) -> str:
-    """Return where *target* is, for people: without its secrets."""
+    """Return a description of *target* for messages, with secrets masked."""
     match target:
         case Transport():
             return target.where

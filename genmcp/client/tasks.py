@@ -83,11 +83,11 @@ class TaskHandle:
         return task
 
     async def wait(self, *, timeout: Wait = msgspec.UNSET) -> CallToolResult:
-        """Wait for the result, and let the handler answer what the task asks meanwhile.
+        """Wait for the result, and let the handler answer the questions of the task meanwhile.
 
-        The server tells of changes if it can, else it is asked: soon at first (option: first_poll),
-        then as often as it says, and again if it cannot be asked (option: polls). Leaving this
-        early, by cancelling it or after *timeout* seconds, leaves the task as it is.
+        The server notifies of changes if it can. Otherwise it is polled: soon at first (option:
+        first_poll), then at its own interval; a failed poll is retried (option: polls). If the
+        waiting is cancelled, or ends after *timeout* seconds, the task goes on.
 
         Raises:
             ServerSaid: the task failed with this error.

@@ -1,4 +1,4 @@
-"""Schemas that a server sends, read beside the event loop where they are large."""
+"""Reading of the schemas that a server sends; large ones are read in a thread."""
 
 import asyncio
 import logging
@@ -21,21 +21,21 @@ logger = logging.getLogger("genmcp.client")
 
 R = TypeVar("R")
 
-# Bytes of JSON that are read in the event loop. The worst of them take a millisecond, unless they
-# have patterns; a schema at its limits takes some 50.
+# Bytes of JSON that are read in the event loop. The most expensive schemas of that size take a
+# millisecond, unless they have patterns; a schema at its limits takes some 50 ms.
 _SMALL: Final = 4_096
 _MARK: Final = ANNOTATION.encode()
 
 
 async def reading(texts: Sequence[bytes], read: Callable[[], R]) -> R:
-    """Return what *read* makes of schemas, in a thread unless their *texts* are cheap to read."""
+    """Return the result of *read*; it runs in a thread unless the schemas in *texts* are cheap."""
     if sum(map(len, texts)) <= _SMALL and not any(b"attern" in each for each in texts):
         return read()
     return await asyncio.to_thread(read)
 
 
 class ToolHeaders(NamedTuple):
-    """Which headers repeat arguments of a tool; or why that cannot be read of its schema."""
+    """The rules of the headers that repeat arguments of a tool, or why they cannot be read."""
 
     rules: tuple[HeaderRule, ...] = ()
     refused: str = ""
@@ -47,9 +47,9 @@ _NONE: Final = ToolHeaders()
 async def headers_of(
     tools: Sequence[ToolDefinition], limits: SchemaLimits
 ) -> Mapping[str, ToolHeaders]:
-    """Return the headers of those of *tools* that have an annotation, by their names.
+    """Return the headers of the annotated ones of *tools*, by name.
 
-    A schema that is not annotated, which is nearly every one, is not read.
+    A schema without annotations, which most are, is not read.
     """
     annotated = [
         (tool, text) for tool in tools if _MARK in (text := msgspec.json.encode(tool.input_schema))
@@ -67,6 +67,6 @@ def _headers(tool: ToolDefinition, limits: SchemaLimits) -> ToolHeaders:
         return ToolHeaders(header_rules(Document(tool.input_schema, "inputSchema", limits)))
     except ConfigurationError as error:
         return ToolHeaders(refused=str(error))
-    except Exception as error:  # a defect here costs the tool, not all tools of all servers
+    except Exception as error:  # a defect here must cost one tool, not all tools of all servers
         logger.exception("the schema of the tool %r cannot be read", printable(tool.name))
         return ToolHeaders(refused=f"its schema cannot be read: {type(error).__name__}")

@@ -1,4 +1,4 @@
-"""The questions that wait for the clients of a hub, counted by client."""
+"""The questions that a hub has forwarded and that are not answered yet, counted by client."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator
@@ -15,9 +15,9 @@ _MOST: Final = 1000  # clients whose abandoned questions are remembered
 
 
 class Asked:
-    """The questions of all servers of a hub that wait for its clients. Owned by the hub.
+    """The forwarded questions of all servers of a hub that wait for answers. Owned by the hub.
 
-    `patience`: how long one may stand in the way of others.
+    `patience`: how long a question may block those of other clients.
     """
 
     def __init__(self, limits: HubLimits) -> None:
@@ -35,10 +35,10 @@ class Asked:
 
     @contextmanager
     def place(self, client: ClientKey) -> Iterator[None]:
-        """Hold a place for a question to *client* while this is entered.
+        """Count a question to *client* while the context is entered.
 
         Raises:
-            Overloaded: too many questions wait for this client, or for all.
+            Overloaded: too many questions wait for this client, or for all clients.
         """
         shares = client.shares
         for share in shares:
@@ -62,10 +62,10 @@ class Asked:
 
 
 class _Patience:
-    """How long a question of one server may stand in the way of others, for each client.
+    """The time for which a question may block those of other clients, for each client.
 
-    A client that leaves its forms open would keep all others from being asked again and again: it
-    has half the time after each. An answer of it makes up for them.
+    A client that leaves its forms open could block all others repeatedly. Therefore each question
+    that is given up halves the client's time; an answer restores it.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -73,16 +73,16 @@ class _Patience:
         self._left: OrderedDict[Hashable, int] = OrderedDict()
 
     def of(self, client: Hashable) -> float:
-        """Return the seconds that *client* has."""
+        """Return the time of *client* in seconds."""
         return self._seconds / 2.0 ** self._left.get(client, 0)
 
     def left(self, client: Hashable) -> None:
-        """Note that a question to *client* was given up because it stood in the way."""
+        """Record that a question to *client* was given up because it blocked others."""
         self._left[client] = min(self._left.get(client, 0) + 1, 30)
         self._left.move_to_end(client)
         if len(self._left) > _MOST:
             self._left.popitem(last=False)
 
     def answered(self, client: Hashable) -> None:
-        """Note that *client* has answered."""
+        """Record that *client* has answered."""
         self._left.pop(client, None)

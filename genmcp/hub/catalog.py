@@ -53,13 +53,13 @@ class HubPrompt(msgspec.Struct, frozen=True):
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """All that one server lists.
+    """The lists of one member server, as they were read last. Owned by the member.
 
-    headers: which headers repeat arguments of tools, by the names of those that have any.
-    matchers: the templates that can be matched. Both are made of the lists once they are read, so
-        that a schema or a template of one server costs no call of another.
-    reads: whether there may be resources that are not listed. tells: whether it says when one of
-    its resources was updated.
+    headers: the rules of headers that repeat arguments, by the name of the tool.
+    matchers: the templates that can be matched. Both are derived when the lists are read, so that a
+        schema or template of one server slows no call of another.
+    reads: whether there may be resources that are not listed. tells: whether the server notifies of
+    updates of its resources.
     """
 
     tools: Sequence[ToolDefinition] = ()

@@ -57,18 +57,19 @@ class ServerConfig(msgspec.Struct, frozen=True):
     url, headers: where it is, for a server over HTTP.
     target: anything else a Client takes: a Suite, an Endpoint, a Transport.
     retry: how it is connected to again; None: it is evicted once its connection breaks.
-    revision: the revision to speak with it; None: as the options of the hub say.
-    asks_in_turn: whether each call of it waits for the answer to a question before it asks another
-        one. Then a question that does not tell which call it is about, over stdio before
-        2026-07-28, is not about one that waits, and an open form keeps no other client from being
-        asked. Do not claim it of a server whose tools ask several questions at once: one client
-        would be asked those of another.
+    revision: the revision to speak with the server; None: that of the hub's options.
+    asks_in_turn: whether each of its calls waits for the answer to a question before it asks the
+        next one. A question that does not identify its call (stdio, before 2026-07-28) then cannot
+        belong to a call that waits, so that an open form blocks no other client. Do not set it for
+        a server whose tools ask several questions at once: one client would be sent the questions
+        of another.
 
-    Its `repr` shows no arguments, and no values of variables and headers: they may be secrets.
+    `repr` masks arguments, the values of variables and headers, and the query of the URL: they may
+    be secrets.
 
     Raises:
-        ConfigurationError: there is not exactly one of command, url and target, or the name or the
-            revision will not do.
+        ConfigurationError: not exactly one of command, url and target is given, or the name or the
+            revision is invalid.
     """
 
     name: str

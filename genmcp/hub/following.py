@@ -49,10 +49,10 @@ async def listed(
     catalog: Catalog,
     limits: SchemaLimits = FOREIGN_LIMITS,
 ) -> tuple[Catalog, ClientError | None]:
-    """Return *catalog* with the lists of *kinds* as they are now, and what was in the way.
+    """Read the lists of *kinds* anew; return the updated *catalog*, and an error if there was one.
 
-    A list that cannot be read stays as it was. That the server refuses one which was empty anyway
-    is not in the way: many declare what they do not have. *limits* bound the schemas of tools.
+    A list that cannot be read stays as it was. If the server refuses one that was empty, that is no
+    error: many servers declare lists they do not have. *limits* bound the schemas of tools.
     """
     lists: dict[str, Any] = {}
     failure: ClientError | None = None
@@ -65,16 +65,16 @@ async def listed(
             except ServerSaid as error:
                 if getattr(catalog, name):
                     failure = error
-            except ListTooLong as error:  # the other lists, and calls, are as they were
+            except ListTooLong as error:  # the other lists, and calls, are not affected
                 logger.warning("%s: the list is left out: %s", name, error)
-            except ClientError as error:  # nor will it answer anything else now
+            except ClientError as error:  # other lists would fail, too
                 failure = error
                 return await _read(catalog, lists, limits), failure
     return await _read(catalog, lists, limits), failure
 
 
 async def _read(catalog: Catalog, lists: dict[str, Any], limits: SchemaLimits) -> Catalog:
-    """Return *catalog* with other *lists*, and what is read of them for later look-ups."""
+    """Return *catalog* with new *lists*, and the headers and matchers derived from them."""
     if "tools" in lists:
         read = await headers_of(lists["tools"], limits)
         lists["headers"] = {name: each.rules for name, each in read.items() if each.rules}
@@ -89,6 +89,6 @@ async def _read(catalog: Catalog, lists: dict[str, Any], limits: SchemaLimits) -
 def _matchers(texts: Sequence[str]) -> Sequence[UriTemplate]:
     found = []
     for text in texts:
-        with suppress(ConfigurationError):  # what is no template matches nothing
+        with suppress(ConfigurationError):  # an invalid template matches nothing
             found.append(UriTemplate(text))
     return found

@@ -35,9 +35,9 @@ class Hub:
             await hub.register(ServerConfig("files", "npx", ["server-files"], retry=Retry(3)))
             await hub.call("files/read_file", {"path": "/tmp/a"})
 
-    handler: answers what the servers ask; one for all, with a state for each. options: those of
-    each client. pace: how time passes between attempts to connect. limits: bounds on what is passed
-    on to the clients of `server`.
+    handler: answers the questions of all servers, with a state for each. options: those of each
+    client. pace: the backoff between attempts to connect. limits: bounds on what is forwarded to
+    the clients of `server`.
 
     A server whose connection breaks is connected to again as its `Retry` says, and evicted when
     that fails. The call that was under way then fails with OutcomeUnknown; later ones wait for

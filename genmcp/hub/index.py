@@ -33,9 +33,10 @@ _TOOLS: Final = Policy()
 
 
 class HubRoute(Route, frozen=True, kw_only=True):
-    """Who is asked, the first of *members* that has it, and what it is called there.
+    """The route of a tool, prompt or resource to the first of *members* that has it.
 
-    owners: those of *members* whose error is the answer. Another one that refuses does not have it.
+    key: its name or URI at the member. owners: those of *members* whose error is the response; an
+    error of any other member means that it does not have the resource.
     """
 
     members: Sequence[Member]
@@ -56,9 +57,8 @@ class Index(Listener):
     def now(self) -> "_Stock":
         """What there is now."""
         if self._stock is None:
-            # What a member has is indexed again only when it has changed, and then when somebody
-            # asks for it: a member whose lists are long, or change all the time, costs the others
-            # nothing.
+            # A member is indexed again only if its lists have changed, and at the first look-up: a
+            # member whose lists are long, or change all the time, slows no other member.
             self._parts = {each: self._part(each) for each in self._members}
             self._stock = _Stock([*self._parts.values()])
         return self._stock
@@ -74,7 +74,7 @@ class Index(Listener):
 
 
 class _Part:
-    """What one member has at one time, indexed by what it is asked for with."""
+    """The catalog of one member at one time, indexed by names and URIs."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
@@ -82,7 +82,7 @@ class _Part:
 
     @cached_property
     def tools(self) -> Mapping[str, HubRoute]:
-        """Its tools, by the names that it gives them."""
+        """Its tools, by their names at the member."""
         headers = self.catalog.headers
         return {
             each.name: HubRoute(
@@ -96,7 +96,7 @@ class _Part:
 
     @cached_property
     def prompts(self) -> Mapping[str, HubRoute]:
-        """Its prompts, by the names that it gives them."""
+        """Its prompts, by their names at the member."""
         return {
             each.name: HubRoute(members=[self.member], key=each.name)
             for each in self.catalog.prompts
@@ -110,18 +110,18 @@ class _Part:
     def claims(self, uri: str) -> bool:
         """Whether *uri* fits one of its templates that begins with a scheme."""
         return any(
-            ":" in each.prefix and each.match(uri) is not None  # `{+path}` would fit everything
+            ":" in each.prefix and each.match(uri) is not None  # `{+path}` would match any URI
             for each in self.catalog.matchers
         )
 
     @cached_property
     def listed_tools(self) -> Sequence[Any]:
-        """Its tools by the names that they have here."""
+        """Its tools with the names that they have in the hub."""
         return self._renamed(self.catalog.tools)
 
     @cached_property
     def listed_prompts(self) -> Sequence[Any]:
-        """Its prompts by the names that they have here."""
+        """Its prompts with the names that they have in the hub."""
         return self._renamed(self.catalog.prompts)
 
     def _renamed(self, items: Sequence[Any]) -> Sequence[Any]:
@@ -130,7 +130,7 @@ class _Part:
 
 
 class _Stock:
-    """What some members have at one time, each of them a part."""
+    """The catalogs of all members at one time, each of them a part."""
 
     def __init__(self, parts: Sequence[_Part]) -> None:
         self._parts = parts
@@ -154,7 +154,7 @@ class _Stock:
                 if key in part.uris:
                     return HubRoute(members=[part.member], key=key)
             return self._unlisted(key)
-        # No name of a member is the beginning of another's, so that one of them at most fits.
+        # No name of a member is a prefix of another's, so that at most one of them matches.
         at = key.find("/")
         while 0 <= at <= self._longest:
             part_of_key = self._by_member.get(key[:at])
@@ -172,11 +172,11 @@ class _Stock:
         return None
 
     def _unlisted(self, uri: str) -> HubRoute | None:
-        """Return who may have what is not listed: those with resources, the first one first.
+        """Return the route of a resource that is not listed, in the order of registration.
 
-        A template is no claim to what a member that was registered earlier may have without listing
-        it. It ends the search: whoever was registered after the last one whose template fits is not
-        asked.
+        A matching template does not give its member precedence over one that was registered earlier
+        and may have the resource without listing it. It ends the search: members registered after
+        the last one whose template matches are not asked.
         """
         owners = {part.member for part in self._parts if part.claims(uri)}
         able = [each.member for each in self._parts if each.catalog.reads or each.member in owners]

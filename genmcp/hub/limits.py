@@ -1,4 +1,4 @@
-"""Bounds on what a hub passes on."""
+"""Bounds on the questions and log messages that a hub forwards."""
 
 from typing import Final
 
@@ -15,22 +15,25 @@ _TIMES: Final = ("answer_timeout", "form_patience")
 class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on what `Hub.server` keeps for its clients; times in seconds.
 
-    A question of a server that is passed on holds none of the places that `ClientOptions.questions`
-    allows: it waits for a person, and would keep all others from being asked.
+    A forwarded question does not count towards `ClientOptions.questions`: it waits for a person,
+    and would block all others.
 
-    questions: how many questions may wait for the answers of one principal, or of one session of
-        an anonymous client. Another one is refused.
-    questions_of_address: ... of all anonymous clients of one address. all_questions: ... of all
-        clients together. anonymous: the part of it, up to 1, that anonymous clients may have.
-    answer_timeout: how long a call waits for its client's answer before it is given up.
-    form_patience: how long a question may keep those of other calls from being asked, at a server
-        that does not tell which call it asks about (stdio, before 2026-07-28). Then its call is
-        given up. It is half of that for a client after each question it has left like this, and
-        nothing for one whose connection is gone.
-    logs: how many log messages of one call may wait for its client; more are dropped.
+    questions: questions that may wait for the answers of one principal, or of one session of an
+        anonymous client. Further ones are refused. Default 16.
+    questions_of_address: ... of all anonymous clients of one address. Default 64. all_questions:
+        ... of all clients together. Default 1000. anonymous: the fraction of all_questions that
+        anonymous clients may have, above 0 and up to 1. Default 0.8.
+    answer_timeout: how long a call waits for its client's answer before it is given up. Default
+        1200.
+    form_patience: how long a question may block those of other calls, at a server that does not
+        identify the call of a question (stdio, before 2026-07-28). Then its call is given up. The
+        time is halved for a client with each question that was given up, and is zero for a client
+        whose connection is closed. Default 60.
+    logs: log messages of one call that may be queued for its client; further ones are dropped.
+        Default 1000.
 
     Raises:
-        ConfigurationError: a value that is not positive.
+        ConfigurationError: a count is below 1, a time is negative, or anonymous is out of range.
     """
 
     questions: int = 16
@@ -42,7 +45,7 @@ class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
     logs: int = 1000
 
     def __post_init__(self) -> None:
-        """Check every value, naming the wrong one."""
+        """Check every value; the error names the invalid one."""
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"HubLimits.{name} must be 1 or more")

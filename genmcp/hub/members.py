@@ -29,9 +29,9 @@ _GONE: Final = 100
 class Members(Observer):
     """The members of a hub, by their names, in the order in which they were registered.
 
-    handler, options: those of each client. relays: whether what a server asks is passed on to who
-    is served, where there is no handler; it counts for servers that are registered from then on.
-    announcer: says what has changed. asked: the questions that wait for those who are served.
+    handler, options: those of each client. relays: whether questions of a server are forwarded to
+    the hub's clients if there is no handler; it applies to servers that are registered from then
+    on. announcer: notifies of changes. asked: the unanswered questions of the hub's clients.
     """
 
     def __init__(

@@ -1,13 +1,14 @@
-"""Questions of a hub's servers, passed on to whoever the hub serves.
+"""Forwarding of questions from a hub's servers to the hub's clients.
 
-A question is about a call. Where it comes in response to that call (2026-07-28; before, over HTTP,
-on the event stream of the POST) it is known which. Elsewhere (stdio; the stream of a GET; HTTP+SSE)
-it says nothing of it, and is passed on only while the server can be working on one call alone. One
-that was given up counts until the server answers it, which many never do, or the connection ends:
-its question must not be put to somebody else. To the same client, or user, it may be put. Where
-such a call is the reason why nobody is asked, there is a new connection once no call is under way.
-One whose caller does not come back with an answer for a while, or is gone, is given up when it is
-the reason.
+A question belongs to a call. If it arrives in response to that call (2026-07-28; before, over HTTP,
+on the event stream of the POST), the call is known. Otherwise (stdio; the stream of a GET;
+HTTP+SSE) the question does not identify its call, and is forwarded only while the server can be
+working on a single call. A call that was given up counts until the server answers it, which many
+never do, or the connection ends: its question must not reach another client. It may reach the same
+client, or user. If such a call is the reason that a question was refused, the hub reconnects to the
+server once no call is under way.
+A call whose caller sends no answer for a while, or has disconnected, is given up when it blocks
+another question.
 """
 
 import asyncio
@@ -75,8 +76,8 @@ def caller() -> Hashable:
 class Relay:
     """A call on its way through a hub: *work* runs, and `step` returns what is asked meanwhile.
 
-    channel: the line to whoever has called, that of its last request. asked: counts the questions
-    that wait for answers.
+    channel: the channel of the caller's last request. asked: counts the questions that wait for
+    answers.
     """
 
     def __init__(self, channel: Channel, work: Work, asked: Asked) -> None:
@@ -106,15 +107,15 @@ class Relay:
 
     @property
     def waits(self) -> bool:
-        """Whether a question of the server is not answered yet."""
+        """Whether a question of the server is unanswered."""
         return bool(self._asked)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it waits for an answer whose time is over if others have questions.
+        """Whether it waits for an answer for too long if others have questions.
 
-        Since 2026-07-28 no connection stays open while a client answers, so that only time tells
-        whether it is there; before, the request does.
+        Since 2026-07-28 no connection stays open while a client answers, so that only a time limit
+        can detect a client that is gone; before, the connection of the request does.
         """
         if not self._passed:
             return False
@@ -124,7 +125,7 @@ class Relay:
         return now - self._passed_at >= self._places.patience.of(self._client)
 
     def abandon(self) -> None:
-        """Stop, since its client has left a question open that stands in the way of others."""
+        """Cancel the call, since its client left a question open that blocks others."""
         self._places.patience.left(self._client)
         self.cancel()
 
@@ -171,7 +172,7 @@ class Relay:
         self._passed = []
 
     async def ask(self, question: Question) -> Any:
-        """Have *question* passed on, and return what `Done` has for it.
+        """Forward *question* to the caller, and return the answer.
 
         Raises:
             McpError: there is no answer, or the call is over.
@@ -249,11 +250,11 @@ class Relay:
 
 
 class RelayingHandler(ClientHandler[None]):
-    """Passes on what one server asks, and what it logs, to whoever has called.
+    """Forwards the questions and log messages of one server to the caller. Owned by its member.
 
-    asked: counts the questions that wait for answers, of all servers of the hub.
-    work: says how many requests wait for the server, whoever they are for, and who has given up
-    others. renew: has another connection begun once none waits. in_turn: see `ServerConfig`.
+    asked: counts the unanswered questions of all servers of the hub.
+    work: returns the number of requests that wait for the server, and the callers that have given
+    up others. renew: reconnects once no request waits. in_turn: see `ServerConfig.asks_in_turn`.
     """
 
     capabilities = ClientCapabilities(
@@ -343,10 +344,10 @@ class RelayingHandler(ClientHandler[None]):
         raise McpError(_LEFT)
 
     def _only(self, *, strictly: bool) -> Relay | None:
-        """Return the only call that the server can be working on, if there is just one.
+        """Return the call that the server is working on, if there is only one.
 
-        Besides calls that were given up by the same caller, and where the server asks in turn those
-        that wait for an answer; neither if *strictly*.
+        Calls that the same caller has given up do not count, nor do calls that wait for an answer
+        if the server asks in turn. With *strictly* both count.
         """
         running, left_by = self._work()
         able = [*self._open]

@@ -191,7 +191,7 @@ class HubServer(Server):
                     lacks = isinstance(error, ServerSaid) and error.code in _NOT_FOUND
                     if decides and (not lacks or len(route.members) == 1):
                         raise
-                    # Servers refuse what they do not have with codes of their own, too.
+                    # Servers also use codes of their own for a resource they do not have.
                     failure = failure or (None if lacks else error)
             raise failure or ResourceNotFound(route.key)
 

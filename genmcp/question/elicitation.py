@@ -44,18 +44,23 @@ def elicit(message: str, asked: Mapping[str, Any] | type | None = None) -> Quest
 
 
 def elicit_url(message: str, url: str, *, schemes: Sequence[str] = HTTPS) -> Question:
-    """Ask the user to go to *url*, where they do or say what the client must not see.
+    """Ask the user to open *url*, for an interaction that the client must not see.
 
-    The outcome is `Done` with `Accepted()`, `Declined()` or `Dismissed()`. Accepted means that they
-    agreed to go, and not that they are done. The URL MUST hold nothing that is secret and MUST NOT
-    authenticate who opens it (2026-07-28, client/elicitation, "Safe URL Handling").
+    The outcome is `Done` with `Accepted()`, `Declined()` or `Dismissed()`. Accepted means that the
+    user agreed to open the URL, not that the interaction is complete. The URL MUST NOT contain
+    secrets and MUST NOT authenticate its user (2026-07-28, client/elicitation, "Safe URL
+    Handling").
 
-    schemes: those that are allowed; http to loopback is always among them. A client has a list of
-        its own (`ClientOptions.url_schemes`), which has to allow the scheme as well.
+    Args:
+        message: the text that is shown to the user.
+        url: an absolute URL.
+        schemes: the schemes that are allowed besides https and http to loopback; default: none. A
+            client has its own list (`ClientOptions.url_schemes`), which must allow the scheme, too.
 
     Raises:
-        ConfigurationError: (a ValueError) the URL is not absolute, or of another scheme.
-        ContractError: (a TypeError) the message is no text.
+        ConfigurationError: (a ValueError) the URL is not absolute, its scheme is not allowed, or
+            *schemes* is invalid.
+        ContractError: (a TypeError) the message is not a str.
     """
     _check_message("elicit_url", message)
     check_schemes("elicit_url: schemes", schemes)

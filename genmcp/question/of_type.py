@@ -69,7 +69,7 @@ def _flat(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[di
         flat["enum"] = [each for each in flat["enum"] if each is not None]
         may_be_null = True
     if "enum" in flat:
-        flat.pop("type", None)  # a form has choices among texts only
+        flat.pop("type", None)  # the choices of a form are strings only
     if "items" in flat:
         flat["items"], _ = _flat(flat["items"], definitions)
     return flat, may_be_null

@@ -11,20 +11,20 @@ from genmcp.schema.schema import Schema
 __all__ = ["HTTPS", "check_schemes", "check_url", "host_of"]
 
 HTTPS: Final = ("https",)
-"""The schemes that are allowed unless an option says otherwise."""
+"""The schemes that are allowed by default, besides http to loopback."""
 
 #: Security Best Practices, "URL Scheme Validation": these MUST be rejected.
 _DANGEROUS: Final = frozenset({"javascript", "data", "file", "vbscript", "blob", "about"})
-#: RFC 3986: ASCII without blanks and backslashes, which browsers and parsers read differently.
+#: RFC 3986: ASCII without spaces and backslashes, which browsers and parsers interpret differently.
 _URI: Final = Schema({"type": "string", "format": "uri"}, origin="url")
 
 
 def check_url(url: Any, schemes: Collection[str] = HTTPS) -> None:
-    """Check that a user may be sent to *url*: by https, by http to loopback, or one of *schemes*.
+    """Check that *url* is safe for a user: https, http to loopback, or one of *schemes*.
 
     Raises:
-        ConfigurationError: it is no absolute URL, or its scheme is not allowed. The message does
-            not repeat the URL, which may hold what is not for a log.
+        ConfigurationError: it is not an absolute URL, or its scheme is not allowed. The message
+            does not contain the URL, which may be confidential.
     """
     if not isinstance(url, str) or not _URI.fits(url):
         raise ConfigurationError(
@@ -48,10 +48,11 @@ def check_url(url: Any, schemes: Collection[str] = HTTPS) -> None:
 
 
 def check_schemes(option: str, schemes: Any) -> None:
-    """Check the value of an option with the schemes that are allowed.
+    """Check the value of an option that lists allowed schemes.
 
     Raises:
-        ConfigurationError: it is none, or has a scheme by which a URL can run code.
+        ConfigurationError: it is not a list of lower-case schemes, or contains a dangerous one,
+            such as `javascript` or `file`.
     """
     if isinstance(schemes, str) or not all(isinstance(each, str) for each in schemes):
         raise ConfigurationError(f"{option} takes a list of schemes, not {schemes!r}")
@@ -61,7 +62,7 @@ def check_schemes(option: str, schemes: Any) -> None:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL that `check_url` has passed, empty where it has none."""
+    """Return the host of a URL that passed `check_url`; empty if it has none."""
     return urlsplit(url).hostname or ""
 
 

@@ -73,7 +73,7 @@ class _Qualified(Route, frozen=True, kw_only=True):
             headers=route.headers,
             on_disconnect=route.on_disconnect,
             visible=route.visible,
-            # The tool that gets a result has another name here, which a client is not told.
+            # The result tool has another name here, which a held-over result would not mention.
             policy=_without_auto_hold(route.policy),
             eager=route.eager,
             pending=route.pending,
@@ -192,8 +192,8 @@ class Together(Server):
     def find(self, method: str, key: str) -> Route | None:
         """Return what the server that *key* begins with calls by the rest of it."""
         found = [each for each in self._found(method, key) if each is not None]
-        # What an extension may have is pending, and may turn out to exist nowhere. What is only
-        # hidden from some is pending too, and exists.
+        # A route that an extension may have is pending, and may not exist anywhere. A route that is
+        # hidden from some callers is pending too, but exists.
         return min(found, key=lambda route: route.pending and route.visible is None, default=None)
 
     def _found(self, method: str, key: str) -> Iterator["_Qualified | None"]:

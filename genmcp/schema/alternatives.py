@@ -28,7 +28,7 @@ def nearest(branches: Sequence[list[Found]], path: Path) -> list[Found]:
     of a telling property, is not near. One without faults was not looked at any more.
     """
     none = f"fits none of {len(branches)} alternatives"
-    if not branches or not all(branches):  # a list that the dialect does not know may be empty
+    if not branches or not all(branches):  # empty where the dialect does not check the keyword
         return [Found(path, none)]
     near = [*enumerate(branches, 1)]
     for is_far in (_is_of_another_type, _has_another_tag):

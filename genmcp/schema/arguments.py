@@ -17,9 +17,9 @@ from genmcp.wire.mirror import HeaderRule
 __all__ = ["Arguments", "Extra", "arguments_of"]
 
 Extra = Literal["forbid", "ignore"]
-"""What becomes of arguments that a type does not have."""
+"""Whether arguments that a type does not define are rejected or dropped."""
 
-# Keywords at the root of a schema that may give meaning to properties which are not listed there.
+# Keywords at the root of a schema that may permit properties which are not listed there.
 _OPENING: Final = frozenset(
     [
         "additionalProperties",
@@ -62,11 +62,11 @@ def arguments_of(
     limits: SchemaLimits = DEFAULT_LIMITS,
     extra: Extra = "forbid",
 ) -> Arguments:
-    """The arguments described by *source*: a schema, a type, or None for any object.
+    """Return the arguments described by *source*: a schema, a type, or None for any object.
 
-    With a schema they are read as a dict, with its defaults filled in; with a type, as that
-    type, which refuses arguments that it does not have unless *extra* is "ignore", or the type
-    says itself what becomes of them.
+    With a schema they are decoded to a dict, with its defaults filled in. With a type they are
+    decoded to that type, and undefined arguments are rejected unless *extra* is "ignore" or the
+    type itself configures how they are handled.
 
     Raises ConfigurationError for a schema or a type that cannot describe arguments (2026-07-28,
     tools, "Tool": the root of `inputSchema` has the type object).
@@ -82,7 +82,7 @@ def arguments_of(
             else f"input_schema: {source!r} is not read from a JSON object"
         )
     if document.get("properties") is None:
-        # It changes nothing, but clients that make a function of each tool look for it.
+        # It has no effect on validation, but clients that make a function of each tool require it.
         document = {**document, "properties": {}}
     closes = not is_schema and extra == "forbid" and not allows_extra(source)
     closes = closes and _OPENING.isdisjoint(document)
@@ -136,9 +136,9 @@ def _closed_decoder(
 ) -> Callable[[Raw | bytes], Any]:
     """Return *decode* with a check that all arguments are among the properties of *schema*.
 
-    The type may ignore the others, which is right for a message that may have new members, but
-    hides a misspelt argument that has a default. A struct of the same names that forbids others
-    finds them in a tenth of a microsecond, without a look at the values.
+    The type may ignore unknown members, which is right for extensible messages but hides a
+    misspelt argument that has a default. A struct of the same names that forbids unknown fields
+    detects them in a tenth of a microsecond, without decoding the values.
     """
     names = schema.document["properties"]
     fields = {f"f{number}": name for number, name in enumerate(names)}

@@ -92,7 +92,7 @@ def _names(schema: dict[str, Any]) -> Iterable[str]:
 def _bound_patterns(
     parts: Document, schemas: dict[str, dict[str, Any]], limits: SchemaLimits
 ) -> None:
-    """Refuse patterns that are too many, or together too expensive to compile, before they are."""
+    """Refuse too many patterns, or too expensive ones in all, before they are compiled."""
     found: dict[str, str] = {}
     for pointer, schema in schemas.items():
         for each in _names(schema):

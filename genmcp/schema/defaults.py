@@ -14,13 +14,13 @@ Plans = dict[str, tuple[dict[str, Any], dict[str, str]]]
 
 
 def filler_of(document: Document, most: int) -> Callable[[Any], Any]:
-    """What fills in the defaults of *document*; without any it gives back what it is given.
+    """Return a function that fills in the defaults of *document*; without any, the identity.
 
-    Defaults are those of `properties`, at every level and through references. What is there is
+    Defaults are those of `properties`, at every level and through references. Existing values are
     never replaced, and a default is not filled in further.
 
-    Raises ConfigurationError where properties that refer to each other would make more than *most*
-    places to look at.
+    Raises ConfigurationError if properties that refer to each other result in more than *most*
+    places to visit.
     """
     plans: Plans = {}
     pending = [""]
@@ -62,8 +62,8 @@ def _plan(document: Document, pointer: str) -> tuple[dict[str, Any], dict[str, s
         for name in document.schemas[place].get("properties", ()):
             first = joined(place, "properties", name)
             places = _with_references(document, first)
-            # Properties that only refer to one schema share its plan. A plan for each of them
-            # would be quadratic where all refer to the schema that holds them.
+            # Properties that only refer to the same schema share its plan: a plan for each would be
+            # quadratic if all of them refer to the schema that contains them.
             below[name] = next(
                 (each for each in places if "properties" in document.schemas[each]), first
             )

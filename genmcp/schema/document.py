@@ -49,21 +49,21 @@ _MAPPINGS: Final = frozenset(
 _HOLDERS: Final = _APPLIED_TO_SAME | _APPLIED_TO_PARTS | _MAPPINGS
 _NOT_APPLIED: Final = frozenset({"$defs", "definitions", "contentSchema"})
 
-# Characters of a refusal that come from the schema.
+# Characters of an error message that come from the schema.
 _LONGEST_POINTER: Final = 200
 _LONGEST_REASON: Final = 600
 
 # Keywords whose value is a list of schemas.
 _LISTS: Final = ("allOf", "anyOf", "oneOf", "items", "prefixItems")
 
-# JSON has seven types, counting integers.
+# JSON Schema has seven types, counting integers.
 _MOST_TYPES: Final = 7
 
 # The node of a schema's graph that leads to all its dynamic anchors; no JSON Pointer.
 _ANY_DYNAMIC: Final = "*"
 
-# An index into an array, as RFC 6901 writes it. A list that a schema holds has fewer items than
-# this has digits for, and `int` refuses a text of more than 4,300.
+# An array index of RFC 6901. Nine digits are enough for any list in a schema, and `int` raises an
+# error for more than 4,300 digits.
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
@@ -74,12 +74,12 @@ class Document:
     Pointer; an object or a boolean. `order` has the pointers too, each after all that `applied`
     gives for it.
 
-    Time and memory are proportional to the size of the schema, within its *limits*. The pointers
-    are the exception, since a long name is in the pointer of everything below it: they are bounded
-    by `SchemaLimits.pointers`.
+    Time and memory are proportional to the size of the schema, within its *limits*. The exception
+    are the pointers, since a long name recurs in the pointers of everything below it: they are
+    bounded by `SchemaLimits.pointers`.
 
-    Raises ConfigurationError, naming *origin* and the pointer within the schema, and nothing else,
-    whatever the schema holds.
+    Raises ConfigurationError, naming *origin* and where possible the pointer within the schema; a
+    schema, whatever its content, causes no other exception.
     """
 
     def __init__(self, document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> None:
@@ -103,9 +103,10 @@ class Document:
         return self.dialect != DRAFT_7
 
     def refuse(self, pointer: str, why: str) -> ConfigurationError:
-        """The error for what is wrong at *pointer*; to be raised by the caller.
+        """Return the error for a fault at *pointer*; the caller raises it.
 
-        The schema may be a stranger's and the message is logged, so it is printable and short.
+        The schema may come from an untrusted server and the message is logged, so it is made
+        printable and short.
         """
         place = printable(pointer, _LONGEST_POINTER) or "(root)"
         return ConfigurationError(f"{self.origin}: at {place}: {printable(why, _LONGEST_REASON)}")
@@ -163,8 +164,8 @@ class Document:
             child for keyword, child in self._below.get(pointer, ()) if keyword not in _NOT_APPLIED
         ]
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            # Which anchor it leads to depends on where the value has come from. All of them are
-            # reached over one node: every reference times every anchor would be quadratic.
+            # The anchor it resolves to depends on the dynamic scope. One node leads to all anchors,
+            # since an edge from every reference to every anchor would be quadratic.
             below.append(_ANY_DYNAMIC)
         return below + self._referred(pointer)
 
@@ -209,7 +210,7 @@ class Document:
                 pending.append((below, child, base, depth + 1))
 
     def _note(self, pointer: str, schema: dict[str, Any]) -> None:
-        """Note what is to be looked at once all schemas are known."""
+        """Record dynamic anchors and references, which are resolved once all schemas are known."""
         if "$schema" in schema:
             self._dialect_of(schema, pointer)
         if "$dynamicAnchor" in schema or "$recursiveAnchor" in schema:
@@ -218,9 +219,9 @@ class Document:
             self._referring.append(pointer)
 
     def _check_lists(self, pointer: str, schema: dict[str, Any]) -> None:
-        """Refuse lists that the schema of the dialect would find a fault in for each item.
+        """Refuse lists for which the meta-schema would report an error for each item.
 
-        Its errors are copies of what is wrong, 400 bytes for each byte of such a list.
+        These errors contain copies of the faulty value: 400 bytes for each byte of such a list.
         """
         kinds = schema.get("type")
         if isinstance(kinds, list) and len(kinds) > _MOST_TYPES:
@@ -244,7 +245,7 @@ class Document:
         return self.refuse(pointer, f"more than {most} {what} (SchemaLimits.{setting})")
 
     def _spend(self, characters: int, pointer: str, limits: SchemaLimits) -> None:
-        """Count the *characters* of a pointer or URI that is about to be kept."""
+        """Count the *characters* of a pointer that is about to be stored."""
         self._room -= characters
         if self._room < 0:
             raise self.refuse(
@@ -255,7 +256,7 @@ class Document:
             )
 
     def _resolve(self, limits: SchemaLimits) -> None:
-        """Find what every reference leads to, collecting targets outside the known keywords too."""
+        """Resolve every reference, and collect targets outside the known keywords, too."""
         for pointer in self._referring:  # collecting a target may add to it
             for keyword in REFERENCES:
                 if isinstance(reference := self.schemas[pointer].get(keyword), str):
@@ -324,7 +325,7 @@ def _plain(document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> di
     try:
         text = msgspec.json.encode(dict(document))
         held = text.count(b",") + text.count(b"[") + text.count(b"{")
-        # No schema that is past its size is decoded: that takes many times its bytes.
+        # A schema past its limits is not decoded, which would take many times its size in memory.
         is_small = len(text) <= limits.schema_size and held <= limits.schema_values
         plain = msgspec.json.decode(text) if is_small else {}
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
@@ -345,7 +346,7 @@ def _plain(document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> di
 
 
 def _children(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Every subschema directly below *schema*: its keyword, its pointer, and itself."""
+    """Yield every subschema directly below *schema* with its keyword and its pointer."""
     for keyword, value in schema.items():
         if keyword not in _HOLDERS:
             continue

@@ -71,7 +71,7 @@ _LEAVES: Final = frozenset(
     }
 )
 
-# Keywords that a dialect does not know: its own schema has not looked at what they hold.
+# Keywords that a dialect does not define: its meta-schema has not checked their values.
 _OLD: Final = frozenset({"prefixItems", "$dynamicRef"})
 _STRANGE: Final = {
     DEFAULT_DIALECT: frozenset({"additionalItems", "$recursiveRef"}),

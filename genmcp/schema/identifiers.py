@@ -1,6 +1,6 @@
-"""The names that parts of a schema give themselves, and which part a reference is to.
+"""The identifiers within a schema, and the resolution of references.
 
-JSON Schema 2020-12 core, 8.2: `$id` and `$anchor`; everything is found within the schema itself.
+JSON Schema 2020-12 core, 8.2: `$id` and `$anchor`. References are resolved within the schema only.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,16 @@ NAMING: Final = frozenset(
 )
 
 Refuse = Callable[[str, str], ConfigurationError]
-"""Makes the error for what is wrong at a pointer."""
+"""Returns the error for a fault at a pointer: takes the pointer and the reason."""
 
 # Characters of a reference that an error shows.
 _SHOWN: Final = 200
 
 
 class Identifiers:
-    """The identifiers of one schema, by which its references are found.
+    """The identifiers of one schema, and the resolution of its references. Owned by the Document.
 
-    `bases`: the URI that the references of a schema are resolved against, by its pointer.
+    `bases`: the base URI of each schema that has references, by its pointer.
     """
 
     def __init__(self, refuse: Refuse, limits: SchemaLimits) -> None:
@@ -41,7 +41,7 @@ class Identifiers:
         self._anchors: dict[str, str] = {}
 
     def note(self, pointer: str, schema: dict[str, Any], base: str) -> str:
-        """Note the names that *schema* gives itself, and return the base URI of what is below."""
+        """Record the identifiers of *schema*, and return the base URI of its subschemas."""
         identifier = schema.get("$id")
         if isinstance(identifier, str):
             where = joined(pointer, "$id")
@@ -62,9 +62,9 @@ class Identifiers:
         return base
 
     def find(self, pointer: str, keyword: str, reference: str) -> tuple[str, str]:
-        """Return the pointer that a reference leads to, and the base URI there.
+        """Return the pointer that a reference resolves to, and the base URI there.
 
-        Raises ConfigurationError where it is not a reference, or not one to this schema.
+        Raises ConfigurationError for an invalid reference, or one outside this schema.
         """
         base, where = self.bases[pointer], joined(pointer, keyword)
         if reference.startswith("#"):
@@ -85,10 +85,10 @@ class Identifiers:
         return self._anchors[anchor], resource
 
     def _kept(self, uri: str, pointer: str) -> str:
-        """Return *uri*, which is to be kept.
+        """Count *uri*, which is about to be stored, towards the limits, and return it.
 
-        What is below it is resolved against it again and again, so both its length and the length
-        of all of them together are bounded.
+        References below it are resolved against it repeatedly, so its length and the total length
+        of all URIs are bounded.
         """
         self._left -= len(uri)
         if len(uri) > self._limits.uri or self._left < 0:
@@ -100,7 +100,7 @@ class Identifiers:
     def _absolute(self, base: str, reference: str, pointer: str) -> str:
         try:
             return urljoin(base, reference)
-        except ValueError as error:  # an IPv6 address without its end, and the like
+        except ValueError as error:  # for example an unterminated IPv6 address
             raise self._refuse(
                 pointer, f"{reference[:_SHOWN]!r} is not a URI reference: {error}"
             ) from None

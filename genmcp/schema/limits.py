@@ -21,8 +21,8 @@ __all__ = ["DEFAULT_LIMITS", "FOREIGN_LIMITS", "SchemaLimits", "excess"]
 class SchemaLimits(Struct, frozen=True):
     """Bounds on a schema, and on the values that are checked against it.
 
-    The defaults are those of schemas that are written in this process. `FOREIGN_LIMITS` are those
-    of schemas that another server has sent; `ClientOptions(schemas=...)` replaces them.
+    The defaults apply to schemas that are defined in this process. `FOREIGN_LIMITS` apply to
+    schemas that another server has sent; `ClientOptions(schemas=...)` replaces them for a client.
 
     `matched` and `compared` hold where the schema's own keywords make length expensive: time
     spent on a `pattern` grows with the string, and time spent on `uniqueItems` with the array.
@@ -43,7 +43,7 @@ class SchemaLimits(Struct, frozen=True):
     schema_size: int = 16_777_216
     """Bytes of a schema as JSON."""
     schema_values: int = 1_048_576
-    """Items and properties in a schema; commas and brackets in its texts count, too."""
+    """Items and properties in a schema; commas and brackets within its strings count, too."""
     schema_depth: int = 64
     """Levels of subschemas in a schema."""
     subschemas: int = 5_000
@@ -53,11 +53,15 @@ class SchemaLimits(Struct, frozen=True):
     pointers: int = 4_194_304
     """Characters in the JSON Pointers of all subschemas together."""
     uri: int = 2_048
-    """Characters in a URI that a schema gives itself or a part of it."""
+    """Characters in a URI that identifies a schema or a part of it."""
     patterns: int = 5_000
-    """Patterns in a schema that differ."""
+    """Distinct patterns in a schema."""
     pattern_work: int = 4_194_304
-    """Characters in each of these patterns, times its character classes (`\\d`, `\\w`), in all."""
+    """Cost of parsing these patterns: for each, its characters times 1 + its character classes.
+
+    `\\d`, `\\w`, `\\p` and their negations count once, `\\s` and `\\S` three times; in patterns
+    without regard to case, each `[` and backslash counts three times in addition.
+    """
     pattern_size: int = 67_108_864
     """Bytes of all these patterns once they are compiled."""
 
@@ -73,7 +77,7 @@ FOREIGN_LIMITS = SchemaLimits(
     pattern_work=32_768,
     pattern_size=1_048_576,
 )
-"""Bounds on schemas of other servers: the most hostile one takes some 50 ms and 20 MiB."""
+"""Bounds on schemas of other servers: the most expensive one takes some 50 ms and 20 MiB."""
 
 
 def excess(value: Any, raw: Raw | bytes | None, limits: SchemaLimits) -> str | None:

@@ -16,11 +16,11 @@ __all__ = ["allows_extra", "decoder_of", "schema_of"]
 
 
 def schema_of(source: Any, *, origin: str = "") -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a type, self-contained: what it refers to is in its `$defs`.
+    """Return the self-contained JSON Schema (2020-12) of a type; references are to its `$defs`.
 
     Descriptions come from docstrings, `Annotated[..., msgspec.Meta(...)]` and pydantic's fields.
-    Raises ConfigurationError where the type has no JSON form; it names *origin*, the option that
-    the type is from.
+    Raises ConfigurationError if the type has no JSON form. If *source* is not a type, the error
+    names *origin*, the option that it is from.
     """
     if isinstance(source, str | bytes | int | float | list | tuple | set):
         raise ConfigurationError(
@@ -55,10 +55,10 @@ _KINDS: Final[dict[type, str]] = {
 
 
 def _type_choices(schema: Any) -> None:
-    """Add the type to each choice of values in *schema*, at every level.
+    """Add a `type` to each `enum` in *schema*, at every level.
 
-    An `enum` needs none, but msgspec's have none, and clients that build forms or classes of
-    schemas look at `type` alone: they take a choice for any text.
+    JSON Schema does not require it and msgspec leaves it out, but clients that build forms or
+    classes from schemas read `type` alone, and treat a choice as any string.
     """
     if not isinstance(schema, dict):
         return
@@ -78,11 +78,11 @@ def _type_choices(schema: Any) -> None:
 
 
 def allows_extra(source: Any) -> bool:
-    """Whether *source* states itself what becomes of properties that it does not have.
+    """Whether *source* itself configures how undefined properties are handled.
 
-    That is a pydantic model with `extra` in its configuration, or with other names than its schema
-    lists (choices of aliases, names beside aliases, a validator that sees the raw value); and a
-    TypedDict that is open (PEP 728).
+    This applies to a pydantic model with `extra` in its configuration, or that accepts names its
+    schema does not list (alias choices, field names besides aliases, a validator of the raw value);
+    and to an open TypedDict (PEP 728).
     """
     if not is_pydantic(source):
         return getattr(source, "__closed__", None) is False

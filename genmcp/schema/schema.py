@@ -79,7 +79,7 @@ class Schema:
             self.fits = self._compiled(self.parts.plain).is_valid
         except ValidationError as error:
             raise self._refusal(error) from None
-        except ValueError as error:  # nested too deeply, or a number it cannot represent
+        except ValueError as error:  # nesting that is too deep, or an unsupported number
             raise self.parts.refuse("", f"it cannot be compiled: {error}") from None
         self.fill = filler_of(self.parts, 4 * limits.subschemas)
 

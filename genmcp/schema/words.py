@@ -55,7 +55,7 @@ FORMATS: Final = {
 }
 
 _LONGEST = 60
-# Alternatives that a message lists, and those that it puts together from several schemas.
+# Alternatives that a message lists, and those that are merged from several schemas.
 _MOST_LISTED: Final = 30
 _MOST_WANTED: Final = 200
 

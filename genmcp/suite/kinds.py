@@ -86,7 +86,7 @@ class Kind(msgspec.Struct, frozen=True):
         )
 
     def kept_private(self, route: Any, key: str) -> "Guarded":
-        """Return *route* as it answers under *key* where not everybody may see it."""
+        """Return *route* under *key*, guarded by its visibility."""
         return Guarded(
             headers=route.headers,
             on_disconnect=route.on_disconnect,
@@ -100,10 +100,10 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Hidden(Route, frozen=True, kw_only=True):
-    """A *route* that only some may see, before it is known who asks.
+    """A *route* with restricted visibility, before the principal is known.
 
-    It is pending, so that visibility is decided first: its header rules, its need of tasks and a
-    task made in advance would show that there is something under *key*.
+    It is pending, so that visibility is decided first: header rules, required tasks and a task that
+    is created in advance would disclose that *key* exists.
     """
 
     eager: bool = True
@@ -129,10 +129,10 @@ class Hidden(Route, frozen=True, kw_only=True):
 
 
 class Guarded(Route, frozen=True, kw_only=True):
-    """A *route* that only some may see, for a caller who may.
+    """A *route* with restricted visibility, for a caller who may see it.
 
-    When a call is resumed it is checked again: for others it is *absent*, an error made of its
-    *key*.
+    Visibility is checked again when a call is resumed; *absent* makes the error for other callers
+    from the *key*.
     """
 
     route: Any

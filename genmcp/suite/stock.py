@@ -91,7 +91,7 @@ def extension_part(given: object) -> Part:
 
 
 class Stock:
-    """Parts, in the order in which they are listed, and what follows from them.
+    """A snapshot of the components of a suite, in the order of their lists. Owned by the suite.
 
     result_tool: as for `Suite`.
 
@@ -138,7 +138,7 @@ class Stock:
 
 
 def _offers_results(parts: Sequence[Part], result_tool: bool | None) -> bool:
-    """Whether there is to be a tool that gets the results of calls that were held over."""
+    """Whether to offer the tool that fetches the results of calls that were held over."""
     tools = [part.route for part in parts if part.kind is TOOLS]
     if result_tool is None and any(each.definition.name == RESULT_TOOL for each in tools):
         return False
@@ -148,7 +148,7 @@ def _offers_results(parts: Sequence[Part], result_tool: bool | None) -> bool:
 
 
 def _held(part: Part) -> Part:
-    """Return *part*; a tool that says no time is held over after the default one."""
+    """Return *part*; if it is a tool with `hold = "auto"`, its time is set to `HOLD`."""
     if part.kind is not TOOLS or not part.route.policy.auto_hold:
         return part
     policy = replace(part.route.policy, hold=HOLD)

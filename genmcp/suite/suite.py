@@ -64,10 +64,10 @@ class Suite(Server):
     prompts: `Prompt` and `PromptRepo`, and functions under `@prompt`.
     extensions: what yields all these for one principal and not for another; the suite's own
         come first.
-    result_tool: whether a tool `get_call_result` is offered besides, by which clients without tasks
-        get the results of calls that were held over (`Tool.hold`). It is listed only when a tool of
-        the suite can be held over; True lists it also for the tools of extensions. None: it is
-        offered, unless another tool has that name.
+    result_tool: whether to add a tool `get_call_result`, with which clients without tasks fetch the
+        results of calls that were held over (`Tool.hold`). It is listed only if a call of a tool of
+        the suite can be held over; True also lists it if there are extensions. None (default): it
+        is added, unless another tool has that name.
     page_size: how many a page of a list has at most; by default 1000 tools, and 100 resources,
         templates or prompts.
 

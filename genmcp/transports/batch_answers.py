@@ -1,4 +1,4 @@
-"""The bounds of one batch: how many of its requests run at once, and how large its answer gets."""
+"""The limits of one batch: how many of its requests run at once, and the size of its response."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -14,14 +14,15 @@ __all__ = ["BatchAnswers"]
 
 
 Begin = Callable[[Request], Answer | Awaitable[Answer]]
-"""Runs a request up to its first wait; returns its answer, or what is left of it."""
+"""Runs a request up to its first wait; returns its answer, or an awaitable of it."""
 
 
 class BatchAnswers:
-    """The answers of one batch. Owned by the response to it.
+    """The limits on the requests and answers of one batch. Owned by the response to the batch.
 
-    *refused* are the answers of members that make no call; *held* is the response over HTTP. turns:
-    held by each request that runs.
+    refused: the errors of members that are not valid requests; they count towards `Limits.result`.
+    held: the response over HTTP. turns: the semaphore (`Limits.batch_concurrency`) that each
+    running request holds.
     """
 
     def __init__(self, mux: Mux, refused: Iterable[bytes] = (), held: Held | None = None) -> None:
@@ -31,19 +32,20 @@ class BatchAnswers:
         self._left = mux.limits.result - sum(map(len, refused))
 
     async def in_turn(self, requests: Iterable[Request]) -> AsyncIterator[Request]:
-        """Yield each of *requests* when it may run; `answer` ends its turn.
+        """Acquire a turn for each of *requests* and yield it; `answer` releases the turn.
 
-        Nothing is made for a request before: a client may send many batches whose first requests
-        wait, and an asyncio.Task for each of the others would take the most memory of all.
+        Nothing is allocated for a request before its turn: a client may send many batches whose
+        first requests wait, and an asyncio.Task for each of the others would dominate memory use.
         """
         for request in requests:
             await self.turns.acquire()
             yield request
 
     async def answer(self, request: Request, begin: Begin) -> Answer:
-        """Return the answer to *request*, whose turn it is to be begun by *begin*.
+        """Start *request*, which holds a turn, with *begin*; return its answer, release the turn.
 
-        It is not begun where those before it were cancelled, as a whole batch is.
+        It is not started if the response or the session has ended, if the server is shutting down,
+        or if there is no room for its answer.
         """
         held, sessions = self._held, self._mux.sessions
         assert held is not None
@@ -52,27 +54,27 @@ class BatchAnswers:
                 return NO_ANSWER
             if held.hooks.reason is Reason.STOPPING:
                 return self._mux.refusal(request, Overloaded("The server is shutting down"))
-            if self.full:  # its client may send it again
+            if self.full:  # not started, so the client can retry it
                 return self._mux.refusal(request, self.overflow())
             begun = begin(request)
             answer = begun if isinstance(begun, Answer) else await begun
-            await asyncio.sleep(0)  # requests of other clients run between two members
+            await asyncio.sleep(0)  # let requests of other clients run between two members
             return self.bounded(request, answer)
         finally:
             self.turns.release()
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for the answer of another request."""
+        """Whether the response has reached `Limits.result`."""
         return self._left <= 0
 
     def overflow(self) -> TooLarge:
-        """Return the error of a request whose answer has no room."""
+        """Return the error for a request whose answer does not fit."""
         most = self._mux.limits.result
         return TooLarge(f"The answers of this batch are larger than {most} bytes (limit: result)")
 
     def bounded(self, request: Request, answer: Answer) -> Answer:
-        """Return *answer*, or an error if there is no room for it."""
+        """Return *answer*, or an error if it does not fit; after that nothing fits any more."""
         size = len(answer.message or b"")
         if size > self._left:
             self._left = 0

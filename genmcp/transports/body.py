@@ -18,19 +18,20 @@ _LONGEST_LENGTH: Final = 18
 """Digits of a Content-Length that is still worth reading as a number."""
 
 _UNCOUNTED: Final = 16 * 1024
-"""Bytes of a body that count for nobody: as many as other parts of a request take."""
+"""Bytes of a body up to which it is not counted: other parts of a request take as many."""
 
 
 @coroutine
 def read_body(visit: Visit, length: bytes | None) -> Generator[Any, Any, bytes]:
-    """Return the body of a request; *length* is its Content-Length header, if it has one.
+    """Read the body of a request; *length* is its Content-Length header, if it has one.
 
-    A large one counts for its client from its first byte until the request is over.
+    Once more than 16 KiB have been received, all bytes of the body count towards its client's share
+    until the request ends, or until a `subscriptions/listen` opens its stream.
 
     Raises:
         TooLarge: it is larger than `limits.body`.
         TooSlow: it took longer than `limits.body_time`.
-        Overloaded: the client, or all clients together, have too many bytes of large bodies.
+        Overloaded: the large bodies of the client, or of all clients, exceed their limit.
         ClientLeft: the connection closed first.
     """
     limits = visit.mux.limits
@@ -97,10 +98,10 @@ async def _read(message: Message, visit: Visit) -> bytes:
 def decoded(
     body: bytes, limits: Limits
 ) -> jsonrpc.Message | list[jsonrpc.Message | InvalidRequest]:
-    """Return the message that *body* holds, or the members of a batch, within *limits*.
+    """Decode *body* within *limits*: one message, or the members of a batch.
 
     Raises:
-        McpError: it is not JSON-RPC, or past one of the limits.
+        McpError: it is not JSON-RPC, or exceeds one of the limits.
     """
     return jsonrpc.decode(
         body, max_depth=limits.depth, containers=limits.containers, batch=limits.batch

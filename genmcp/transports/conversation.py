@@ -370,14 +370,14 @@ class _Batch:
         self._bounds = BatchAnswers(conversation.mux)
 
     def limit(self) -> None:
-        """Count what has been said so far; the calls are begun next."""
+        """Count the error responses so far towards the limits; call it before the calls start."""
         self._bounds = BatchAnswers(self.mux, self.said)
 
     async def run(self, call: PipedCall) -> None:
-        """Run *call* when it is its turn.
+        """Run *call* as soon as `Limits.batch_concurrency` permits.
 
         Raises:
-            TooLarge: there is no room for its answer.
+            TooLarge: the response has no room for its answer.
         """
         async with self._bounds.turns:
             if self._bounds.full:

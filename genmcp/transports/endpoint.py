@@ -59,18 +59,22 @@ class Endpoint:
 
         app = Starlette(routes=[Endpoint(suite).route("/mcp")])
 
-    security: which pages and host names may call. principal: finds who a request was
-    authenticated as; the default reads `scope["user"]`. copy_assigns: keys of the request's
-    state (`request.state` in Starlette) that tools find in `channel.assigns`. keep_assigns: those
-    of them that are JSON and go along where a store keeps a call. heartbeat: after
-    how many seconds of silence (15) a held response says that it is alive. grace: how many seconds
-    (5) calls have to finish when the server goes away. client_key: returns what an anonymous
-    request counts for, from its ASGI scope, where that is not the peer address `scope["client"]`;
-    None falls back to the peer address.
+    Args:
+        target: the mux or server to serve. A mux that is made here is closed by `aclose`.
+        security: the allowed origins and host names.
+        principal: returns the authenticated identity of a request; the default reads
+            `scope["user"]`.
+        copy_assigns: keys of the request's state (`request.state` in Starlette) that are copied to
+            `channel.assigns`.
+        keep_assigns: those of copy_assigns that are stored with a call; their values must be JSON.
+        heartbeat: seconds without output after which an open response sends a comment; default 15.
+        grace: seconds that calls have to finish at shutdown; default 5.
+        client_key: returns the key that an anonymous request counts towards, from its ASGI scope;
+            None falls back to the peer address, `scope["client"]`, which is the default.
 
-    It needs no lifespan, starts nothing until it is asked, and several live in one process. Over a
-    store that outlives the process, the lifespan or the first request starts the work on the jobs
-    that others have left there.
+    No lifespan is needed, nothing is started before the first request, and one process may have
+    several endpoints. With a durable store, the lifespan or the first request starts the work on
+    stored jobs.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -108,7 +112,7 @@ class Endpoint:
         self._shutdown = Shutdown(grace)
         self._client_key = client_key
         self._at_work: JobsAtWork | None = None
-        self._asleep = self.mux.store.durable  # nothing is open yet that works on its jobs
+        self._asleep = self.mux.store.durable  # no engine works on its jobs yet
         # Nothing tells who may call, unless the host application authenticates.
         self._open = (security is None or security.allowed_hosts is None) and (
             principal is authenticated
@@ -179,11 +183,11 @@ class Endpoint:
             await _hang_up(visit)
 
     async def aclose(self) -> None:
-        """End what is open on this event loop, hand jobs on, and close the mux if it was made here.
+        """Close responses on this event loop, hand jobs to other processes, and close an own mux.
 
-        Calls have `grace` seconds to finish by themselves, jobs `JobOptions.grace`. Jobs of a mux
-        that was given go to other processes once its last endpoint was closed; the mux itself is
-        closed by its owner. The endpoint can be used again: the next request begins the work anew.
+        Calls have `grace` seconds to finish, jobs `JobOptions.grace`. The jobs of a mux that was
+        passed in are released to other processes when its last endpoint is closed; the mux itself
+        is closed by its owner. The endpoint can be used again: the next request restarts the jobs.
         """
         await self._shutdown.stop()
         if self._owns_mux:
@@ -196,7 +200,7 @@ class Endpoint:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                self._wake()  # a host may be started again, on another loop
+                self._wake()  # a host may be restarted on another loop
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.aclose()
@@ -231,7 +235,7 @@ class Endpoint:
                 check_json(f"keep_assigns: {key}", visit.copied.get(key))
 
     def _wake(self) -> None:
-        """Work on what is in the store, and hand it on when the server goes away."""
+        """Start the engine on the jobs in the store, and register their release at shutdown."""
         long, at_work = self.mux.long, self._at_work
         lost = at_work is not None and at_work.gone  # its loop was closed without a shutdown
         if long.dormant or lost:
@@ -293,7 +297,7 @@ async def _post(visit: Visit) -> None:
     else:
         answering = _answered(visit, message)
         del message
-    del table, body, request  # a call or a stream may be open for long, and there may be many
+    del table, body, request  # not kept for the life of a call or stream: many may be open for long
     await answering
 
 

@@ -113,10 +113,10 @@ async def _next(source: AsyncIterator[bytes]) -> bytes | None:
 
 @contextmanager
 def place(mux: Mux, client: ClientKey) -> Iterator[None]:
-    """Count a stream of *client* as open.
+    """Count an open stream of *client* while the context is entered.
 
     Raises:
-        Overloaded: there is no room for one more.
+        Overloaded: the client, or all clients, have too many streams.
     """
     streams = mux.streams
     streams.check(client)

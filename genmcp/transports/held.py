@@ -161,7 +161,7 @@ class Held:
     # Its hooks.
 
     def hold(self, channel: Channel, hook: Hook | None = None) -> None:
-        """Add the hook of *channel*, which waits: *hook*, or the running asyncio.Task's."""
+        """Hold the response open for *channel*: for *hook*, or one of the running asyncio.Task."""
         self.hooks.hold(channel, hook)
         if self._kept is not None:
             channel.carrier.following = partial(self._kept.follow, channel.request)
@@ -212,7 +212,7 @@ class Held:
         visit.shutdown.discard(self)
 
     def take_last(self, request: Request, answer: Answer) -> None:
-        """Add the response to *request*, the only one; `finish` sends it."""
+        """Add the answer to *request*, the only one of the response; `finish` sends it."""
         self._outgoing.pause()
         self.take(request, answer)
 
@@ -236,8 +236,8 @@ class Held:
             self._timer.cancel()
         tasks = [*promotions, *self._outgoing.close()]
         if self._watch is not None:
-            # Not awaited: it has nothing to clean up. A server that reports a disconnect at the
-            # end of each response ends it by itself in this turn of the loop, which costs less.
+            # Not awaited, since it has nothing to clean up. With a server that reports a disconnect
+            # after each response it ends by itself in this iteration of the loop, which is cheaper.
             self._loop.call_soon(self._watch.cancel)
             self._watch = None
             self._uncount()
@@ -272,9 +272,9 @@ class Held:
         self._leave()
 
     def _beat(self) -> None:
-        """Send a comment if nothing was sent for the heartbeat's seconds.
+        """Send a comment if nothing was sent for `Endpoint(heartbeat=)` seconds.
 
-        There is one timer for each response, which is not touched when something is sent.
+        Each response has one timer. Sending does not reset it, which would cost every message.
         """
         heartbeat = self._visit.heartbeat
         silent = self._loop.time() - self._outgoing.spoke

@@ -32,7 +32,7 @@ class Caller(Protocol):
 
     @property
     def client_key(self) -> ClientKey:
-        """The client whose share its requests use."""
+        """The client that its requests count towards."""
 
 
 def tool_of(request: Request) -> str | None:
@@ -42,9 +42,9 @@ def tool_of(request: Request) -> str | None:
 
 
 def begin(caller: Caller, request: Request) -> Hook:
-    """Return the hook of *request*, which waits in the running asyncio.Task, and take its slot.
+    """Acquire a slot for *request* in the running asyncio.Task, and return its hook.
 
-    From now on its client can cancel it. `release` gives the slot back.
+    The client can cancel it from now on. `release` returns the slot.
     """
     hook = Hook(request)
     caller.mux.held.take(caller.client_key, tool_of(request))
@@ -54,7 +54,7 @@ def begin(caller: Caller, request: Request) -> Hook:
 
 
 def release(caller: Caller, request: Request, hook: Hook) -> None:
-    """Give back the slot of a *hook* that has ended; nobody can cancel it any more."""
+    """Return the slot of a *hook* that has ended; it cannot be cancelled any more."""
     caller.mux.held.leave(caller.client_key, tool_of(request))
     if request.session is not None:
         caller.mux.calls.discard(request.session, hook)
@@ -63,8 +63,8 @@ def release(caller: Caller, request: Request, hook: Hook) -> None:
 class Hooks:
     """The hooks of *response*, by their requests.
 
-    handed_out: the requests whose clients have a handle, and get no other answer. reason: why all
-    that ran were cancelled, None if they were not.
+    handed_out: the requests that were answered with a handle, and get no other answer. reason: why
+    all running hooks were cancelled; None if they were not.
     """
 
     __slots__ = ("_caller", "_hooks", "_promotions", "_response", "handed_out", "reason")
@@ -81,7 +81,7 @@ class Hooks:
         return request in self._hooks
 
     def hold(self, channel: Channel, hook: Hook | None = None) -> None:
-        """Add the hook of *channel*, which waits: *hook*, or the running asyncio.Task's."""
+        """Add the suspended hook of *channel*: *hook*, or one of the running asyncio.Task."""
         request = channel.request
         if hook is None:
             hook = begin(self._caller, request)
@@ -121,13 +121,13 @@ class Hooks:
         answer: Answer,
         cancelled: asyncio.CancelledError | None = None,
     ) -> Answer:
-        """Return what is sent for a call whose hook has ended, with *answer* or *cancelled*.
+        """Return what to send for a call whose hook has ended, with *answer* or *cancelled*.
 
         Raises:
-            asyncio.CancelledError: the asyncio.Task was cancelled by somebody else.
+            asyncio.CancelledError: the asyncio.Task was not cancelled through its hook.
         """
         request, mux = channel.request, self._caller.mux
-        channel.carrier.outcome = answer.outcome  # before a promotion sees that it came too late
+        channel.carrier.outcome = answer.outcome  # set before a late promotion looks for it
         try:
             reason = self.let_go(request, cancelled)
         finally:
@@ -183,5 +183,5 @@ class Hooks:
         """Let go of what is left, and return what is still to be waited for."""
         for request in list(self._hooks):
             self.let_go(request)
-        del self._response  # which has this: a reference cycle
+        del self._response  # breaks a reference cycle: the response refers to this
         return self._promotions

@@ -1,9 +1,8 @@
-"""The work on the jobs of a durable store, as something that is open at an endpoint.
+"""Release of the jobs of a durable store to other processes when the server shuts down.
 
-A server that goes away hands its jobs to other processes, as it ends its streams. But uvicorn waits
-for open responses only, and the application that an endpoint is mounted in need not pass its
-lifespan on. So the work counts among the background tasks that uvicorn waits for: the set that it
-has for the ASGI calls which go on behind their response.
+uvicorn waits for open responses only, and an application that mounts an endpoint need not forward
+its lifespan. Therefore the work on jobs is registered as one of the background tasks that uvicorn
+waits for: the set it keeps for ASGI calls that continue after their response.
 """
 
 import asyncio
@@ -16,14 +15,14 @@ from genmcp.transports.shutdown import Shutdown, uvicorn_server
 __all__ = ["JobsAtWork"]
 
 _MARGIN: Final = 1.0
-"""Seconds of uvicorn's own limit that are left for noticing the exit and for writing."""
+"""Seconds of uvicorn's own limit that are reserved for detecting the exit and for writing."""
 
 
 class JobsAtWork:
-    """The work on the jobs of one mux, from the first request or the lifespan's start on.
+    """The work on the jobs of one mux. Owned by an endpoint, from its first request or lifespan.
 
-    Open at the endpoint's *shutdown* until that ends, or the endpoint is closed. *ended* is called
-    when the jobs were handed on.
+    Registered with the endpoint's *shutdown* until the jobs are released, at the shutdown or when
+    the endpoint is closed; then *ended* is called.
     """
 
     idle = True
@@ -39,17 +38,17 @@ class JobsAtWork:
 
     @property
     def gone(self) -> bool:
-        """Whether it ended with its event loop."""
+        """Whether its event loop was closed."""
         return self._loop.is_closed()
 
     def open(self) -> None:
-        """Count as open, and hold the exit of the server until the jobs were handed on."""
+        """Register with the shutdown, and delay the exit of uvicorn until the jobs are released."""
         self._long.use(self)
         self._shutdown.add(self)
         server: Any = uvicorn_server()
         tasks = getattr(getattr(server, "server_state", None), "tasks", None)
         if not isinstance(tasks, set):
-            return  # another server; its lifespan, or `aclose`, hands the jobs on
+            return  # not uvicorn: the lifespan, or `aclose`, releases the jobs
         limit = server.config.timeout_graceful_shutdown
         if limit is not None:
             self._within = max(0.0, limit - _MARGIN)
@@ -58,12 +57,12 @@ class JobsAtWork:
         holding.add_done_callback(tasks.discard)
 
     def stop(self) -> None:
-        """Hand the jobs on."""
+        """Start the release of the jobs to other processes."""
         if self._resting is None:
             self._resting = self._loop.create_task(self._rest())
 
     def end(self) -> None:
-        """Count as open no more. From any loop."""
+        """Unregister; may be called from any event loop."""
         if self._loop is asyncio.get_running_loop():
             self._end()
         elif not self._loop.is_closed():

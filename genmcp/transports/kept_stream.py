@@ -1,4 +1,4 @@
-"""What is kept of a response for a client that resumes it.
+"""The stored events of a response, for a client that resumes its stream.
 
 2025-11-25, transports, "Resumability and Redelivery".
 """
@@ -19,10 +19,11 @@ logger = logging.getLogger("genmcp")
 
 
 class KeptStream:
-    """The part of one response's stream that is in the store. Owned by the response.
+    """The stored copy of one response's stream. Owned by the response.
 
-    requests: those that it answers. Where their process dies, another one tells by their ids, and
-    by the tasks they wait for, what is left to be said. owner: the accounts it counts for.
+    requests: those that the response answers. If this process dies, another one uses their ids and
+    the tasks they wait for to send the remaining answers. owner: the accounts that the stored
+    events count towards.
     """
 
     __slots__ = ("_begun", "_calls", "_owner", "_replay", "_session", "_stream")
@@ -40,28 +41,28 @@ class KeptStream:
         self._session = session
         self._stream = stream
         self._calls: dict[Request, str | None] = dict.fromkeys(requests)
-        self._begun = False  # and has no end yet
+        self._begun = False  # events are stored, and the last one is not among them
 
     def add(self, writer: Writer) -> None:
-        """Know who writes the stream."""
+        """Register *writer* as the response that writes the stream."""
         self._replay.add(self._session, self._stream, writer)
 
     def discard(self, writer: Writer) -> None:
-        """Forget who writes the stream."""
+        """Unregister *writer*."""
         self._replay.discard(self._session, self._stream, writer)
 
     async def keep(self, records: Sequence[Record]) -> None:
-        """Keep *records* of it."""
+        """Store *records*; a failure of the store is logged."""
         self._begun = True
         try:
             await self._replay.keep(self._session, records, self._open(), self._owner)
             self._begun = not records[-1].last
         except StoreError as error:
-            # Its client is still told; only one that lost its connection cannot come back.
+            # The client still receives them; only a resumption after a disconnect is lost.
             logger.warning("what a stream says cannot be kept for resuming it: %s", error)
 
     async def follow(self, request: Request, task: str) -> None:
-        """Note that *request* waits for *task*."""
+        """Record that *request* waits for *task*, so that another process can follow the task."""
         if request in self._calls:
             self._calls[request] = task
         if self._begun:
@@ -71,11 +72,11 @@ class KeptStream:
                 logger.warning("the task that a stream waits for cannot be kept: %s", error)
 
     def answered(self, request: Request) -> None:
-        """Note that *request* has its answer."""
+        """Record that *request* was answered."""
         self._calls.pop(request, None)
 
     async def end(self) -> None:
-        """Leave no stream that a client could wait for."""
+        """End the stored stream, so that no client waits for it."""
         if self._begun:
             with suppress(StoreError):
                 await self._replay.end(self._session, self._stream)

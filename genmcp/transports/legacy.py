@@ -89,7 +89,7 @@ async def post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) ->
         if isinstance(member, InvalidRequest) or member.is_request:
             asked.append(member)
         else:
-            # The others are not rejected for one response that comes too late.
+            # One late response must not reject the other members.
             with suppress(InvalidRequest, MalformedParams):
                 await take(visit, session, member)
     if asked:
@@ -126,11 +126,11 @@ async def delete(visit: Visit) -> None:
 
 
 def _check_announces(visit: Visit) -> None:
-    """Check that the stream of a session would ever carry anything.
+    """Check that the server sends notifications of its own.
 
     Raises:
-        NotAllowed: the server announces nothing. 2025-11-25, transports, "Listening for Messages
-            from the Server", point 2: 405 where no stream is offered.
+        NotAllowed: it sends none. 2025-11-25, transports, "Listening for Messages from the
+            Server", point 2: 405 where no stream is offered.
     """
     if visit.mux.server.announcer is None:
         raise NotAllowed("This server announces nothing: there is no stream to listen on", "POST")
@@ -183,11 +183,11 @@ def _reject(visit: Visit, session: Session, message: Message, error: McpError) -
 
 
 async def take(visit: Visit, session: Session, message: Message) -> None:
-    """Take a notification or a response in.
+    """Handle a notification or a response.
 
     Raises:
-        InvalidRequest: it is a response, and nothing was asked.
-        MalformedParams: it is a notification that cannot have such params.
+        InvalidRequest: it is a response without a pending request.
+        MalformedParams: it is a notification with invalid params.
     """
     if message.is_response:
         # 2025-11-25, transports, "Sending Messages to the Server", point 4: what cannot be

@@ -25,7 +25,7 @@ from genmcp.wire.encoder import Encoder
 __all__ = ["farewell", "heard", "honoured", "listen", "without_params"]
 
 _BESIDES: Final = 256
-"""Bytes that are kept with each URI or id: it is in the tables of several listeners."""
+"""Bytes counted in addition for each URI or id: it is in the tables of several listeners."""
 
 
 async def listen(visit: Visit, request: Request) -> None:
@@ -52,17 +52,17 @@ def farewell(mux: Mux, request: Request) -> bytes:
 
 
 def without_params(request: Request) -> Request:
-    """Return *request* without what it was read from, which a stream must not keep for its life."""
+    """Return *request* without params and raw body, which an open stream must not keep alive."""
     return replace(request, params=RequestParams(), raw=b"")
 
 
 async def honoured(mux: Mux, request: Request, client: ClientKey) -> SubscriptionFilter:
-    """Return the part of what *request* subscribes to that there is for *client*.
+    """Return the part of the filter of *request* that the server honors for *client*.
 
     Raises:
-        Overloaded: it wants too much.
-        MalformedParams: a URI is longer than one may be.
-        MissingCapability: it wants to hear of tasks, and did not declare that it knows them.
+        Overloaded: its URIs and ids exceed `Limits.subscribed_of_stream`.
+        MalformedParams: a URI is too long.
+        MissingCapability: it subscribes to tasks without having declared the tasks extension.
     """
     assert isinstance(request.params, SubscriptionsListenRequestParams)
     wanted = mux.heard(request.params.notifications, client.principal)
@@ -82,10 +82,10 @@ async def honoured(mux: Mux, request: Request, client: ClientKey) -> Subscriptio
 async def heard(
     mux: Mux, request: Request, wanted: SubscriptionFilter, client: ClientKey
 ) -> AsyncGenerator[AsyncGenerator[list[bytes], None], None]:
-    """Give the messages of the stream that *request* opens, as they come.
+    """Yield an iterator of the messages of the stream that *request* opens.
 
     Raises:
-        Overloaded: there are too many streams, or they are subscribed to too much.
+        Overloaded: there are too many streams, or their subscriptions are too large.
     """
     uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
     with place(mux, client), _counted(mux, client, _size_of(wanted)):
@@ -101,7 +101,7 @@ async def heard(
 
 
 def _size_of(wanted: SubscriptionFilter) -> int:
-    """Return about how many bytes a stream keeps of what it is subscribed to."""
+    """Return the approximate memory of a stream's subscriptions, in bytes."""
     named = [*(wanted.resource_subscriptions or ()), *(wanted.task_ids or ())]
     return sum(len(each.encode()) + _BESIDES for each in named)
 
@@ -137,7 +137,7 @@ async def _messages(
     acknowledged = [encode(revision, ACKNOWLEDGED, acknowledgement(wanted, id))]
     del wanted
     yield acknowledged
-    del acknowledged  # for the life of the stream, it would keep all that was subscribed to again
+    del acknowledged  # it would keep a copy of all subscriptions for the life of the stream
     async for messages in _merged(sources):
         yield messages
 

@@ -23,8 +23,8 @@ def post(visit: Visit, message: Message) -> Awaitable[None]:
         # 2026-07-28, Streamable HTTP, "Sending Messages", point 4.
         raise InvalidRequest("A client must not send responses")
     if not message.is_request:
-        # No notification has an effect here: to cancel, the client closes its connection. What
-        # cannot be accepted gets an error status all the same ("Sending Messages", point 5).
+        # Notifications have no effect here: a client cancels by closing its connection. An invalid
+        # one still gets an error status ("Sending Messages", point 5).
         notification_params(LATEST, message)
         return visit.reply(202)
     return Responder(visit).serve(modern_request(visit.table, message, visit.mux))

@@ -78,7 +78,7 @@ class Outgoing(msgspec.Struct, eq=False):
             await self._sent.wait()
 
     def pause(self) -> None:
-        """Leave the rest to `finish`, which comes next: the writer need not be woken for it."""
+        """Stop waking the writer: `finish` is called next and sends the rest."""
         self._writes = False
 
     async def finish(self) -> None:
@@ -102,8 +102,8 @@ class Outgoing(msgspec.Struct, eq=False):
         self._finishing = True
         if self._sent is not None:
             self._sent.set()
-        # Its owner has this and is called by this: a cycle that the garbage collector would have
-        # to find, once for each call.
+        # The owner refers to this and its methods are stored here: without this, each call would
+        # leave a reference cycle to the garbage collector.
         self.keep, self.left, self.said = _keep_nothing, _nothing, _nothing
         writer = self._writer
         if writer is None or writer.done():

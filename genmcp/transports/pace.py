@@ -50,7 +50,7 @@ class Newest:
     def __init__(self, rate: float, say: Callable[[bytes], None]) -> None:
         self._rate = rate
         self._say = say
-        # Most responses have no progress: what it needs is made with the first of it.
+        # Most responses send no progress: the state for it is made with the first notification.
         self._pace: Pace | None = None
         self._kept: dict[Request, bytes] | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -23,7 +23,7 @@ logger = logging.getLogger("genmcp")
 
 _AGAIN: Final = 0.1
 _LONGEST: Final = 5.0
-"""Seconds after which a call that could not become a task is tried again: doubled up to that."""
+"""Seconds before promotion to a task is retried: `_AGAIN` at first, doubled up to `_LONGEST`."""
 
 
 class Response(Protocol):
@@ -37,14 +37,15 @@ class Response(Protocol):
 
 
 class Patience:
-    """What makes the call of *channel*, held in *response*, a task, while it runs on.
+    """The timer that promotes the call of *channel*, held in *response*, to a task while it runs.
 
-    *stop* cancels it, from any thread.
+    Owned by the hook of the call. *stop* cancels the call, from any thread.
 
-    The record is written first; a call that has ended meanwhile is answered plainly, one whose
-    client has left is cancelled, and both leave no record, unless another client has its handle by
-    the same idempotency key; then the client gets the handle. Where the store fails it is tried
-    again, with the same id: the record may have been written.
+    The record is written before the client gets the handle. If the call ended meanwhile it is
+    answered with its result, and if the client left it is cancelled; in both cases the record is
+    withdrawn. If another client already has its handle through the same idempotency key, the record
+    stays and the client gets the handle. If the store fails, the write is retried with the same id,
+    since the record may have been written.
     """
 
     __slots__ = ("_as_task", "_channel", "_id", "_mux", "_pause", "_response", "_stop", "_timer")
@@ -59,7 +60,7 @@ class Patience:
         policy = channel.request.route.policy
         self._as_task = policy.task != "never" and has_tasks(channel.request)
         self._pause = _AGAIN
-        self._id: str | None = None  # of a record that may have been written
+        self._id: str | None = None  # id of a record that may have been written
         self._timer = self._armed()
 
     @staticmethod
@@ -85,7 +86,7 @@ class Patience:
         return asyncio.get_running_loop().call_later(seconds or 0, self._begin)
 
     def _begin(self) -> None:
-        if self._channel.carrier.asks:  # that it takes long is up to its client
+        if self._channel.carrier.asks:  # the delay is the client's: start the time again
             self._timer = self._armed()
         elif self._channel.carrier.waits:
             self._timer = asyncio.get_running_loop().call_later(_AGAIN, self._begin)
@@ -129,7 +130,7 @@ class Patience:
         self._pause = min(2 * self._pause, _LONGEST)
 
     async def _withdraw(self) -> None:
-        """Leave no record that is not told of; one that cannot be reached is Lost in a lease."""
+        """Delete a record whose id no client has; if the store fails it becomes Lost in a lease."""
         id, self._id = self._id, None
         if id is not None:
             try:
@@ -144,7 +145,7 @@ class Patience:
         written = None if self._id else carrier.continuation
         self._id = id = self._id or tasks.new_id()
         task = await tasks.promote(channel, id)
-        if task.over:  # it was written before, and thought lost while the store took nothing
+        if task.over:  # written by an earlier attempt, and taken for lost while the store failed
             self._id = None
             raise Unavailable(f"task {id} is over")
         if not self._response.holds(request):

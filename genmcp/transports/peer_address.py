@@ -1,4 +1,4 @@
-"""The address that an anonymous request counts for."""
+"""The address that an anonymous request counts towards."""
 
 from collections.abc import Callable
 
@@ -9,19 +9,19 @@ from genmcp.transports.asgi import Scope
 __all__ = ["IN_PROCESS", "FindClientKey", "find_address"]
 
 FindClientKey = Callable[[Scope], str | None]
-"""Finds what an anonymous request counts for in its ASGI scope; None: its peer address."""
+"""Returns the key of an anonymous client from an ASGI scope; None stands for the peer address."""
 
 IN_PROCESS = "genmcp.in_process"
-"""The ASGI extension that a client in the same process adds to its scopes: it has no address."""
+"""The ASGI extension in the scopes of a client in the same process, which has no peer address."""
 
 
 def find_address(scope: Scope, find: FindClientKey | None) -> str | None:
-    """Return the address that a request with *scope* counts for, empty if it is unknown.
+    """Return the address that a request with *scope* counts towards; empty if it is unknown.
 
-    None for a client in this process. *find* is the setting `client_key`.
+    Returns None for a client in this process. *find* is the setting `Endpoint(client_key=)`.
 
     Raises:
-        ConfigurationError: *find* returned something else than a text or None.
+        ConfigurationError: *find* returned neither a str nor None.
     """
     if find is not None:
         found = find(scope)

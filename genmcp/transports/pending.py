@@ -1,11 +1,11 @@
 """The table of pending calls: the second of the three levels of a response.
 
-A response costs what it uses. A call whose hook returns at its first step is answered at once
-(level 1, `Responder.serve`). One that waits becomes *pending* (level 2): it has an entry in the
-table of its event loop, and nothing else. No asyncio.Task, timer or stream belongs to it, since
-nearly all calls return within milliseconds. One that is still pending after a tick, or that has
-something to send, becomes *open* (level 3, `Held`): only then does it get a disconnect watch, a
-heartbeat, a promotion timer and a writer.
+A response allocates only what it uses. A call whose hook returns at its first step is answered at
+once (level 1, `Responder.serve`). A call that waits becomes *pending* (level 2): it has an entry in
+the table of its event loop, and no asyncio.Task, timer or stream, since nearly all calls return
+within milliseconds. A call that is still pending after a tick, or that has something to send,
+becomes *open* (level 3, `Held`): it then gets a disconnect watch, a heartbeat, a promotion timer
+and a writer.
 """
 
 import asyncio

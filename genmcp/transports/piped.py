@@ -119,7 +119,7 @@ class PipedCall:
 
     @property
     def client_key(self) -> ClientKey:
-        """The client whose share the request uses."""
+        """The client that the request counts towards."""
         return self._pipe.client_key
 
     @property

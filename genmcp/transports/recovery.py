@@ -1,7 +1,7 @@
-"""Calls of a stream whose process is gone, finished for the client that came back for them.
+"""Completion of calls whose process has died, for a client that resumes their stream.
 
 2025-11-25, transports, "Resumability and Redelivery": a client that lost its connection resumes,
-and any process may be the one that it reaches.
+and its request may reach any process.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from genmcp.wire.jsonrpc import ErrorBody
 __all__ = ["Recovery"]
 
 _AGAIN: Final = 1.0
-"""Seconds after which a store that failed is asked again."""
+"""Seconds before a failed access to the store is retried."""
 
 _WAITING: Final = 16
-"""How many messages wait for a client that reads slowly; then the calls wait."""
+"""Messages buffered for a client that reads slowly; when the buffer is full, the calls wait."""
 
 
 class Recovery:
-    """The calls of a resumed stream. Owned by the GET of the client, and the pipe of the calls.
+    """The unanswered calls of a resumed stream, and the pipe of their messages. Owned by the GET.
 
-    A call that waits for a task is followed to the end of that task, and its questions are asked
-    anew. Any other has ended with its process, and gets an error.
+    A call that waits for a task is followed to the end of that task, and its questions are sent
+    again. Any other call ended with its process and is answered with an error.
     """
 
     copied: Mapping[str, Any] | None = None
@@ -51,7 +51,7 @@ class Recovery:
         self._messages: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
 
     async def messages(self, calls: Sequence[OpenCall]) -> AsyncGenerator[bytes, None]:
-        """Yield the messages of *calls*, up to the answer of each."""
+        """Yield the messages of *calls* until each of them is answered."""
         left: asyncio.Future[Any] = asyncio.gather(*map(self._finish, calls))
         try:
             while not (left.done() and self._messages.empty()):
@@ -67,11 +67,11 @@ class Recovery:
             await asyncio.gather(left, return_exceptions=True)
 
     async def _finish(self, call: OpenCall) -> None:
-        """Say what becomes of *call*, which has this one response left."""
+        """Send the answer to *call*: the result of its task, or an error."""
         request = Request(
             id=call.id,
             method=call.method,
-            params=RequestParams(),  # those of a task that is over are not kept
+            params=RequestParams(),  # the params of a finished task are not stored
             revision=self._session.revision,
             client=self._session.client,
             session=self._session.key,
@@ -81,7 +81,7 @@ class Recovery:
                 lost = msgspec.json.decode(LOST, type=ErrorBody)
                 raise McpError(lost.message, code=lost.code)
             answer = self.mux.said(request, await self._followed(request, call.task))
-        except Exception as error:  # whatever it is, the client gets an answer
+        except Exception as error:  # the client must get an answer in any case
             answer = self.mux.failure(request, error)
         assert answer.message is not None
         await self.say(answer.message)
@@ -97,17 +97,17 @@ class Recovery:
             except StoreError:
                 await asyncio.sleep(_AGAIN)
 
-    # What the calls say on the way.
+    # Messages of the calls.
 
     async def say(self, message: bytes) -> None:
-        """Send *message*, once there is room."""
+        """Send *message*, waiting for room in the buffer."""
         await self._messages.put(message)
 
     async def report(self, request: Request, message: bytes) -> None:
-        """Send the progress of *request*, once there is room."""
+        """Send the progress of *request*, waiting for room in the buffer."""
         await self.say(message)
 
     async def answer(self, request: Request, message: bytes | None) -> None:
-        """Send what answers *request*."""
+        """Send the answer to *request*, if there is one."""
         if message is not None:
             await self.say(message)

@@ -75,9 +75,9 @@ class Responder(msgspec.Struct, eq=False):
         return reply(visit.send, answer.status, answer.message or b"", headers)
 
     async def _serve_pending(self, channel: Channel, hook: Hook, work: Any) -> None:
-        """Respond to a call that is pending, and may be opened meanwhile, with the rest of *work*.
+        """Await the rest of *work* of a pending call, which may be opened meanwhile, and respond.
 
-        A call that is cancelled is opened: what follows a cancellation is decided in one place.
+        A cancelled call is opened first, so that `Hooks.settle` alone handles cancellation.
         """
         try:
             answer = await work
@@ -92,7 +92,7 @@ class Responder(msgspec.Struct, eq=False):
             self.open_call()
             settled = self._holding().hooks.settle(channel, answer)
         finally:
-            if self._pending is not None:  # the process is exiting, or the loop was closed
+            if self._pending is not None:  # the process exits, or the loop was closed
                 self._end_pending(channel, hook)
         await self._serve(channel.request, settled)
 
@@ -103,7 +103,7 @@ class Responder(msgspec.Struct, eq=False):
         release(self.visit, channel.request, hook)
 
     def open_call(self) -> None:
-        """Make the pending call open, unless it is already: watch its client, begin its timers."""
+        """Open the pending call, if it is not open yet: watch its client and start its timers."""
         if self._pending is not None:
             (channel, hook), self._pending = self._pending, None
             self.visit.shutdown.pending(self.visit.loop).discard(self)
@@ -203,7 +203,7 @@ class Responder(msgspec.Struct, eq=False):
     def _holding(self) -> Held:
         held = self._held
         if held is None:
-            with _making:  # a thread of the hook may speak before the hook itself waits
+            with _making:  # a thread of the hook may send before the hook itself waits
                 if self._held is None:
                     assert self._request is not None
                     self._held = Held.of(self.visit, self._request, streams=self.visit.streams)
@@ -225,7 +225,7 @@ class Responder(msgspec.Struct, eq=False):
 
     @property
     def client_key(self) -> ClientKey:
-        """The client whose share the requests use."""
+        """The client that the requests count towards."""
         return self.visit.client_key
 
     @property
@@ -245,7 +245,7 @@ class Responder(msgspec.Struct, eq=False):
         return self.visit.keep
 
     def watch_client(self) -> None:
-        """Make the call open, at the latest when it waits."""
+        """Open the call, at the latest when it waits, so that its client is watched."""
         self._holding()
 
     async def promote(self, channel: Channel) -> None:
@@ -290,7 +290,7 @@ class Responder(msgspec.Struct, eq=False):
 
 
 def _may_be_pending(request: Request) -> bool:
-    """Whether nothing has to be begun for *request* before a tick is over."""
+    """Whether *request* needs no timer that would fire within a tick."""
     route = request.route
     if route is None:
         return True
@@ -301,7 +301,7 @@ def _may_be_pending(request: Request) -> bool:
 
 
 async def _finish_at_once(held: Held) -> None:
-    """Send the rest if the client reads it at once, unless the host cancels this again."""
+    """Send the rest to a client that reads it in time; give up if the host cancels again."""
     held.hasten()
     with suppress(ClientLeft, asyncio.CancelledError):
         await held.finish()

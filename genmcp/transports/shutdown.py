@@ -75,7 +75,7 @@ class Shutdown:
     async def stop(self) -> None:
         """End what is open on this loop, and return when it has."""
         loop = asyncio.get_running_loop()
-        # A pending call is not among what can be stopped: it is opened first.
+        # A pending call is not registered as stoppable: open it first.
         self.pending(loop).open_all()
         opened = self._loops.get(loop)
         if opened is not None:
@@ -149,7 +149,7 @@ def _is_exiting() -> bool:
 
 
 def uvicorn_server() -> object | None:
-    """Return the uvicorn Server that takes SIGTERM now, None if another one does."""
+    """Return the uvicorn Server that handles SIGTERM now; None if there is none."""
     server: object = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return server if hasattr(server, "should_exit") else None
 

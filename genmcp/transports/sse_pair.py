@@ -1,8 +1,8 @@
-"""The two endpoints of 2024-11-05, transports, "HTTP with SSE": for clients that only have these.
+"""The two endpoints of 2024-11-05, transports, "HTTP with SSE", for clients without another one.
 
-A GET opens the event stream, whose first event names the URL to POST to; every answer comes as an
-event on the stream. The session is sealed into that URL. An answer goes through the log that the
-session's stream is read from, so that the POST may reach another process than the GET has.
+A GET opens the event stream, whose first event names the URL to POST to; every answer is sent as an
+event on the stream. The session is sealed into that URL. An answer is written to the log that the
+session's stream is read from, so that the POST may reach another process than the GET.
 """
 
 import logging
@@ -94,7 +94,7 @@ class SsePair:
             try:
                 await EventStream(visit).serve(mux.listeners.listen(session, opening=opening))
             finally:
-                with suppress(Overloaded):  # its id then lives on, without a stream
+                with suppress(Overloaded):  # its id then stays valid, without a stream
                     mux.sessions.check_end(visit.client_key)
                     mux.sessions.end(session.key, session.issued, visit.client_key)
                 for call in self._calls.get(session.key, ()):
@@ -182,10 +182,10 @@ class _Stream:
 
 
 async def _initialized(visit: Visit, session: Session, message: jsonrpc.Message) -> bytes:
-    """Keep who the client is, for it does not say so again; return what answers it.
+    """Store the client's `initialize`, which is not repeated, and return the response to it.
 
-    The revision is negotiated as on any transport. Clients that fell back to this one still speak
-    newer revisions, as far as a session goes, and other servers agree on them here.
+    The revision is negotiated as on any transport: clients that fell back to this transport still
+    speak newer session-based revisions, and other servers agree on them here.
     """
     params = params_of(REVISION.methods["initialize"], message)
     introduced = begin(params, key=session.key, now=session.issued)

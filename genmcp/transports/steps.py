@@ -39,9 +39,9 @@ def resume(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
 if sys.version_info >= (3, 12):
 
     def start(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Return an asyncio.Task for *work*, whose first step runs at once where that is possible.
+        """Return an asyncio.Task for *work* whose first step runs at once.
 
-        Python 3.12 and later can do that, which saves a turn of the loop.
+        This needs Python 3.12, and saves an iteration of the event loop.
         """
         return asyncio.Task(work, loop=loop, eager_start=True)
 

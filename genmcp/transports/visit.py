@@ -20,15 +20,14 @@ __all__ = ["Visit"]
 
 
 class Visit(msgspec.Struct, eq=False):
-    """One HTTP request.
+    """The state of one HTTP request. Owned by the endpoint while it serves the request.
 
-    table: its headers. headers: what every answer to it carries besides. streams: whether the
-    client takes event streams. principal: who it was authenticated as. copied: the assigns
-    copied from the host's request; keep: the keys of those that a store may keep. id, method:
-    those of the JSON-RPC request it carries, once they are known. session: the key of its legacy
-    session. answered: whether the response has begun. detached: whether the client has closed the
-    connection. body_size: the bytes of its body that are counted for its client. loop, thread:
-    where it is served.
+    table: the request headers. headers: added to every response. streams: whether the client
+    accepts event streams. principal: the authenticated identity. copied: the assigns copied from
+    the host's request; keep: the keys of those that may be stored. id, method: those of the
+    JSON-RPC request, once they are known. session: the key of the legacy session. answered: whether
+    the response has begun. detached: whether the client has closed the connection. body_size: the
+    bytes of the body that count towards the client's share. loop, thread: those that serve it.
     """
 
     mux: Mux
@@ -56,7 +55,7 @@ class Visit(msgspec.Struct, eq=False):
 
     @property
     def client_key(self) -> ClientKey:
-        """The client whose share the request uses; determined when it is first asked for."""
+        """The client that the request counts towards; determined at the first access."""
         if self._client_key is None:
             if self.principal is None:
                 address = find_address(self.scope, self._find_client_key)
@@ -66,16 +65,16 @@ class Visit(msgspec.Struct, eq=False):
         return self._client_key
 
     def enter(self, session: str) -> None:
-        """Count the request for the legacy session with this key as well."""
+        """Make the request count towards the legacy session with this key as well."""
         self.session = session
         if self._client_key is not None and self._client_key.principal is None:
             self._client_key = msgspec.structs.replace(self._client_key, session=session)
 
     def count_body(self, size: int) -> None:
-        """Count *size* bytes of a body for the client, instead of those counted before.
+        """Count *size* bytes of a body towards the client's share, replacing the earlier count.
 
         Raises:
-            Overloaded: there is no room for them.
+            Overloaded: they exceed the share, or the total of all clients.
         """
         bodies, more = self.mux.bodies, size - self.body_size
         bodies.check(self.client_key, size=more)
@@ -83,7 +82,7 @@ class Visit(msgspec.Struct, eq=False):
         self.body_size = size
 
     def release_body(self) -> None:
-        """Count no bytes of a body any more."""
+        """Stop counting the bytes of the body."""
         self.mux.bodies.leave(self.client_key, size=self.body_size)
         self.body_size = 0
 

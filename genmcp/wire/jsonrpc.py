@@ -37,7 +37,7 @@ __all__ = [
 
 RequestId = int | str
 
-# An id is kept with a call by stores that have no larger numbers.
+# Stores keep the id with a call, and have no larger integers.
 _Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 P = TypeVar("P")
@@ -46,7 +46,7 @@ T = TypeVar("T")
 _LARGE = 16 * 1024
 """Bytes from which on it is faster to look for brackets than to count them."""
 _PIECE = 256 * 1024
-"""Bytes of a body that are split into its strings at once, so that this takes little memory."""
+"""Bytes of a body that are split at quotation marks at a time, to limit the memory needed."""
 _BRACKETS = b"[{]}"
 _NOT_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 _AS_STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")  # +1 and, read as signed, -1
@@ -129,15 +129,15 @@ def decode(
 
 
 def check(body: bytes, max_depth: int, containers: float = inf) -> None:
-    """Check what has to be known of *body* before any decoder sees it.
+    """Check *body* before it is passed to a decoder.
 
     *containers* must not be less than *max_depth*.
 
     Raises:
-        ParseError: it is no text in UTF-8; a decoder skips raw members without looking into them.
+        ParseError: it is not UTF-8; a decoder skips raw members without checking them.
         InvalidRequest: it nests deeper than *max_depth*.
-        TooLarge: it has more objects and arrays than *containers*: each costs a decoder, and
-            whatever walks through the result, more than its two bytes show.
+        TooLarge: it has more objects and arrays than *containers*: decoding each of them, and
+            walking through the result, costs more than its two bytes suggest.
     """
     if not body.isascii():
         try:
@@ -158,9 +158,9 @@ def parse(body: bytes, batch: int | None = None) -> Message | list[Message | Inv
 
 @lru_cache(maxsize=8)
 def _reader_of_batches(most: int) -> "msgspec.json.Decoder[Any]":
-    """Return a decoder of up to *most* members, which stops reading at the next one.
+    """Return a decoder of an array of up to *most* members, which fails at the next one.
 
-    A list could be counted only once all of it is decoded.
+    The members of a list could be counted only after all of them are decoded.
     """
     optional: Any = msgspec.Raw | msgspec.UnsetType
     members = [(f"member_{n}", optional, msgspec.UNSET) for n in range(most)]
@@ -169,15 +169,16 @@ def _reader_of_batches(most: int) -> "msgspec.json.Decoder[Any]":
 
 
 def _members_of(body: bytes, most: int) -> list[msgspec.Raw]:
-    """Return the members of a batch of at most *most*.
+    """Return the members of a batch of up to *most*.
 
     Raises:
-        TooLarge: it has more.
+        TooLarge: it has more members.
+        ParseError: it is not JSON.
     """
     reader = _reader_of_batches(most)
     try:
         found = reader.decode(body)
-    except msgspec.ValidationError:  # members are raw: there is nothing else to be wrong
+    except msgspec.ValidationError:  # members are raw, so only their number can be invalid
         raise TooLarge(f"The batch holds more than {most} messages (limit: batch)") from None
     except msgspec.DecodeError as error:
         raise ParseError(f"The body is not JSON: {error}") from None
@@ -261,12 +262,12 @@ def brackets(text: bytes, enough: int) -> int:
 
 
 def _check_structure(body: bytes, depth: int, containers: float) -> None:
-    """Refuse nesting past *depth* before a recursive decoder meets it, and too many *containers*.
+    """Refuse nesting past *depth*, before a recursive decoder reads it, and too many *containers*.
 
     Linear, whatever the body holds.
     """
     steps = b"".join(_brackets_outside_strings(body)).translate(_AS_STEPS)
-    if steps.count(b"\x01") > containers:  # first: the next check takes time for each of them
+    if steps.count(b"\x01") > containers:  # first, since the next check takes time for each one
         raise TooLarge(
             f"The body has more than {containers} objects and arrays (limit: containers)"
         )

@@ -1,13 +1,13 @@
-"""Text of a peer, made fit for a log or a terminal."""
+"""Escaping of text from a peer for logs and terminals."""
 
 __all__ = ["printable"]
 
 
 def printable(text: str, length: int = 200) -> str:
-    """Return *text* with its unprintable characters escaped, cut to about *length* characters.
+    """Return the first *length* characters of *text* with unprintable ones escaped.
 
-    Line ends, control characters and terminal sequences in what a peer sends would otherwise forge
-    log lines, or change the terminal that shows them.
+    Line ends, control characters and terminal sequences from a peer could otherwise forge log
+    records, or control the terminal that shows them. A cut is marked with `...`.
     """
     shown = text if len(text) <= length else text[:length] + "..."
     if shown.isprintable():
