@@ -261,7 +261,7 @@ async def _kept(connection: Connection, request: bytes) -> Response | None:
 
 
 async def _left(connection: Connection, request: bytes) -> Response | None:
-    """Disconnect as soon as a request is running; wait briefly for an error."""
+    """Disconnect from a request that is not answered within 50 ms, such as with an error."""
     await connection.send(request)
     with suppress(TimeoutError):
         async with asyncio.timeout(0.05):

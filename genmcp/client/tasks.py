@@ -87,7 +87,7 @@ class TaskHandle:
 
         The server notifies of changes if it can. Otherwise it is polled: soon at first (option:
         first_poll), then at its own interval; a failed poll is retried (option: polls). If the
-        waiting is cancelled, or ends after *timeout* seconds, the task goes on.
+        waiting is cancelled, or ends after *timeout* seconds, the task continues.
 
         Raises:
             ServerSaid: the task failed with this error.
