@@ -67,7 +67,8 @@ def _of_list(listed: Sequence[Any]) -> PromptArguments:
 
 
 def _of_type(source: Any) -> PromptArguments:
-    typed = arguments_of(source)
+    # Unknown arguments are ignored: a host fills a prompt in from its form, which misspells none.
+    typed = arguments_of(source, extra="ignore", origin="arguments")
     required = typed.schema.get("required", [])
     properties: Mapping[str, Any] = typed.schema.get("properties", {})
     values = {name: _Values(typed.schema, schema) for name, schema in properties.items()}

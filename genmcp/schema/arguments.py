@@ -61,12 +61,14 @@ def arguments_of(
     formats: Formats = True,
     limits: SchemaLimits = DEFAULT_LIMITS,
     extra: Extra = "forbid",
+    origin: str = "input_schema",
 ) -> Arguments:
     """Return the arguments described by *source*: a schema, a type, or None for any object.
 
     With a schema they are decoded to a dict, with its defaults filled in. With a type they are
     decoded to that type, and undefined arguments are rejected unless *extra* is "ignore" or the
-    type itself configures how they are handled.
+    type itself configures how they are handled. Errors name *origin*, the option
+    that *source* is from.
 
     Raises ConfigurationError for a schema or a type that cannot describe arguments (2026-07-28,
     tools, "Tool": the root of `inputSchema` has the type object).
@@ -74,12 +76,12 @@ def arguments_of(
     if source is None:
         source = {"type": "object"}
     is_schema = isinstance(source, Mapping)
-    document = source if is_schema else schema_of(source, origin="input_schema")
+    document = source if is_schema else schema_of(source, origin=origin)
     if document.get("type") != "object":
         raise ConfigurationError(
-            'input_schema: arguments are an object; the root of the schema needs "type": "object"'
+            f'{origin}: arguments are an object; the root of the schema needs "type": "object"'
             if is_schema
-            else f"input_schema: {source!r} is not read from a JSON object"
+            else f"{origin}: {source!r} is not read from a JSON object"
         )
     if document.get("properties") is None:
         # It has no effect on validation, but clients that make a function of each tool require it.
