@@ -51,6 +51,10 @@ class OwnerShare:
         """The owners that have reached the bound."""
         return [owner for owner, held in self._held.items() if held >= self._most]
 
+    def copy(self) -> "OwnerShare":
+        """Return a share that counts by itself from now on."""
+        return OwnerShare(self._most, self._held)
+
     def take(self, owner: str) -> bool:
         """Count one more delivery of *owner*. Return False if the bound is reached."""
         if owner and self._held[owner] >= self._most:

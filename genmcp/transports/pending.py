@@ -9,6 +9,7 @@ and a writer.
 """
 
 import asyncio
+from contextvars import Context, copy_context
 from typing import Final, Protocol
 
 __all__ = ["TICK", "PendingCalls"]
@@ -31,36 +32,38 @@ class PendingCalls:
     the calls that are due and at one more. There is no timer while the table is empty.
     """
 
-    __slots__ = ("_deadlines", "_loop", "_timer")
+    __slots__ = ("_calls", "_loop", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._deadlines: dict[Opening, float] = {}
+        self._calls: dict[Opening, tuple[float, Context]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, call: Opening) -> None:
-        """Add *call*, which is opened after a tick unless it is discarded before."""
-        self._deadlines[call] = self._loop.time() + TICK
+        """Add *call*, which is opened after a tick unless it is discarded before.
+
+        It is opened in the context of the caller: what belongs to an open call runs with the
+        context variables of its own request, not of the one that started the timer.
+        """
+        self._calls[call] = self._loop.time() + TICK, copy_context()
         if self._timer is None:
-            self._timer = self._loop.call_later(TICK, self._tick)
+            self._timer = self._loop.call_later(TICK, self._tick, context=Context())
 
     def discard(self, call: Opening) -> None:
         """Remove *call*, which has returned or is open."""
-        self._deadlines.pop(call, None)
+        self._calls.pop(call, None)
 
     def open_all(self) -> None:
         """Open every call now, as when the server exits."""
-        for call in list(self._deadlines):
-            call.open_call()
+        for call, (_, context) in list(self._calls.items()):
+            context.run(call.open_call)
 
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
-        due = []
-        for call, deadline in self._deadlines.items():
+        for call, (deadline, context) in self._calls.items():
             if deadline > now:
-                self._timer = self._loop.call_at(deadline, self._tick)
+                self._timer = self._loop.call_at(deadline, self._tick, context=Context())
                 break
-            due.append(call)
-        for call in due:
-            call.open_call()
+            # Not called here, so that an error in one leaves the others as they are.
+            self._loop.call_soon(call.open_call, context=context)

@@ -212,3 +212,33 @@ async def test_event_stream_opens_when_a_thread_sends_first() -> None:
     assert connection.is_stream
     assert [0, 1, 2] == [each["params"]["progress"] for each in connection.messages[:-1]]
     assert "done" == connection.messages[-1]["result"]["content"][0]["text"]
+
+
+async def test_open_call_keeps_the_context_of_its_request() -> None:
+    """One timer serves the calls of all clients; a host's `send` sees the context of its own."""
+    wait = Wait()
+    app, client = serving(wait), Client(None)
+    seen: dict[str, set[str]] = {"ann": set(), "bob": set()}
+
+    async def host(user: str) -> None:
+        HOST.set(user)
+        message = client.call("wait", {"seconds": 1.2 * TICK}, progressToken=user)
+        body = [json.dumps(message).encode()]
+
+        async def receive() -> dict[str, Any]:
+            seen[user].add(HOST.get())
+            if body:
+                return {"type": "http.request", "body": body.pop()}
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def send(message: Any) -> None:
+            seen[user].add(HOST.get())
+
+        headers = client.open(message)._scope["headers"]
+        scope = {"type": "http", "method": "POST", "headers": headers, "client": None}
+        await app(scope, receive, send)
+
+    await asyncio.gather(host("ann"), host("bob"))
+
+    assert {"ann": {"ann"}, "bob": {"bob"}} == seen

@@ -62,7 +62,7 @@ class SQLiteDeliveries(Deliveries):
             return any(_first_due(connection, queue, full) <= now for queue in queues)
 
         def change(transaction: Transaction) -> list[Delivery]:
-            until = transaction.now + lease
+            until, taken = transaction.now + lease, share.copy()  # this may run a second time
             if not lapsed or steady() - asked > lease / 3:
                 _spare(transaction, queues, until)
             due = [_due(transaction, queue, limit, full) for queue in queues]
@@ -70,7 +70,7 @@ class SQLiteDeliveries(Deliveries):
             while len(claimed) < limit and (left := [rows for rows in due if rows]):
                 longest = min(left, key=lambda rows: rows[0])
                 _, number, id, queue, owner = longest.popleft()
-                if not share.take(owner):
+                if not taken.take(owner):
                     continue  # this owner's share is full: the next claim excludes it
                 transaction.execute(
                     "UPDATE deliveries SET node = ?, due = ?, turn = NULL WHERE number = ?",
