@@ -26,11 +26,12 @@ class Asked:
         self._taken: Counter[Share] = Counter()
         self._all = 0
         self._limit = limits.all_questions
+        anonymous = max(1, int(limits.anonymous * limits.all_questions))
         self._limits = {
             "principal": (limits.questions, "HubLimits.questions"),
             "session": (limits.questions, "HubLimits.questions"),
             "address": (limits.questions_of_address, "HubLimits.questions_of_address"),
-            "anonymous": (int(limits.anonymous * limits.all_questions), "HubLimits.anonymous"),
+            "anonymous": (anonymous, "HubLimits.anonymous"),
         }
 
     @contextmanager
