@@ -62,6 +62,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         replay: how long events are retained for a client that resumes, and changes for a process
             that is slow to read them.
         replay_events: how many events of a stream.
+        replay_bytes: how many bytes of a stream's events; the newest event is retained in any case.
         idempotency: how long the outcome of a call with an `io.genmcp/idempotencyKey` is retained,
             for repetitions of the call.
         revoked: how many sessions that were ended before their time are remembered until then; past
@@ -111,6 +112,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     session: float = 24 * 3600.0
     replay: float = 300.0
     replay_events: int = 1000
+    replay_bytes: int = 32 * 1024 * 1024
     idempotency: float = 24 * 3600.0
     revoked: int = 10_000
     revoked_of_principal: int = 1_000

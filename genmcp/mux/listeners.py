@@ -17,7 +17,7 @@ import msgspec
 
 from genmcp.core.session import Session
 from genmcp.core.subscription import Change, changes_of, everything
-from genmcp.errors import Conflict, Gap, McpError, Overloaded, StoreError
+from genmcp.errors import Conflict, Gap, McpError, Overloaded, OverShare, StoreError
 from genmcp.mux.limits import Limits
 from genmcp.mux.subscriptions import Subscription, Subscriptions
 from genmcp.server import Server
@@ -72,7 +72,7 @@ class Listeners:
     async def subscribe(self, session: str, uri: str, *, wanted: bool, owner: Owner = ()) -> None:
         """Notify *session* of updates of the resource *uri*, or no longer, if not *wanted*.
 
-        The list counts towards the accounts of *owner*.
+        The list, and the event that announces it, count towards the accounts of *owner*.
 
         Raises:
             Overloaded: the session is subscribed to the maximum number or size of URIs.
@@ -107,24 +107,42 @@ class Listeners:
                     _encode(uris),
                     ttl=self._limits.session,
                     expect=version,
-                    owner=owner,
+                    owner=owner if wanted else (),  # else that of the record
                     new=wanted,
                 )
             with suppress(Conflict):  # another request of the session came first
-                await self._store.apply(record, self._appended(session, _SUBSCRIBED, owner))
+                if wanted:
+                    await self._store.apply(record, self._appended(session, _SUBSCRIBED, owner))
+                else:
+                    await self._end(record, session, _SUBSCRIBED, owner)
                 return
 
     async def listen(
-        self, session: Session, after: str | None = None, *, opening: bytes = b""
+        self,
+        session: Session,
+        after: str | None = None,
+        *,
+        opening: bytes = b"",
+        owner: Owner = (),
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the events for *session* as they are on the wire, until another listener comes.
+        """Return the events for *session* in the wire format, until another listener comes.
 
         With *after*, the store's id of an event, first those that came behind it; where they are
         not all kept, a comment says so, and then come those that are. *opening* is sent as soon as
         nothing that is said from then on can be missed.
+
+        What is appended to the log of the session counts towards the accounts of *owner*.
+
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
         """
-        async with aclosing(self.heard(session, after)) as heard:
-            async for event in heard:
+        return self._events(await self.heard(session, after, owner=owner), opening)
+
+    async def _events(
+        self, messages: AsyncGenerator["Event | Mark", None], opening: bytes
+    ) -> AsyncGenerator[bytes, None]:
+        async with aclosing(messages):
+            async for event in messages:
                 if isinstance(event, Event):
                     yield sse.event(event.data, f"{LISTENER}/{event.id}".encode())
                 elif event is Mark.MISSED:
@@ -133,11 +151,20 @@ class Listeners:
                     yield opening
 
     async def heard(
-        self, session: Session, after: str | None = None
+        self, session: Session, after: str | None = None, *, owner: Owner = ()
     ) -> AsyncGenerator["Event | Mark", None]:
-        """Yield the messages for *session*, each in the data of an event, as `listen` does."""
+        """Return the messages for *session*, each in the data of an event, as `listen` does.
+
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
+        """
         mine = _TAKEN + secrets.token_bytes(12)
-        await self._append(session.key, mine)
+        await self._append(session.key, mine, owner)
+        return self._messages(session, after, mine, owner)
+
+    async def _messages(
+        self, session: Session, after: str | None, mine: bytes, owner: Owner
+    ) -> AsyncGenerator["Event | Mark", None]:
         speaks = after is not None
         if after is not None and not await self._has(session.key, after):
             after = None
@@ -147,7 +174,7 @@ class Listeners:
         wanted = await self._wanted(session)
         async with self._subscriptions.listening(wanted) as subscription:
             hearing = asyncio.create_task(self._hear(wanted))
-            relay = asyncio.create_task(self._relay(session, subscription, unsent))
+            relay = asyncio.create_task(self._relay(session, subscription, unsent, owner))
             try:
                 async with aclosing(self._store.follow(_log(session.key), after)) as events:
                     async for event in events:
@@ -174,7 +201,7 @@ class Listeners:
                 hearing.cancel()
 
     async def _relay(
-        self, session: Session, subscription: Subscription, unsent: set[bytes]
+        self, session: Session, subscription: Subscription, unsent: set[bytes], owner: Owner
     ) -> None:
         """Put what the session should hear of into its log, unless it is there and *unsent*."""
         while True:
@@ -185,7 +212,7 @@ class Listeners:
                 if message in unsent:
                     continue
                 try:
-                    await self._append(session.key, message)
+                    await self._append(session.key, message, owner)
                 except StoreError as error:
                     logger.warning("a session is not told of a change: %s", error)
                 else:
@@ -206,25 +233,52 @@ class Listeners:
         uris = [] if entry is None else _decode(entry.value)
         return [*changes_of(everything(self._server.capabilities, uris))]
 
-    async def say(self, session: str, message: bytes) -> None:
-        """Send *message* to whoever listens for *session*.
+    async def say(
+        self, session: str, message: bytes, owner: Owner = (), *, new: bool = True
+    ) -> None:
+        """Send *message* to the listener of *session*; it counts towards the accounts of *owner*.
+
+        *new* is as for Append.
 
         Raises:
-            StoreError: the store cannot be written to.
+            StoreError: the store has no room, or cannot be written to.
         """
-        await self._append(session, message)
+        await self._append(session, message, owner, new=new)
 
-    async def end(self, session: str) -> None:
-        """End the stream *session* listens on, and forget what it is subscribed to."""
-        await self._store.apply(Delete(_resources(session)), self._appended(session, _ENDED))
+    async def end(self, session: str, owner: Owner = ()) -> None:
+        """End the stream *session* listens on, and delete its subscriptions.
 
-    async def _append(self, session: str, data: bytes) -> None:
-        await self._store.apply(self._appended(session, data))
+        The event counts towards the accounts of *owner*.
 
-    def _appended(self, session: str, data: bytes, owner: Owner = ()) -> Append:
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
+        """
+        await self._end(Delete(_resources(session)), session, _ENDED, owner)
+
+    async def _end(self, change: Put | Delete, session: str, data: bytes, owner: Owner) -> None:
+        """Apply *change*, which needs no more room, and append *data* to the log of the session."""
+        try:
+            await self._store.apply(change, self._appended(session, data, owner))
+        except OverShare:
+            # A client without room must still be able to give some back. Past its share the event
+            # counts only if the log has events that do.
+            await self._store.apply(change, self._appended(session, data))
+
+    async def _append(self, session: str, data: bytes, owner: Owner, *, new: bool = True) -> None:
+        await self._store.apply(self._appended(session, data, owner, new=new))
+
+    def _appended(
+        self, session: str, data: bytes, owner: Owner = (), *, new: bool = False
+    ) -> Append:
         limits = self._limits
         return Append(
-            _log(session), data, ttl=limits.replay, keep=limits.replay_events, owner=owner
+            _log(session),
+            data,
+            ttl=limits.replay,
+            keep=limits.replay_events,
+            keep_bytes=limits.replay_bytes,
+            owner=owner,
+            new=new,
         )
 
     async def _has(self, session: str, after: str) -> bool:

@@ -131,7 +131,7 @@ class Mux:
             )
         self.server = server
         self.find = server.find
-        self.limits = limits or Limits()
+        self.limits = bounds = limits or Limits()
         self.longest_name = self.limits.uri
         storage, self._closes_store = storage_of(store)
         self.store, engine = storage.opened()
@@ -142,7 +142,6 @@ class Mux:
         self.sessions = Sessions(seal, self.store, self.limits)
         self.owners = Owners(self.limits)
         self._complaints = Throttle(logger)
-        bounds = self.limits
         self._cursors = Cursors(seal, ttl=bounds.cursor)
         self.subscriptions = Subscriptions(
             self.store, f"changes:{audience}", ttl=bounds.replay, keep=bounds.replay_events
@@ -163,6 +162,7 @@ class Mux:
             self.store,
             ttl=bounds.replay,
             keep=bounds.replay_events,
+            keep_bytes=bounds.replay_bytes,
             node=self.long.inbox.node,
             lives=self.long.jobs.nodes.lives,
             look=min(_LOOK, storage.jobs.lease / 3),
@@ -186,7 +186,7 @@ class Mux:
         """
         self.sessions.check_end(client)
         await self.peers.end(session, client)
-        await self.listeners.end(session.key)
+        await self.listeners.end(session.key, self.owners.of(client))
 
     async def answer(self, request: Request, channel: Channel) -> Answer:
         """Run what answers *request*, and return its answer, whatever becomes of it.

@@ -83,9 +83,10 @@ class OwnMethods:
         """Keep whether a session wants to hear of a resource."""
         params: Any = request.params
         uri, session = params.uri, request.session
+        owner = self._owners.of(channel.client_key)
         if request.method != "resources/subscribe":
             if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=False)
+                await self._listeners.subscribe(session, uri, wanted=False, owner=owner)
             return Result()
         if not self.has(channel.principal, uri):
             raise ResourceNotFound(uri)
@@ -93,7 +94,6 @@ class OwnMethods:
             if uri not in told:
                 raise InvalidParams(f"No updates are told of: {uri}")
             if session is not None:
-                owner = self._owners.of(channel.client_key)
                 await self._listeners.subscribe(session, uri, wanted=True, owner=owner)
         return Result()
 

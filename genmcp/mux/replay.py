@@ -22,7 +22,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from genmcp.core.actions import Record
-from genmcp.errors import Gap, InvalidRequest, StoreError
+from genmcp.errors import Gap, InvalidRequest, OverShare, StoreError
 from genmcp.protocol.meta import RequestId
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Event, Store
@@ -75,9 +75,9 @@ _decoder = msgspec.msgpack.Decoder(Replayed)
 class Replay:
     """The streams of a mux's sessions, in its store.
 
-    ttl: seconds for which a stream is retained after its last event. keep: how many events are
-    retained. node: the name of this process. lives: returns whether the process of a name is alive;
-    it is checked after each *look* seconds of silence.
+    ttl: seconds for which a stream is retained after its last event. keep, keep_bytes: how many
+    events, and how many bytes of them, are retained. node: the name of this process. lives: returns
+    whether the process of a name is alive; it is checked after each *look* seconds of silence.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Replay:
         node: str,
         lives: Callable[[str], Awaitable[bool]],
         look: float,
+        keep_bytes: int | None = None,
     ) -> None:
         self._node = node
         self._lives = lives
@@ -96,6 +97,7 @@ class Replay:
         self._store = store
         self._ttl = ttl
         self._keep = keep
+        self._keep_bytes = keep_bytes
         self._writers: dict[str, list[Writer]] = {}
         self._lock = Lock()  # a session's streams may be on several event loops
 
@@ -118,18 +120,32 @@ class Replay:
             owner,
         )
 
-    async def note(self, session: str, stream: str, calls: tuple[OpenCall, ...]) -> None:
+    async def note(
+        self, session: str, stream: str, calls: tuple[OpenCall, ...], owner: Owner = ()
+    ) -> None:
         """Store which *calls* of a stream are open, and which tasks they wait for."""
-        await self._append([(_log(session, stream), Replayed(0, b"", False, self._node, calls))])
+        said = Replayed(0, b"", False, self._node, calls)
+        await self._append([(_log(session, stream), said)], owner)
 
-    async def end(self, session: str, stream: str) -> None:
-        """Say that *stream* ends without an answer, so that nobody waits for one."""
-        await self._append([(_log(session, stream), _END)])
+    async def end(self, session: str, stream: str, owner: Owner = ()) -> None:
+        """Store that *stream* ends without a response, so that no client waits for one."""
+        event = (_log(session, stream), _END)
+        try:
+            await self._append([event], owner)
+        except OverShare:  # of a client without room as well
+            await self._append([event])
 
     async def _append(self, events: Iterable[tuple[str, Replayed]], owner: Owner = ()) -> None:
         await self._store.apply(
             *(
-                Append(log, _encoder.encode(event), self._ttl, self._keep, owner)
+                Append(
+                    log,
+                    _encoder.encode(event),
+                    self._ttl,
+                    self._keep,
+                    owner,
+                    keep_bytes=self._keep_bytes,
+                )
                 for log, event in events
             )
         )

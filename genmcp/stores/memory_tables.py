@@ -132,11 +132,12 @@ class MemoryRecords:
 class MemoryLog:
     """The retained events of a log, its deadline and its followers."""
 
-    __slots__ = ("accounts", "deadline", "events", "floor", "waiters")
+    __slots__ = ("accounts", "deadline", "events", "floor", "size", "waiters")
 
     def __init__(self, floor: str) -> None:
         self.accounts: Sequence[str] = ()
         self.events: list[Event] = []
+        self.size = 0
         self.floor = floor  # no event after this id was dropped
         self.deadline = inf
         self.waiters: set[Waiter] = set()
@@ -166,6 +167,7 @@ class MemoryLogs:
         log.events.append(Event(self._last_id, op.data))
         self.events += 1
         self.size += len(op.data)
+        log.size += len(op.data)
         self.held.move_to_end(op.log)
         if op.owner and not log.accounts:
             self._assign(op.log, log, names_of(op.owner))
@@ -175,7 +177,10 @@ class MemoryLogs:
                 self._of_account[account].move_to_end(op.log)
         log.deadline = now + op.ttl
         self._deadlines.add(op.log, log.deadline)
-        if (excess := len(log.events) - op.keep) > 0:
+        excess = len(log.events) - op.keep
+        if op.keep_bytes is not None and log.size > op.keep_bytes:
+            excess = max(excess, _count(log.events, log.size - op.keep_bytes))
+        if excess > 0:
             self._drop(op.log, log, excess)
 
     def since(self, name: str, after: str | None, limit: int, now: float) -> list[Event]:
@@ -276,6 +281,7 @@ class MemoryLogs:
         size = sum(len(event.data) for event in log.events[:count])
         self.events -= count
         self.size -= size
+        log.size -= size
         if log.accounts:
             self.ledger.add(log.accounts, -count, -size)
         del log.events[:count]
@@ -286,7 +292,7 @@ class MemoryLogs:
 
     def _assign(self, name: str, log: MemoryLog, accounts: Sequence[str]) -> None:
         log.accounts = accounts
-        self.ledger.add(accounts, len(log.events), sum(len(event.data) for event in log.events))
+        self.ledger.add(accounts, len(log.events), log.size)
         for account in accounts:
             self._of_account.setdefault(account, OrderedDict())[name] = None
 
@@ -301,3 +307,12 @@ class MemoryLogs:
     def _forget_if_idle(self, name: str, log: MemoryLog) -> None:
         if not log.events and not log.waiters:
             del self.held[name]
+
+
+def _count(events: Sequence[Event], size: int) -> int:
+    """Return how many of the oldest *events* have *size* bytes; the newest is not counted."""
+    count = 0
+    while size > 0 and count < len(events) - 1:
+        size -= len(events[count].data)
+        count += 1
+    return count

@@ -66,7 +66,8 @@ class Append(Struct, frozen=True):
     """Appends an event to *log*, creating the log if needed.
 
     The whole log expires *ttl* seconds after its last event. Of more than *keep* events (default
-    1000) the oldest are dropped.
+    1000), or more than *keep_bytes* of data (default None: unbounded), the oldest are dropped; the
+    newest is retained in any case.
 
     *owner* names the accounts that the log counts towards; the owner of the first event that has
     one applies until the log is empty. If an account has no room, its other logs are dropped, the
@@ -79,6 +80,7 @@ class Append(Struct, frozen=True):
     keep: int = 1000
     owner: Owner = ()
     new: bool = False
+    keep_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.keep < 1:

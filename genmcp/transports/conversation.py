@@ -281,7 +281,8 @@ class Conversation:
         self._newest.close()
         if self._begun is not None:
             with suppress(StoreError):
-                await self.mux.listeners.end(self._begun.key)
+                owner = self.mux.owners.of(self.client_key)
+                await self.mux.listeners.end(self._begun.key, owner)
 
 
 class _News:
@@ -344,9 +345,12 @@ class _News:
 
     async def _relayed(self, session: Session) -> None:
         conversation = self._conversation
+        mux = conversation.mux
+        owner = mux.owners.of(conversation.client_key)
         try:
             while True:
-                async with aclosing(conversation.mux.listeners.heard(session)) as messages:
+                messages = await mux.listeners.heard(session, owner=owner)
+                async with aclosing(messages):
                     async for each in messages:
                         if isinstance(each, Event):
                             await conversation.say(each.data)

@@ -184,11 +184,12 @@ class Held:
         if self.closed or request in self.hooks.handed_out:
             return
         self._newest.finish(request)
-        if self._kept is not None:
-            self._kept.answered(request)
         if answer.headers and not self._exchange.batch:
             self._outgoing.headers = [*self._outgoing.headers, *encoded(answer.headers)]
-        self._outgoing.push(self._exchange.answer(answer.message, answer.status))
+        actions = self._exchange.answer(answer.message, answer.status)
+        if self._kept is not None:
+            self._kept.answered(request, actions)
+        self._outgoing.push(actions)
 
     def refuse(self, message: bytes) -> None:
         """Take in the answer of a request that makes no call."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from genmcp.core.actions import Record
+from genmcp.core.actions import Action, Record
 from genmcp.core.request import Request
 from genmcp.errors import StoreError
 from genmcp.mux.replay import OpenCall, Replay, Writer
@@ -26,7 +26,16 @@ class KeptStream:
     events count towards.
     """
 
-    __slots__ = ("_begun", "_calls", "_owner", "_replay", "_session", "_stream")
+    __slots__ = (
+        "_answered",
+        "_begun",
+        "_calls",
+        "_owner",
+        "_replay",
+        "_session",
+        "_stored",
+        "_stream",
+    )
 
     def __init__(
         self,
@@ -41,6 +50,8 @@ class KeptStream:
         self._session = session
         self._stream = stream
         self._calls: dict[Request, str | None] = dict.fromkeys(requests)
+        self._answered: dict[Request, int] = {}  # the index of each one's response
+        self._stored = -1  # the index of the last event that was given to the store
         self._begun = False  # events are stored, and the last one is not among them
 
     def add(self, writer: Writer) -> None:
@@ -54,10 +65,15 @@ class KeptStream:
     async def keep(self, records: Sequence[Record]) -> None:
         """Store *records*; a failure of the store is logged."""
         self._begun = True
+        before, self._stored = self._stored, records[-1].index
         try:
             await self._replay.keep(self._session, records, self._open(), self._owner)
             self._begun = not records[-1].last
+            for request in [each for each in self._answered if not self._is_open(each)]:
+                self._calls.pop(request, None)
+                del self._answered[request]
         except StoreError as error:
+            self._stored = before
             # The client still receives them; only a resumption after a disconnect is lost.
             logger.warning("what a stream says cannot be kept for resuming it: %s", error)
 
@@ -67,19 +83,34 @@ class KeptStream:
             self._calls[request] = task
         if self._begun:
             try:
-                await self._replay.note(self._session, self._stream, self._open())
+                await self._replay.note(self._session, self._stream, self._open(), self._owner)
             except StoreError as error:
                 logger.warning("the task that a stream waits for cannot be kept: %s", error)
 
-    def answered(self, request: Request) -> None:
-        """Record that *request* was answered."""
-        self._calls.pop(request, None)
+    def answered(self, request: Request, actions: Sequence[Action]) -> None:
+        """Record that *request* was answered by *actions*.
+
+        It stays open until its response is stored: a slow client may delay that, and if the process
+        is killed in the meantime, another one has to answer the request.
+        """
+        # Without a record the response is sent with the first event of the stream, or never.
+        records = (each.index for each in actions if type(each) is Record)
+        self._answered[request] = next(records, 0)
 
     async def end(self) -> None:
         """End the stored stream, so that no client waits for it."""
         if self._begun:
             with suppress(StoreError):
-                await self._replay.end(self._session, self._stream)
+                await self._replay.end(self._session, self._stream, self._owner)
 
     def _open(self) -> tuple[OpenCall, ...]:
-        return tuple(OpenCall(each.id, each.method, task) for each, task in self._calls.items())
+        return tuple(
+            OpenCall(each.id, each.method, task)
+            for each, task in self._calls.items()
+            if self._is_open(each)
+        )
+
+    def _is_open(self, request: Request) -> bool:
+        """Return whether the response to *request* is not among the events given to the store."""
+        index = self._answered.get(request)
+        return index is None or index > self._stored

@@ -112,7 +112,8 @@ async def get(visit: Visit) -> None:
         last = visit.table.get(b"last-event-id")
         if last is None:
             _check_announces(visit)
-            source = visit.mux.listeners.listen(session)
+            owner = visit.mux.owners.of(visit.client_key)
+            source = await visit.mux.listeners.listen(session, owner=owner)
         else:
             source = await _resumed(visit, session, last.strip().decode("latin-1"), stream)
         await stream.serve(source)
@@ -212,7 +213,8 @@ async def _resumed(
     """
     stream, _, number = last.partition("/")
     if stream == LISTENER:
-        return visit.mux.listeners.listen(session, after=number)
+        owner = visit.mux.owners.of(visit.client_key)
+        return await visit.mux.listeners.listen(session, after=number, owner=owner)
     if not _NUMBER.fullmatch(number):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
     await visit.mux.replay.check(session.key, stream)

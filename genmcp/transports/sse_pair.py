@@ -17,16 +17,19 @@ from genmcp.core.request import Request
 from genmcp.core.server_dispatch import params_of, session_request
 from genmcp.core.session import Session, begin
 from genmcp.errors import (
+    Conflict,
     InvalidParams,
     InvalidRequest,
     McpError,
     NotAllowed,
-    Overloaded,
+    OverShare,
+    SessionGone,
     StoreError,
+    StoreFull,
 )
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
-from genmcp.stores.store import Delete, Put
+from genmcp.stores.store import Delete, Entry, Put
 from genmcp.transports import legacy
 from genmcp.transports.asgi import Receive, Scope, Send
 from genmcp.transports.body import decoded, read_body
@@ -43,6 +46,8 @@ logger = logging.getLogger("genmcp")
 Serve = Callable[[Visit], Awaitable[None]]
 Admit = Callable[[Scope, Receive, Send, Serve], Awaitable[None]]
 """Makes a visit of an ASGI request, if it may come in, and answers what is raised."""
+
+_UNSENT: Final = "a message cannot be put on the stream of its client: %s"
 
 _PARAMETER: Final = "session"
 _LARGEST: Final = 4096
@@ -85,18 +90,24 @@ class SsePair:
         await self._admit(scope, receive, send, serve)
 
     async def _get(self, visit: Visit, path: str) -> None:
-        """Begin a session, which ends with its stream."""
+        """Begin a session, which ends with its stream.
+
+        The session is open while it has a record, in every process. Revoking its id instead would
+        take one of the client's places for ended sessions with each stream.
+        """
         judge_get(visit.table)
         mux = visit.mux
+        mux.peers.open()
         with place(visit.mux, visit.client_key):
             session, id = mux.sessions.begin(_NOBODY, visit.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
+            owner = mux.owners.of(visit.client_key)
+            ttl = mux.limits.session
+            await mux.store.apply(Put(_record(session), b"", ttl=ttl, owner=owner, new=True))
             try:
-                await EventStream(visit).serve(mux.listeners.listen(session, opening=opening))
+                source = await mux.listeners.listen(session, opening=opening, owner=owner)
+                await EventStream(visit).serve(source)
             finally:
-                with suppress(Overloaded):  # its id then stays valid, without a stream
-                    mux.sessions.check_end(visit.client_key)
-                    mux.sessions.end(session.key, session.issued, visit.client_key)
                 for call in self._calls.get(session.key, ()):
                     if _is_left(call.request):
                         call.leave()
@@ -104,12 +115,13 @@ class SsePair:
                     await mux.store.apply(Delete(_record(session)))
 
     async def _post(self, visit: Visit, query: bytes) -> None:
-        """Take one message in; what answers it goes to the stream.
+        """Handle one message; the response to it is sent on the stream.
 
         Raises:
-            McpError: it is no message of an open session.
+            McpError: it is not a message of an open session.
         """
         judge_post(visit.table.get(b"content-type", b""), b"*/*", visit.mux.limits.header)
+        await visit.mux.peers.catch_up()
         given = parse_qs(query.decode("latin-1")).get(_PARAMETER, [""])
         session = visit.mux.sessions.open(given[0], visit.principal)
         visit.enter(session.key)
@@ -119,6 +131,9 @@ class SsePair:
         if isinstance(message, list):
             raise InvalidRequest("The body must be one message: this transport has no batches")
         visit.id, visit.method = message.request_id, message.method
+        entry = await visit.mux.store.get(_record(session))
+        if entry is None:
+            raise SessionGone("Session has ended")
         if not message.is_request:
             await legacy.take(visit, session, message)
             await visit.reply(202)
@@ -126,9 +141,9 @@ class SsePair:
         stream = _Stream(visit, session.key)
         try:
             if message.method == "initialize":
-                answer = await _initialized(visit, session, message)
+                answer = await _initialized(visit, session, message, entry)
             else:
-                session = await _introduced(visit, session)
+                session = _introduced(entry)
                 request = session_request(session, message, visit.mux)
                 await visit.reply(202)
                 await self._called(session.key, PipedCall(stream, request), visit)
@@ -163,25 +178,39 @@ class _Stream:
         self.copied = visit.copied
         self.keep = visit.keep
         self._session = session
+        self._owner = visit.mux.owners.of(visit.client_key)
 
     async def say(self, message: bytes) -> None:
         """Put *message* into the log that the stream is read from."""
+        await self._say(message)
+
+    async def _say(self, message: bytes, *, new: bool = True) -> None:
         try:
-            await self.mux.listeners.say(self._session, message)
+            await self.mux.listeners.say(self._session, message, self._owner, new=new)
         except StoreError as error:
-            logger.warning("a client is not told what its stream should say: %s", error)
+            logger.warning(_UNSENT, error)
 
     async def report(self, request: Request, message: bytes) -> None:
         """Send every *message*: the log is bounded by itself."""
         await self.say(message)
 
     async def answer(self, request: Request, message: bytes | None) -> None:
-        """Send the answer, if there is one."""
-        if message is not None:
-            await self.say(message)
+        """Send the response, if there is one; an error instead if the store has no room for it."""
+        if message is None:
+            return
+        try:
+            await self.mux.listeners.say(self._session, message, self._owner)
+        except (OverShare, StoreFull) as error:
+            instead = self.mux.failure(request, error).message
+            assert instead is not None
+            await self._say(instead, new=False)
+        except StoreError as error:
+            logger.warning(_UNSENT, error)
 
 
-async def _initialized(visit: Visit, session: Session, message: jsonrpc.Message) -> bytes:
+async def _initialized(
+    visit: Visit, session: Session, message: jsonrpc.Message, entry: Entry
+) -> bytes:
     """Store the client's `initialize`, which is not repeated, and return the response to it.
 
     The revision is negotiated as on any transport: clients that fell back to this transport still
@@ -199,24 +228,27 @@ async def _initialized(visit: Visit, session: Session, message: jsonrpc.Message)
         _record(session),
         packed,
         ttl=mux.limits.session,
+        expect=entry.version,
         owner=mux.owners.of(visit.client_key),
         new=True,
     )
-    await mux.store.apply(record)
+    try:
+        await mux.store.apply(record)
+    except Conflict:
+        raise InvalidRequest("The session has ended, or was initialized twice at once") from None
     server = mux.server
     result = introduced.welcome(server.info, server.capabilities, server.instructions)
     return mux.encoder.response(introduced.revision, message.id, result)  # type: ignore[arg-type]
 
 
-async def _introduced(visit: Visit, session: Session) -> Session:
-    """Return *session* as it has introduced itself.
+def _introduced(entry: Entry) -> Session:
+    """Return the session that `initialize` has stored in its record, *entry*.
 
     Raises:
-        InvalidRequest: it has not.
-        SessionGone: another release has kept it.
+        InvalidRequest: it was not initialized.
+        SessionGone: another release has stored it.
     """
-    entry = await visit.mux.store.get(_record(session))
-    if entry is None:
+    if not entry.value:
         raise InvalidRequest("Send initialize first")
     return Session.unpack(entry.value)
 

@@ -180,6 +180,50 @@ async def test_logs_of_a_greedy_client_make_room_first(store: Store) -> None:
     assert 1 == await events(store, "all")
 
 
+async def test_rejected_write_drops_no_log(store: Store) -> None:
+    """Room for one client is no reason to drop its logs if another client has none."""
+    for number in range(2):
+        await store.apply(Append(f"{number}", b"x" * 100_000, ttl=60, owner=MALLORY))
+    await fill(store, BOB)
+    with pytest.raises(OverShare):
+        await store.apply(
+            Append("more", b"x" * 100_000, ttl=60, owner=MALLORY),
+            Put("bob", b"x" * 10_000, owner=BOB),
+        )
+    await store.apply()
+
+    assert [1, 1, 0] == [await events(store, log) for log in ("0", "1", "more")]
+
+
+async def test_write_for_a_full_file_drops_no_log(tmp_path: Path) -> None:
+    """New work that the file has no room for is rejected before room is made in a share."""
+    async with aclosing(SQLiteStore(tmp_path / "store.db", max_bytes=CAPACITY)) as store:
+        for number in range(2):
+            await store.apply(Append(f"{number}", b"x" * 100_000, ttl=60, owner=MALLORY))
+        with pytest.raises(StoreFull):
+            for number in range(200):
+                await store.apply(Put(f"{number}", b"x" * 10_000, new=True))
+        with pytest.raises(StoreFull):
+            await store.apply(Put("task", b"x" * 100_000, new=True, owner=MALLORY))
+
+        assert [1, 1] == [await events(store, log) for log in ("0", "1")]
+
+
+async def test_log_is_bounded_in_bytes(store: Store) -> None:
+    """Its oldest events make room for the newest, which is retained however large it is."""
+    for size in (400, 300, 300):
+        await store.apply(Append("log", b"x" * size, ttl=60, owner=BOB, keep_bytes=1000))
+    assert Usage(3, 1000) == await store.usage("bob")
+
+    await store.apply(Append("log", b"y" * 500, ttl=60, owner=BOB, keep_bytes=1000))
+    assert [300, 500] == [len(event.data) for event in await store.read("log")]
+    await store.apply(Append("log", b"z", ttl=60, keep=2, keep_bytes=1000))
+    assert [b"y", b"z"] == [event.data[:1] for event in await store.read("log")]
+    await store.apply(Append("log", b"w" * 2000, ttl=60, keep_bytes=1000))
+    assert [b"w"] == [event.data[:1] for event in await store.read("log")]
+    assert Usage(1, 2000) == await store.usage("bob")
+
+
 async def test_oldest_log_of_a_crowd_makes_room(store: Store) -> None:
     """Past the share of all anonymous clients, their oldest log is dropped, whoever has it."""
     for number in range(3):

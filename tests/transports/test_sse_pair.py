@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from genmcp import (
 )
 from genmcp.errors import Unavailable
 from genmcp.stores.memory import MemoryStore
+from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Op
 from tests.asgi import LEGACIES, MODERN, Client, Connection
 from tests.serving import serve
@@ -440,15 +442,50 @@ async def test_pair_survives_a_store_that_fails(caplog: pytest.LogCaptureFixture
 
     assert 202 == lost.status
     assert "next" == answer["id"]
-    assert "is not told" in caplog.text
+    assert "cannot be put on the stream" in caplog.text
 
 
-async def test_pair_ends_no_sessions_of_others() -> None:
-    """A stream that ends also ends its session, as far as its client's share of these goes."""
+async def test_ended_streams_take_no_place_of_ended_sessions() -> None:
+    """A client that reconnects often can still end its sessions with DELETE."""
     endpoint = serving(limits=Limits(revoked_of_address=2))
-    client = await Client.begin(endpoint, "2025-11-25")
+    client = await Client.begin(endpoint, "2025-11-25", client=("10.0.0.1", 5000))
     for _ in range(5):
-        async with connected(app_of(endpoint)):
+        async with connected(app_of(endpoint), client=("10.0.0.1", 5000)):
             pass
 
     assert 200 == (await client.send(client.request("ping"))).status
+    assert 204 == (await client.send(method="DELETE")).status
+
+
+async def test_session_of_an_ended_stream_is_gone_in_every_process() -> None:
+    """The URL of the stream works for no POST, in whichever process the stream was."""
+    store = MemoryStore()
+    here, there = (app_of(serving(store=store)) for _ in range(2))
+    async with connected(here) as pair:
+        pass
+    pair.app = there
+
+    for message in (
+        pair.call("in_thread"),
+        pair.initialize(),
+        pair.notification("notifications/x"),
+    ):
+        assert 404 == (await pair.send(message)).status
+
+
+async def test_started_process_knows_sessions_ended_before(tmp_path: Path) -> None:
+    """A POST is judged by the ends that other processes stored, from the first one on."""
+    path = tmp_path / "store.db"
+    stores = [SQLiteStore(path), SQLiteStore(path)]
+    here, there = (serving(store=store) for store in stores)
+    async with connected(app_of(here)) as pair:
+        client = Client(here, OLD)
+        client.session = pair.scope["query_string"].decode().partition("=")[2]
+        assert 204 == (await client.send(method="DELETE")).status
+        pair.app = app_of(there)
+        assert 404 == (await pair.send(pair.call("in_thread"))).status
+
+    for endpoint, store in zip((here, there), stores, strict=True):
+        await endpoint.aclose()
+        await endpoint.mux.aclose()
+        await store.aclose()

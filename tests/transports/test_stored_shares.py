@@ -1,13 +1,29 @@
 """What the server stores for one client leaves room for what it stores for others."""
 
+import secrets
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from genmcp import Channel, Continue, Endpoint, Job, Limits, Mux, Resource, Storage, Suite, tool
+from genmcp import (
+    Channel,
+    Continue,
+    Endpoint,
+    Job,
+    Limits,
+    Mux,
+    Resource,
+    Storage,
+    Suite,
+    tool,
+)
+from genmcp.core.client_key import ClientKey
 from genmcp.jobs.options import JobOptions
+from genmcp.mux.owners import Owners
 from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Put
 from genmcp.tool import Tool
 from tests.asgi import LEGACIES, TASKS, Client, Connection
 
@@ -76,6 +92,25 @@ async def at(app: Endpoint, address: str, version: str = LEGACY, **scope: Any) -
 def error(answer: Connection) -> str:
     message: str = answer.json.get("error", {}).get("message", "")
     return message
+
+
+class Pair(Client):
+    """A client of HTTP+SSE, whose requests are answered on its stream."""
+
+    stream: Connection
+
+
+@asynccontextmanager
+async def sse(app: Endpoint, address: str) -> AsyncIterator["Pair"]:
+    """Open a stream and initialize its session."""
+    client = Pair(app.sse_route("/sse").app, "2024-11-05", client=(address, 5000))
+    async with client.open(method="GET") as stream:
+        event = await stream.event()
+        client.scope["query_string"] = event.data.partition("?")[2].encode()
+        await client.send(client.initialize())
+        assert "result" in await stream.message()
+        client.stream = stream
+        yield client
 
 
 async def set_level(client: Client, level: str = "debug") -> str:
@@ -172,3 +207,97 @@ async def test_open_tasks_of_one_client_are_refused_at_their_bound(user: str | N
     assert 429 == answer.status
     assert "JobOptions.tasks_of_client" in error(answer)
     assert 200 == (await other.send(other.call("start"))).status
+
+
+async def test_listeners_of_one_address_drop_no_other_stream() -> None:
+    """A client that opens streams and leaves them loses its own logs only."""
+    store = MemoryStore(max_entries=300)
+    app = served(store)
+    bob = await at(app, "10.0.0.1")
+    sent = await bob.send(bob.call("report", {"size": 10}, progressToken=1))
+    for _ in range(400):
+        mallory = await at(app, "10.0.0.2")
+        async with mallory.listen() as stream:
+            await stream.begun()
+
+    assert 0 < (await store.usage("address 10.0.0.2")).entries <= 75
+    async with bob.listen(after=sent.ids[0]) as resumed:
+        while "result" not in (message := await resumed.message()):
+            pass
+        assert "x" * 10 in str(message["result"])
+
+
+async def test_unsubscribing_counts_for_its_client() -> None:
+    """The event that announces it may be the first of a log whose events have expired."""
+    now = 0.0
+    store = MemoryStore(clock=lambda: now)
+    client = await at(served(store), "10.0.0.1")
+    for uri in ("note://1", "note://2"):
+        assert "" == await subscribe(client, uri)
+    now = Limits().replay + 1
+    assert 1 == (await store.usage("address 10.0.0.1")).entries
+    unsubscribed = client.request("resources/unsubscribe", {"uri": "note://1"})
+    assert "" == error(await client.send(unsubscribed))
+
+    assert 2 == (await store.usage("address 10.0.0.1")).entries
+
+
+async def test_client_past_its_share_can_give_room_back() -> None:
+    """It opens no stream, but can unsubscribe and end its sessions."""
+    store = MemoryStore(max_entries=100)
+    app = served(store)
+    client = await at(app, "10.0.0.1")
+    for uri in ("note://1", "note://2"):
+        assert "" == await subscribe(client, uri)
+    for _ in range(30):
+        await set_level(await at(app, "10.0.0.1"))
+    owner = Owners(Limits()).of(ClientKey(address="10.0.0.1"))
+    while (await store.usage("address 10.0.0.1")).entries < 25:
+        await store.apply(Put(secrets.token_hex(4), b"", owner=owner))
+
+    refused = await client.send(method="GET")
+    assert 429 == refused.status
+    assert "limit: Limits.stored_of_address" in error(refused)
+    unsubscribed = client.request("resources/unsubscribe", {"uri": "note://1"})
+    assert "" == error(await client.send(unsubscribed))
+    assert 204 == (await client.send(method="DELETE")).status
+
+
+async def test_responses_over_sse_count_for_their_client() -> None:
+    """However much one client is sent over HTTP+SSE, others resume their streams."""
+    store = MemoryStore(max_bytes=1_000_000)
+    app = served(store)
+    bob = await at(app, "10.0.0.1")
+    sent = await bob.send(bob.call("report", {"size": 10}, progressToken=1))
+    async with sse(app, "10.0.0.2") as mallory:
+        for number in range(20):
+            await mallory.send(mallory.call("report", {"size": 100_000}, id=number))
+            assert number == (await mallory.stream.message())["id"]
+            usage = await store.usage("address 10.0.0.2")
+            assert 100_000 < usage.size <= 250_000
+
+    async with bob.listen(after=sent.ids[0]) as resumed:
+        while "result" not in (message := await resumed.message()):
+            pass
+        assert "x" * 10 in str(message["result"])
+
+
+async def test_log_of_an_sse_session_is_bounded_in_bytes() -> None:
+    """Messages are retained for readers that are slow, not for all that was ever sent."""
+    store = MemoryStore()
+    async with sse(served(store, replay_bytes=200_000), "10.0.0.1") as client:
+        for number in range(10):
+            await client.send(client.call("report", {"size": 100_000}, id=number))
+            assert number == (await client.stream.message())["id"]
+
+        assert (await store.usage("address 10.0.0.1")).size < 300_000
+
+
+async def test_response_over_sse_without_room_is_an_error() -> None:
+    """The client gets a response all the same, which names the setting."""
+    async with sse(served(MemoryStore(max_bytes=1_000_000)), "10.0.0.1") as client:
+        await client.send(client.call("report", {"size": 300_000}, id="large"))
+        answer = await client.stream.message()
+
+        assert "large" == answer["id"]
+        assert "limit: Limits.stored_of_address" in str(answer)

@@ -14,6 +14,7 @@ from genmcp.stores.accounts import Account, Bounds, Owner, Usage, names_of
 __all__ = ["Books", "named"]
 
 _ROWS_AT_ONCE: Final = 100
+_NOTHING: Final = Usage()
 
 
 def named(owner: Owner) -> str | None:
@@ -61,13 +62,17 @@ class Books:
             return Usage(*read)
         return Usage(read[0] + changed.entries, read[1] + changed.size)
 
-    def check(self, account: Account, growth: Usage, *, new: bool) -> None:
-        """Check that *account* may grow by *growth*.
+    def check(
+        self, account: Account, growth: Usage, *, new: bool, dropped: Usage = _NOTHING
+    ) -> None:
+        """Check that *account* may grow by *growth* once *dropped* was removed from it.
 
         Raises:
             OverShare: it would exceed one of its bounds.
         """
-        self._bounds.check(account, self.used(account.name), growth, new=new)
+        used = self.used(account.name)
+        left = Usage(used.entries - dropped.entries, used.size - dropped.size)
+        self._bounds.check(account, left, growth, new=new)
 
     def room(self, account: Account, growth: Usage, *, new: bool) -> Callable[[Usage], bool]:
         """Return a predicate that takes an amount to drop.

@@ -24,7 +24,8 @@ def apply(ops: Sequence[Op], transaction: Transaction) -> None:
     """Perform all of *ops*.
 
     Raises:
-        StoreError: an `expect` did not hold, or there is no room; none of *ops* was written.
+        StoreError: an `expect` did not hold, or there is no room; none of *ops* was written, and
+            no log was dropped. Expired entries may have been removed.
     """
     change = _Change(transaction, ops)
     try:
@@ -36,8 +37,10 @@ def apply(ops: Sequence[Op], transaction: Transaction) -> None:
         while swept < _SWEEPS and sweep(transaction):
             swept += 1
         change = _Change(transaction, ops)
+        # The transaction is committed with the changes of others, whatever becomes of this one: all
+        # checks come before the first log is dropped.
+        change.check(dropping=True)
         change.make_room()
-        change.check()
     change.save()
 
 
@@ -53,8 +56,8 @@ class _Change:
         others = [op for op in ops if not isinstance(op, Append)]
         self._states = records.stage(transaction, others)
 
-    def check(self) -> None:
-        """Check that there is room for all operations.
+    def check(self, *, dropping: bool = False) -> None:
+        """Check that there is room for all operations; *dropping*: once logs were dropped for it.
 
         Raises:
             OverShare: an account of an owner has no room.
@@ -63,14 +66,18 @@ class _Change:
         books = self._transaction.books
         books.load(account.name for owner in self._owners for account in owner)
         for owner in self._owners:
-            for account in owner:
-                books.check(account, self._growth(account), new=self._new)
+            for depth, account in enumerate(owner, 1):
+                growth = self._growth(account)
+                dropped = Usage()
+                if dropping and not books.room(account, growth, new=self._new)(dropped):
+                    dropped = logs.usage(self._transaction, named(owner[:depth]) or "")
+                books.check(account, growth, new=self._new, dropped=dropped)
         if self._new:
             grown = sum(state.size - (state.had[1] if state.had else 0) for state in self._states)
             books.check_file(max(0, grown + sum(len(op.data) for op in self._appends)))
 
     def make_room(self) -> None:
-        """Drop logs of owners whose accounts have no room, where that suffices."""
+        """Drop logs of owners whose accounts have no room; call `check` first."""
         books = self._transaction.books
         for owner in self._owners:
             for depth, account in enumerate(owner, 1):

@@ -20,7 +20,7 @@ from genmcp.stores.sqlite.accounts import named
 from genmcp.stores.sqlite.database import Transaction
 from genmcp.stores.store import Append, Event
 
-__all__ = ["LOOK_AGAIN", "append", "make_room", "place", "since", "sweep"]
+__all__ = ["LOOK_AGAIN", "append", "make_room", "place", "since", "sweep", "usage"]
 
 LOOK_AGAIN: Final = 600.0
 """Seconds after which a follower looks though nothing was appended.
@@ -76,15 +76,17 @@ def append(transaction: Transaction, op: Append) -> None:
         transaction.books.add(accounts, held, size)
     else:
         transaction.books.add(accounts, 1, added)
-    if held > op.keep:
-        excess = held - op.keep
+    excess = held - op.keep
+    if op.keep_bytes is not None and size > op.keep_bytes:
+        excess = max(excess, _count_oldest(transaction, number, held, size - op.keep_bytes))
+    if excess > 0:
         floor, dropped = execute(
             "SELECT max(id), sum(length(data)) FROM"
             " (SELECT id, data FROM events WHERE log = ? ORDER BY id LIMIT ?)",
             (number, excess),
         ).fetchone()
         _drop(transaction, number, floor)
-        held, size = op.keep, size - dropped
+        held, size = held - excess, size - dropped
         transaction.books.add(accounts, -excess, -dropped)
     execute(
         "UPDATE logs SET floor = ?, last = ?, held = ?, deadline = ?, size = ? WHERE number = ?",
@@ -94,25 +96,28 @@ def append(transaction: Transaction, op: Append) -> None:
         execute("UPDATE logs SET accounts = ? WHERE number = ?", (accounts, number))
 
 
+def usage(transaction: Transaction, accounts: str) -> Usage:
+    """Return the usage of all logs that count towards the last of *accounts*.
+
+    *accounts* is the beginning of a column: accounts that follow the last one are included.
+    """
+    held, size = transaction.execute(
+        f"SELECT total(held), total(size) FROM logs WHERE {_COUNTED}", _within(accounts)
+    ).fetchone()
+    return Usage(int(held), int(size))
+
+
 def make_room(transaction: Transaction, accounts: str, fits: Callable[[Usage], bool]) -> None:
     """Drop logs that count towards the last of *accounts*, until *fits* accepts the amount.
 
-    *accounts* is the beginning of a column: accounts that follow the last one are included. The log
-    without an append for longest is dropped first. If dropping all of them is not enough, none is
-    dropped.
+    The log without an append for longest is dropped first. *fits* must accept the `usage` of all of
+    them.
     """
-    if fits(Usage()):
-        return
-    within = (accounts, f"{accounts}\n", f"{accounts}\v")  # and columns with further accounts
-    held, size = transaction.execute(
-        f"SELECT total(held), total(size) FROM logs WHERE {_COUNTED}", within
-    ).fetchone()
-    if not fits(Usage(int(held), int(size))):
-        return
     dropped = Usage()
     while not fits(dropped):
         row = transaction.execute(
-            f"SELECT {_COLUMNS} FROM logs WHERE {_COUNTED} ORDER BY last LIMIT 1", within
+            f"SELECT {_COLUMNS} FROM logs WHERE {_COUNTED} ORDER BY last LIMIT 1",
+            _within(accounts),
         ).fetchone()
         log = _Log(*row)
         _empty(transaction, log)
@@ -183,6 +188,23 @@ def sweep(transaction: Transaction) -> bool:
             execute("DELETE FROM logs WHERE number = ?", (log.number,))
             transaction.forgotten = max(transaction.forgotten, log.last)
     return len(gone) == _SWEPT_AT_ONCE
+
+
+def _within(accounts: str) -> tuple[str, str, str]:
+    """Return the parameters of `_COUNTED`; the last two match columns with further accounts."""
+    return accounts, f"{accounts}\n", f"{accounts}\v"
+
+
+def _count_oldest(transaction: Transaction, number: int, held: int, size: int) -> int:
+    """Return how many of a log's oldest events have *size* bytes; the newest is not counted."""
+    count = 0
+    for (length,) in transaction.execute(
+        "SELECT length(data) FROM events WHERE log = ? ORDER BY id LIMIT ?", (number, held - 1)
+    ):
+        if size <= 0:
+            break
+        size, count = size - length, count + 1
+    return count
 
 
 def _find(source: Connection | Transaction, name: str) -> _Log | None:
