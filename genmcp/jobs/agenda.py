@@ -204,15 +204,15 @@ class Agenda:
             owner = self.records.owner_of(task)
             await self._engine.submit(task.engine_id, queue=queue, delay=delay, owner=owner)
 
-    async def look_later(self, task: Task, looks: int) -> None:
-        """Schedule a check, one lease from now, whether the process of the task is alive.
+    async def look_later(self, task: Task, looks: int, delay: float = 0.0) -> None:
+        """Schedule a check whether the process of the task is alive, by default after one lease.
 
         *looks* counts these checks: an engine does not accept the id that it is delivering.
         """
         await self._engine.submit(
             f"{task.engine_id}.{looks}",
             queue=CONTINUATIONS,
-            delay=self.nodes.lease,
+            delay=delay or self.nodes.lease,
             owner=self.records.owner_of(task),
         )
 

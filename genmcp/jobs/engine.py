@@ -51,7 +51,7 @@ class Engine(ABC):
         lease: float,
         share: int | None = None,
         grace: float = 0.0,
-        doubts: Callable[[], bool] = lambda: False,
+        doubts: Callable[[], float] = lambda: 0.0,
     ) -> AbstractAsyncContextManager[None]:
         """Deliver the ids of *queues* to *step*, at most *concurrency* at once, while entered.
 
@@ -60,6 +60,7 @@ class Engine(ABC):
         An id is delivered again if its process gives no sign of life for *lease* seconds, or if its
         step raised. On exit delivery stops here; running steps have *grace* seconds to end. Then
         they are cancelled, and their ids are delivered to another process at once. While *doubts*
-        returns True, because this process was suspended itself and cannot tell whether others are
-        gone, ids held by others are not delivered here.
+        returns more than 0, ids held by others are not delivered here: this process has just
+        started, or was suspended itself, and cannot tell for so many seconds whether others are
+        gone.
         """

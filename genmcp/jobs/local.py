@@ -50,7 +50,7 @@ class LocalEngine(Engine):
         lease: float,
         share: int | None = None,
         grace: float = 0.0,
-        doubts: Callable[[], bool] = lambda: False,
+        doubts: Callable[[], float] = lambda: 0.0,
     ) -> AsyncGenerator[None, None]:
         bounds = concurrency, concurrency if share is None else share
         worker = _Worker(self._deliveries, step, queues, bounds, lease, doubts)
@@ -74,7 +74,7 @@ class _Worker:
         queues: Collection[str],
         bounds: tuple[int, int],
         lease: float,
-        doubts: Callable[[], bool],
+        doubts: Callable[[], float],
     ) -> None:
         self._deliveries = deliveries
         self._step = step
@@ -155,7 +155,7 @@ class _Worker:
                 self._node,
                 self._lease,
                 free,
-                lapsed=not self._doubts(),
+                spare=self._doubts(),
                 share=self._share(),
             )
             for id, _, owner in claimed:

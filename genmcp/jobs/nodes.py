@@ -39,7 +39,7 @@ class Nodes:
         return (
             queue in self.queues
             or await self._store.get(_served(queue)) is not None
-            or self.presence.doubts
+            or self.presence.was_away
         )
 
     async def lives(self, node: str) -> bool:

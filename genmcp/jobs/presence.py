@@ -1,4 +1,4 @@
-"""Whether this process was suspended, so that it cannot tell which other processes are gone."""
+"""Whether this process can tell which other processes are gone: not after it was suspended."""
 
 import logging
 from collections.abc import Callable
@@ -20,6 +20,10 @@ class Presence:
     signs of other processes. It therefore does not take them for gone until they have had a full
     lease to show that they are alive.
 
+    A process that has just started cannot know what happened before: it does not take others for
+    gone until a third of a lease after its own first sign of life. Living processes give signs of
+    life and renew their leases at least as often.
+
     Args:
         lease: seconds without a sign of life after which a process is gone.
         wall: returns Unix time, which can be set; leases may be measured by it.
@@ -33,17 +37,34 @@ class Presence:
         self._wall = wall
         self._clock = clock
         self._shown: tuple[float, float] | None = None
-        self._doubts_until = -inf
+        self._new_until = -inf
+        self._away_until = -inf
 
     @property
     def doubts(self) -> bool:
         """Whether others may be alive although they have given no sign of life for a lease."""
-        return self._clock() < self._doubts_until or self._away() > self._lease / 3
+        return self.doubt > 0
+
+    @property
+    def doubt(self) -> float:
+        """For how many more seconds others may be alive without a sign of life; 0: they are not."""
+        if self._shown is None:
+            return self._lease / 3
+        if self._away() > self._lease / 3:
+            return self._lease
+        return max(0.0, max(self._new_until, self._away_until) - self._clock())
+
+    @property
+    def was_away(self) -> bool:
+        """Whether this process was away less than a lease ago, or still is."""
+        return self._clock() < self._away_until or self._away() > self._lease / 3
 
     def show(self) -> None:
         """Record that the store has accepted a sign of life of this process."""
+        if self._shown is None:
+            self._new_until = self._clock() + self._lease / 3
         if (away := self._away()) > self._lease / 3:
-            self._doubts_until = self._clock() + self._lease
+            self._away_until = self._clock() + self._lease
             logger.warning(
                 "this process was away for %.1f seconds (stopped, blocked, without its store, or a "
                 "clock was set): for a lease of %g seconds it takes no other process for gone",

@@ -160,7 +160,7 @@ class Service:
             share=share,
             lease=self.options.lease,
             grace=self.options.grace,
-            doubts=lambda: self._nodes.presence.doubts,
+            doubts=lambda: self._nodes.presence.doubt,
         ):
             if await all_of_them.wait() == 0:
                 serving.ready.set_result(None)

@@ -101,7 +101,8 @@ class Steps:
         lives = (task.id, task.turn) in self._taken if here else await nodes.lives(node)
         if lives:
             await self._records.touch(task)
-            await self._agenda.look_later(task, looks)
+            doubt = 0.0 if node == nodes.own else nodes.presence.doubt
+            await self._agenda.look_later(task, looks, doubt)
         else:
             await self._agenda.abandoned(task)
 

@@ -161,7 +161,10 @@ class Idempotency:
         if known.result is not None:
             return False
         if task is None:
-            if not self._store.shared or await self._tasks.jobs.nodes.lives(known.node):
+            if not self._store.shared:
+                return False
+            await self._tasks.jobs.start()  # only a process that gives signs of life can judge
+            if await self._tasks.jobs.nodes.lives(known.node):
                 return False
             # Read again: it may have been written before its process died.
             task = await self._task(known.task, channel)

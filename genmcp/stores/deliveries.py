@@ -104,7 +104,7 @@ class Deliveries(ABC):
         lease: float,
         limit: int,
         *,
-        lapsed: bool = True,
+        spare: float = 0.0,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
         """Claim due deliveries of *queues* for *node*: at most *limit*, within *share*.
@@ -115,10 +115,10 @@ class Deliveries(ABC):
         id that *node* still works on, because its lease expired while the process was frozen: treat
         it as renewed.
 
-        With *lapsed* False, deliveries whose lease has expired are not claimed: their holder's
-        lease is extended by *lease* seconds from now. The same applies if the claim itself took
-        more than a third of *lease*, because the store did not respond or this process was
-        suspended: the holder may have been unable to renew its lease, too.
+        With *spare* above 0, deliveries whose lease has expired are not claimed: their holder's
+        lease is extended by *spare* seconds from now. It is extended by *lease* seconds if the
+        claim itself took more than a third of *lease*, because the store did not respond or this
+        process was suspended: the holder may have been unable to renew its lease, too.
         """
 
     @abstractmethod
@@ -203,15 +203,15 @@ class MemoryDeliveries(Deliveries):
         lease: float,
         limit: int,
         *,
-        lapsed: bool = True,
+        spare: float = 0.0,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
         with self._lock:
             now = self._now()
             served = self._served(queues)
-            if not lapsed:
+            if spare:
                 for queue in served:
-                    queue.spare(now, now + lease)
+                    queue.spare(now, now + spare)
             claimed: list[Delivery] = []
             while len(claimed) < limit and served:
                 full = share.full

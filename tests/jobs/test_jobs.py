@@ -23,7 +23,7 @@ from genmcp.errors import (
     Unavailable,
 )
 from genmcp.jobs.job import job
-from genmcp.jobs.jobs import Change, Note
+from genmcp.jobs.jobs import Change, Jobs, Note
 from genmcp.jobs.options import JobOptions
 from genmcp.jobs.records import Records
 from genmcp.jobs.run import Run
@@ -660,11 +660,18 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
     assert [] == bench.resumed.seen
 
 
+async def judging(*several: Jobs) -> None:
+    """Start them, and wait until they can tell which other processes are gone."""
+    await asyncio.gather(*(each.start() for each in several))
+    await asyncio.sleep(max(each.nodes.presence.doubt for each in several))
+
+
 async def test_continuation_outlives_the_process_it_waits_in(bench: Bench) -> None:
     """What it waited for is Lost; another process goes on with that, and the first is refused."""
-    here, there = bench.jobs("n1"), bench.jobs("n2")
+    here, there = bench.jobs("n1", lease=0.9), bench.jobs("n2", lease=0.9)
     task = await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
     await here.aclose()
+    await judging(there)
 
     await there.get("t1", None)
 
@@ -675,10 +682,11 @@ async def test_continuation_outlives_the_process_it_waits_in(bench: Bench) -> No
 
 async def test_continuation_that_several_find_lost_goes_on_once(bench: Bench) -> None:
     """Whoever is first settles it; the others see what it has become."""
-    here = bench.jobs("n1")
+    here = bench.jobs("n1", lease=0.9)
     await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
     await here.aclose()
-    others = [bench.jobs(f"other {number}") for number in range(3)]
+    others = [bench.jobs(f"other {number}", lease=0.9) for number in range(3)]
+    await judging(*others)
 
     await asyncio.gather(*(each.get("t1", None) for each in others))
 

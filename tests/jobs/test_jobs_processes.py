@@ -167,6 +167,29 @@ async def test_job_outlives_a_freeze_of_all_processes(
     assert b'"attempt 1"' == (await over(jobs)).result
 
 
+async def test_job_outlives_a_process_that_starts_after_a_freeze(
+    bench: Bench, start: Start, tmp_path: Path
+) -> None:
+    """A rolling deploy or an autoscaler starts it, and it finds leases that have expired. It takes
+    what nobody holds, and leaves the others time to renew theirs."""
+    holder = await start("w1")
+    jobs = client(bench)
+    work = Job(name="held", arguments={"end": str(tmp_path / "end")})
+    await jobs.create(made(Working(work), on_lost="fail"), b"call")
+    await jobs.aclose()
+    await holder.says("attempt 1")
+
+    holder.freeze(tmp_path / "jobs.db")
+    await asyncio.sleep(1.5 * LEASE)
+    new = bench.jobs("new")
+    await new.create(made(Working(Job(name="patient", arguments={"until": 1})), id="t2"), b"")
+    assert b'"attempt 1"' == (await ended(new, "t2")).result
+    holder.signal(signal.SIGCONT)
+    (tmp_path / "end").touch()
+
+    assert b'"attempt 1"' == (await ended(new)).result
+
+
 async def test_job_does_not_run_again_for_a_continuation_that_was_killed(
     bench: Bench, start: Start
 ) -> None:

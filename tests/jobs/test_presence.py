@@ -31,9 +31,15 @@ class Clocks:
         self.steady += seconds
 
     def presence(self, lease: float = 9.0) -> Presence:
-        presence = Presence(lease, lambda: self.wall, lambda: self.steady)
+        """Return the presence of a process that has worked for some time."""
+        presence = self.new_presence(lease)
+        presence.show()
+        self.pass_time(lease / 3)
         presence.show()
         return presence
+
+    def new_presence(self, lease: float = 9.0) -> Presence:
+        return Presence(lease, lambda: self.wall, lambda: self.steady)
 
 
 @pytest.fixture
@@ -84,22 +90,39 @@ def test_clock_that_was_set_makes_a_process_doubt(clocks: Clocks, seconds: float
     assert not presence.doubts
 
 
-def test_process_that_does_not_work_need_not_show_itself(clocks: Clocks) -> None:
-    """It begins anew when it works again."""
+def test_new_process_doubts_for_a_third_of_a_lease(clocks: Clocks) -> None:
+    """It cannot know whether the others were all prevented from giving signs of life."""
+    presence = clocks.new_presence()
+    assert presence.doubts
+    clocks.pass_time(100.0)
+    presence.show()
+    assert 3.0 == presence.doubt
+    clocks.pass_time(2.0)
+    presence.show()
+    assert 1.0 == presence.doubt
+    clocks.pass_time(1.0)
+    assert not presence.doubts
+
+
+def test_process_that_works_again_is_like_a_new_one(
+    clocks: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was not away: while it did not work, no signs of life were due."""
     presence = clocks.presence()
     presence.forget()
     clocks.pass_time(100.0)
-    assert not presence.doubts
+    assert not presence.was_away
     presence.show()
-    assert not presence.doubts
+    assert 3.0 == presence.doubt
+    assert not presence.was_away
+    assert "was away" not in caplog.text
 
 
 async def test_call_of_another_process_is_not_lost_after_a_common_freeze(clocks: Clocks) -> None:
     """What runs in a process whose record has run out goes on, until that had time to renew it."""
     now = 0.0
     store = MemoryStore(clock=lambda: now)
-    here = Nodes(store, "here", 9.0, clocks.presence())
-    there = Nodes(store, "there", 9.0, clocks.presence())
+    here, there = (Nodes(store, name, 9.0, clocks.presence()) for name in ("here", "there"))
     for node in (here, there):
         await node.beat()
     now = 40.0
@@ -113,6 +136,34 @@ async def test_call_of_another_process_is_not_lost_after_a_common_freeze(clocks:
     assert not await here.lives("there")
     await there.beat()
     assert await here.lives("there")
+
+
+async def test_call_is_not_lost_to_a_process_that_starts_after_a_freeze(clocks: Clocks) -> None:
+    """A third of a lease is enough for the others to renew their records; the rest are gone."""
+    now = 0.0
+    store = MemoryStore(clock=lambda: now)
+    frozen, dead, new = (
+        Nodes(store, name, 9.0, clocks.new_presence()) for name in ("frozen", "dead", "new")
+    )
+    for each in (frozen, dead):
+        await each.beat()
+    now = 40.0
+    clocks.pass_time(40.0)
+
+    assert await new.lives("frozen")
+    await new.beat()
+    assert await new.lives("frozen")
+    await frozen.beat()
+    clocks.pass_time(3.0)
+    assert await new.lives("frozen")
+    assert not await new.lives("dead")
+
+
+async def test_new_process_knows_at_once_that_a_queue_is_not_served(clocks: Clocks) -> None:
+    """The warning for it costs nothing, and is due with the first job that is submitted."""
+    nodes = Nodes(MemoryStore(), "new", 9.0, clocks.new_presence())
+    await nodes.beat()
+    assert not await nodes.serves("heavy")
 
 
 @pytest.fixture

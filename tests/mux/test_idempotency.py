@@ -838,7 +838,7 @@ async def test_process_that_died_before_its_task_was_written_frees_the_key(
     tmp_path: Path,
 ) -> None:
     """The key names a task that there is not, and a process that gives no sign of life."""
-    app = serving(Counts(), store=(store := SQLiteStore(tmp_path / "studio.db")))
+    app = serving(Counts(), store=(store := SQLiteStore(tmp_path / "studio.db")), lease=0.3)
     app.mux.long.idempotency._key = lambda channel: "k"  # type: ignore[method-assign]
     dead = Claim(store, "k", kept=60.0, node="dead", later=later)
     assert await dead.begin(digest({}), expect=0)

@@ -52,7 +52,7 @@ class SQLiteDeliveries(Deliveries):
         lease: float,
         limit: int,
         *,
-        lapsed: bool = True,
+        spare: float = 0.0,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
         asked, full = steady(), share.full
@@ -63,8 +63,8 @@ class SQLiteDeliveries(Deliveries):
 
         def change(transaction: Transaction) -> list[Delivery]:
             until, taken = transaction.now + lease, share.copy()  # this may run a second time
-            if not lapsed or steady() - asked > lease / 3:
-                _spare(transaction, queues, until)
+            if extension := lease if steady() - asked > lease / 3 else spare:
+                _spare(transaction, queues, transaction.now + extension)
             due = [_due(transaction, queue, limit, full) for queue in queues]
             claimed: list[Delivery] = []
             while len(claimed) < limit and (left := [rows for rows in due if rows]):
