@@ -236,7 +236,8 @@ class HttpTransport(Transport):
         unread = False
         try:
             if reply.status >= 300:
-                raise await self._endpoint.refusal(reply, session, _REST)
+                resumed = bool(place.last_id)
+                raise await self._endpoint.refusal(reply, session, _REST, resumed=resumed)
             if media_type(reply) != "text/event-stream":
                 raise HttpStatus(self.where, reply.status)
             begun()

@@ -39,6 +39,17 @@ _GET: Final = [(b"Accept", b"text/event-stream")]
 _MOVED: Final = (307, 308)
 _MOVES = 5  # redirects that are followed for one request
 _KINDS: Final = {401: Unauthorized, 404: NotFound}
+_LOST_CODES: Final = (-32000, -32001, -32600)
+# Of the examples of the TypeScript SDK, its transports, and mcp 1.x; in lower case.
+_LOST: Final = (
+    "no valid session id",
+    "missing session id",
+    "invalid session id",
+    "invalid or expired session id",
+    "session not found",
+    "mcp-session-id header is required",
+    "server not initialized",
+)
 
 
 class HttpEndpoint:
@@ -101,18 +112,27 @@ class HttpEndpoint:
         self.session = session
 
     async def refusal(
-        self, reply: Reply, session: str | None, within: float | None = None
+        self,
+        reply: Reply,
+        session: str | None,
+        within: float | None = None,
+        *,
+        resumed: bool = False,
     ) -> ClientError:
         """Return the error that *reply* is, to a request that was made in *session*.
 
-        within: seconds its body has to end, or it says nothing; None: for ever.
+        within: seconds its body has to end, or it says nothing; None: for ever. resumed: whether it
+        was a GET with Last-Event-ID, so that error 400 may be about that id.
         """
         content = b""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 content = await reply.read(self._max_message)
         kind = _KINDS.get(reply.status, HttpStatus)
-        if session is not None and _is_session_lost(reply.status, content):
+        lost = reply.status == 404 or (
+            reply.status == 400 and not resumed and _names_lost_session(content)
+        )
+        if session is not None and lost:
             if session != self.session:  # another one has been begun meanwhile
                 return Unreachable(self.where, "the session ended before the request got there")
             kind = SessionEnded
@@ -150,21 +170,22 @@ class HttpEndpoint:
         return path_of(target)
 
 
-def _is_session_lost(status: int, content: bytes) -> bool:
-    """Return whether an HTTP error means that the server does not have the session of the request.
+def _names_lost_session(content: bytes) -> bool:
+    """Return whether error 400 means that the server does not have the session of the request.
 
-    2025-11-25, transports, "Session Management": 404. After a restart, servers of the TypeScript
-    SDK respond with 400 and "No valid session ID provided", as in its examples, or "Server not
-    initialized". Other 400 errors, such as an unsupported protocol version, keep the session.
+    2025-11-25, transports, "Session Management", has 404 for it. After a restart, servers of the
+    TypeScript SDK respond with 400 and "No valid session ID provided", as in its examples, or
+    "Server not initialized". Other 400 errors keep the session, such as an unsupported protocol
+    version or an exceeded quota of sessions: the request is not to be repeated.
     """
-    if status == 404:
-        return True
-    if status != 400 or not content.lstrip().startswith(b"{"):
+    if not content.lstrip().startswith(b"{"):
         return False
     try:
         message = jsonrpc.decode(content)
     except (ParseError, InvalidRequest):
         return False
     error = None if isinstance(message, list) else message.error
-    said = "" if error is None else error.message.lower()
-    return "session" in said or "not initialized" in said
+    if error is None or error.code not in _LOST_CODES:
+        return False
+    text = error.message.lower()
+    return any(phrase in text for phrase in _LOST)

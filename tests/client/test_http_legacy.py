@@ -130,6 +130,67 @@ async def test_http_session_that_ended_is_told_as_such() -> None:
     assert [None, "s1", None, "s3"] == sessions
 
 
+def refusal(text: str, code: int = -32000) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "lost"),
+    [
+        (-32000, "Bad Request: No valid session ID provided", True),
+        (-32000, "Bad Request: Server not initialized", True),
+        (-32000, "Bad Request: Mcp-Session-Id header is required", True),
+        (-32600, "Bad Request: Missing session ID", True),
+        (-32000, "Session quota exceeded", False),
+        (-32000, "Bad Request: Unsupported protocol version", False),
+        (-32602, "session id: No valid session ID of a show", False),
+        (-32600, "Unknown Last-Event-ID: the stream is not of this session", False),
+    ],
+)
+async def test_http_400_ends_the_session_only_if_it_says_so(
+    code: int, text: str, lost: bool
+) -> None:
+    """A request that was rejected for another reason is not repeated in a new session."""
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "initialize":
+            await asked.reply(200, ANSWER, mcp_session_id="s1")
+        else:
+            await asked.reply(400, refusal(text, code))
+
+    async with scripted(script, HttpOptions(listen=False)) as (transport, recorder):
+        await transport.send(request(1, "initialize", revision=None))
+        await transport.send(request(2, revision=LEGACY))
+
+    assert lost == isinstance(recorder.failure, SessionEnded)
+    assert text in str(recorder.failure)
+
+
+async def test_http_400_to_a_resumed_stream_keeps_the_session() -> None:
+    """It may be about the event: the stream is opened anew, without its id."""
+    asked_for: list[str | None] = []
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "initialize":
+            await asked.reply(200, ANSWER, mcp_session_id="s1")
+        elif asked.method == "GET":
+            asked_for.append(last := asked.headers.get("last-event-id"))
+            if last is None:
+                await asked.stream(event(NOTE, id=len(asked_for), retry=1))
+            else:
+                await asked.reply(400, refusal("No valid session ID provided for this event"))
+        else:
+            await asked.reply(202)
+
+    async with scripted(script) as (transport, recorder):
+        await transport.send(request(1, "initialize", revision=None))
+        await transport.send(notification("notifications/initialized"))
+        await recorder.until(messages=3)
+
+    assert [None, "1", None] == asked_for[:3]
+    assert [] == recorder.ended_sessions
+
+
 async def test_http_late_404_of_an_older_session_ends_no_newer_one() -> None:
     """A request of a session that another one has taken the place of was just not carried out."""
     asked_old, begun_new = asyncio.Event(), asyncio.Event()
