@@ -7,7 +7,9 @@ waits for: the set it keeps for ASGI calls that continue after their response.
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from genmcp.mux.long_calls import LongCalls
 from genmcp.transports.shutdown import Shutdown, uvicorn_server
@@ -32,9 +34,10 @@ class JobsAtWork:
         self._shutdown = shutdown
         self._ended = ended
         self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
+        self._over = False
         self._within: float | None = None
         self._resting: asyncio.Task[None] | None = None
+        self._delay: _Delay | None = None
 
     @property
     def gone(self) -> bool:
@@ -52,9 +55,11 @@ class JobsAtWork:
         limit = server.config.timeout_graceful_shutdown
         if limit is not None:
             self._within = max(0.0, limit - _MARGIN)
-        holding = self._loop.create_task(self._hold(), name="genmcp: jobs are worked on")
-        tasks.add(holding)
-        holding.add_done_callback(tasks.discard)
+        delay = _delays.get(server)
+        if delay is None or delay.over:
+            delay = _delays[server] = _Delay(tasks)
+        delay.users.add(self)
+        self._delay = delay
 
     def stop(self) -> None:
         """Start the release of the jobs to other processes."""
@@ -69,16 +74,52 @@ class JobsAtWork:
             self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
-        if not self._over.is_set():
-            self._over.set()
+        if not self._over:
+            self._over = True
+            if self._delay is not None:
+                self._delay.discard(self)
             self._shutdown.discard(self)
             self._ended()
-
-    async def _hold(self) -> None:
-        await self._over.wait()
 
     async def _rest(self) -> None:
         try:
             await self._long.rest(self, within=self._within)
         finally:
             self._end()
+
+
+class _Delay:
+    """Delays the exit of a uvicorn server, on the running event loop, while it has *users*.
+
+    One for all endpoints: each member of *tasks* counts towards uvicorn's `limit_concurrency`.
+    """
+
+    def __init__(self, tasks: set[asyncio.Task[None]]) -> None:
+        self.users: set[JobsAtWork] = set()
+        self._loop = asyncio.get_running_loop()
+        self._unused = asyncio.Event()
+        # It lives as long as the server, so it must not keep the context of the first request.
+        self._task = self._loop.create_task(
+            self._hold(), name="genmcp: jobs are worked on", context=Context()
+        )
+        tasks.add(self._task)
+        self._task.add_done_callback(tasks.discard)
+
+    @property
+    def over(self) -> bool:
+        """Whether it no longer delays the exit, or runs on another event loop."""
+        elsewhere = self._loop is not asyncio.get_running_loop()
+        return elsewhere or self._unused.is_set() or self._task.done()
+
+    def discard(self, user: JobsAtWork) -> None:
+        """Remove *user*; without another one, the server may exit."""
+        self.users.discard(user)
+        if not self.users:
+            self._unused.set()
+
+    async def _hold(self) -> None:
+        await self._unused.wait()
+
+
+_delays: WeakKeyDictionary[object, _Delay] = WeakKeyDictionary()
+"""The delay of each server of this process."""

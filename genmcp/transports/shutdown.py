@@ -9,6 +9,7 @@ is installed.
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from contextvars import Context
 from typing import Any, Final, Protocol
 
 from genmcp.transports.pending import PendingCalls
@@ -92,7 +93,8 @@ class _Open:
         self._over = False
         self._closed = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
-        self._timer = loop.call_later(_DELAY, self._start)
+        # Both may outlive the request that is first, and must not keep its context.
+        self._timer = loop.call_later(_DELAY, self._start, context=Context())
 
     def _start(self) -> None:
         self._listener = asyncio.get_running_loop().create_task(self._listen())

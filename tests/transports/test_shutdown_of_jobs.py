@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context, ContextVar, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,29 @@ async def test_host_that_is_started_again_goes_on_with_its_jobs(
         assert server.pid == await attempt(tmp_path, 2)
 
 
+async def test_jobs_take_one_place_of_limit_concurrency(tmp_path: Path, free_port: int) -> None:
+    """However many endpoints work on jobs: with a place each, they would leave none."""
+    command = ["uvicorn", f"{APPS}:thrice", "--port", str(free_port), "--limit-concurrency", "3"]
+    client = Client(None)
+    message = client.request("tools/list")
+    headers = {**client._headers(message), "host": "localhost"}
+    statuses: list[int] = []
+    async with (
+        running(tmp_path, *command),
+        httpx.AsyncClient(timeout=START, base_url=f"http://127.0.0.1:{free_port}") as http,
+        asyncio.timeout(START),
+    ):
+        while len(statuses) < 6:
+            with suppress(httpx.ConnectError):
+                path = f"/{len(statuses) % 3}"
+                answer = await http.post(path, json=message, headers=headers)
+                statuses.append(answer.status_code)
+                continue
+            await asyncio.sleep(0.05)
+
+    assert [200] * 6 == statuses
+
+
 async def test_jobs_go_on_while_another_endpoint_serves(tmp_path: Path) -> None:
     """Endpoints may share a mux: the first that is closed does not take the work along."""
     here = mux(tmp_path)
@@ -246,4 +270,61 @@ async def test_exit_of_uvicorn_waits_for_the_jobs(
             case _:
                 await asyncio.to_thread(asyncio.run, here.long.aclose())
         await until(lambda: not server.tasks, pause=0.01)
+    await here.aclose()
+
+
+async def test_exit_of_uvicorn_waits_for_the_last_endpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Endpoints of one process delay it together, also with a mux each."""
+    server = Server(3)
+    monkeypatch.setattr("genmcp.transports.jobs_at_work.uvicorn_server", lambda: server)
+    muxes = [mux(tmp_path), mux(tmp_path)]
+    endpoints = [Endpoint(each) for each in muxes]
+    for _ in range(2):  # they can be used again
+        for endpoint in endpoints:
+            client = Client(endpoint)
+            await client.send(client.request("tools/list"))
+        assert 1 == len(server.tasks)
+        await endpoints[0].aclose()
+        await asyncio.sleep(0)
+        assert 1 == len(server.tasks)
+        await endpoints[1].aclose()
+        await until(lambda: not server.tasks, pause=0.01)
+    for each in muxes:
+        await each.aclose()
+
+
+async def test_work_on_jobs_does_not_keep_the_first_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its context variables may refer to large objects, and nothing that lasts refers to them."""
+    variable: ContextVar[str] = ContextVar("request")
+    loop: Any = asyncio.get_running_loop()
+    contexts: dict[asyncio.Task[Any], Context] = {}
+
+    def recording(loop: Any, coro: Any, *, context: Context | None = None) -> asyncio.Task[Any]:
+        context = copy_context() if context is None else context  # an empty one is falsy
+        task = asyncio.Task(coro, loop=loop, context=context)
+        contexts[task] = context
+        return task
+
+    async def first() -> None:
+        variable.set("first")
+        await client.send(client.request("tools/list"))
+
+    server, endpoint = Server(3), Endpoint(here := mux(tmp_path))
+    client = Client(endpoint)
+    monkeypatch.setattr("genmcp.transports.jobs_at_work.uvicorn_server", lambda: server)
+    loop.set_task_factory(recording)
+    await asyncio.create_task(first())
+    loop.set_task_factory(None)
+
+    lasting = [context for task, context in contexts.items() if not task.done()]
+    lasting += [timer._context for timer in loop._scheduled if not timer.cancelled()]
+    assert server.tasks <= contexts.keys()
+    assert lasting
+    assert not any(variable in context for context in lasting)
+    await here.long.jobs.start()
+    await endpoint.aclose()
     await here.aclose()
