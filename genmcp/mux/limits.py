@@ -65,6 +65,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         replay_bytes: how many bytes of a stream's events; the newest event is retained in any case.
         idempotency: how long the outcome of a call with an `io.genmcp/idempotencyKey` is retained,
             for repetitions of the call.
+        late_results: the total size of the results of such calls that wait in memory for a store
+            that accepts no writes. Further results are not retained: repetitions of their calls get
+            an error.
         revoked: how many sessions that were ended before their time are remembered until then; past
             it, a client cannot end its session. Shares: revoked_of_principal, revoked_of_address.
     """
@@ -114,6 +117,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     replay_events: int = 1000
     replay_bytes: int = 32 * 1024 * 1024
     idempotency: float = 24 * 3600.0
+    late_results: int = 64 * 1024 * 1024
     revoked: int = 10_000
     revoked_of_principal: int = 1_000
     revoked_of_address: int = 1_000

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -13,7 +12,7 @@ from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Seal
 from genmcp.core.task import Ended, Parked, Task
-from genmcp.errors import McpError, TaskNotFound
+from genmcp.errors import McpError, StoreError, TaskNotFound
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.jobs import Jobs
 from genmcp.jobs.options import JobOptions
@@ -112,9 +111,8 @@ class LongCalls:
             self.continuations,
             self.tasks,
             audience=audience,
-            kept=limits.idempotency,
-            asked=limits.question,
-            look=storage.jobs.lease / 3,
+            limits=limits,
+            lease=storage.jobs.lease,
         )
         self.resumption = Resumption(self.continuations, self, host)
         self.dormant = store.durable
@@ -192,7 +190,8 @@ class LongCalls:
         """Take in that the call of *channel*, a task, does not run here any more.
 
         *outcome* is what it came to, None if it was parked. *stopped*: it came to nothing, and goes
-        on without this process, if it can and was not cancelled.
+        on without this process, if it can and was not cancelled. An error of the store is logged:
+        the client has the handle of the task, so that no response can state it.
         """
         task = channel.task
         assert task is not None
@@ -202,6 +201,8 @@ class LongCalls:
                 await self.tasks.leave(channel)
             elif outcome is not None:
                 await self.tasks.end(channel, outcome)
+        except (StoreError, TaskNotFound) as error:  # its time may have run out
+            logger.warning("the end of task %s is not written yet: %s", task, error)
         finally:
             self.tasks.stopped(task)
 
@@ -220,8 +221,12 @@ class LongCalls:
     async def abandon(self, channel: Channel) -> None:
         """Take in that the call of *channel* was stopped: its job is, too, and its tool is told."""
         if channel.task is not None and not channel.promoted:
-            with suppress(TaskNotFound):  # its time has run out
+            try:
                 await self.tasks.cancel(channel.task, channel.principal)
+            except TaskNotFound:  # its time has run out
+                pass
+            except StoreError as error:  # its tool is notified nevertheless
+                logger.warning("task %s is not cancelled: %s", channel.task, error)
         await self._telling(self._host.server.cancelled(channel))
 
     async def _telling(self, telling: Coroutine[Any, Any, None]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from genmcp import (
 from genmcp.core.seal import digest
 from genmcp.errors import Conflict, Unavailable
 from genmcp.mux.claim import Claim, Known
+from genmcp.mux.late_writes import LateWrites
 from genmcp.stores.store import Append, Delete, Op, Put
 from tests.asgi import ALL, MODERN, PATIENCE, TASKS, Client, Connection, until
 
@@ -588,16 +589,13 @@ async def test_store_that_fails_costs_the_key_and_not_the_call(
     await app.mux.aclose()
 
 
-LATE: set[asyncio.Task[None]] = set()
+def claim_of(store: Store, node: str, late: LateWrites | None = None) -> Claim:
+    late = late or LateWrites(1024)
+    return Claim(store, "k", kept=60.0, node=node, late=late, patience=30.0)
 
 
-def later(work: Coroutine[Any, Any, None]) -> None:
-    LATE.add(task := asyncio.create_task(work))
-    task.add_done_callback(LATE.discard)
-
-
-async def claimed(store: Store) -> Claim:
-    claim = Claim(store, "k", kept=60.0, node="n1", later=later)
+async def claimed(store: Store, late: LateWrites | None = None) -> Claim:
+    claim = claim_of(store, "n1", late)
     assert await claim.begin(b"", expect=0)
     return claim
 
@@ -840,7 +838,7 @@ async def test_process_that_died_before_its_task_was_written_frees_the_key(
     """The key names a task that there is not, and a process that gives no sign of life."""
     app = serving(Counts(), store=(store := SQLiteStore(tmp_path / "studio.db")), lease=0.3)
     app.mux.long.idempotency._key = lambda channel: "k"  # type: ignore[method-assign]
-    dead = Claim(store, "k", kept=60.0, node="dead", later=later)
+    dead = claim_of(store, "dead")
     assert await dead.begin(digest({}), expect=0)
     await dead.becomes("t")
 

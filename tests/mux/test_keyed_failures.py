@@ -1,0 +1,463 @@
+"""`io.genmcp/idempotencyKey` with a store that rejects writes: no key stays taken for good."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Continue,
+    Done,
+    Endpoint,
+    JobOptions,
+    Limits,
+    MemoryStore,
+    Mux,
+    Run,
+    SQLiteStore,
+    Storage,
+    Store,
+    Suite,
+    Tool,
+    job,
+)
+from genmcp.core.seal import digest
+from genmcp.errors import OverShare, StoreFull, Unavailable
+from genmcp.mux.claim import Known
+from genmcp.stores.store import Append, Delete, Op, Put
+from tests.asgi import PATIENCE, TASKS, Client, Connection, until
+
+KEY = "io.genmcp/idempotencyKey"
+NOT_KEPT = "its result was not kept"
+
+Refuses = Callable[[Op], BaseException | None]
+
+
+class Refusing(Store):
+    """A store whose writes *refuses* may reject; *gate* holds back a write after it is done."""
+
+    refuses: Refuses | None = None
+    holds: Callable[[Op], bool] | None = None
+    gate: asyncio.Event
+
+    async def apply(self, *ops: Op) -> None:
+        for op in ops:
+            if self.refuses is not None and (error := self.refuses(op)):
+                raise error
+        await super().apply(*ops)  # type: ignore[safe-super]
+        if self.holds is not None and any(map(self.holds, ops)):
+            await self.gate.wait()
+
+
+class RefusingMemory(Refusing, MemoryStore):
+    pass
+
+
+class RefusingFile(Refusing, SQLiteStore):
+    pass
+
+
+@pytest.fixture(params=["memory", "file"])
+async def store(request: Any, tmp_path: Path) -> AsyncGenerator[Any, None]:
+    made = RefusingMemory() if request.param == "memory" else RefusingFile(tmp_path / "a.db")
+    made.gate = asyncio.Event()
+    yield made
+    await made.aclose()
+
+
+@job(name="keyed.work")
+async def work(run: Run) -> str:
+    await go.wait()
+    return "worked"
+
+
+go: asyncio.Event
+
+
+@pytest.fixture(autouse=True)
+def _go() -> None:
+    global go
+    go = asyncio.Event()
+
+
+class Works(Tool):
+    """Has a job done, or returns *text*."""
+
+    name = "works"
+    ttl = 60.0
+
+    def __init__(self, text: str | None = None) -> None:
+        self.text = text
+        self.calls = 0
+        self.cancels = 0
+
+    async def call(self, request: Any, channel: Any) -> Any:
+        self.calls += 1
+        return self.text or Continue("done", work.job())
+
+    async def continue_(self, tag: str, outcome: Any, channel: Any) -> Any:
+        match outcome:
+            case Done(value):
+                return f"{value} by {self.calls}"
+        raise AssertionError(outcome)
+
+    def on_cancel(self, channel: Any) -> None:
+        self.cancels += 1
+
+
+def serving(tool: Tool, store: Any, *, lease: float = 30.0, **options: Any) -> Endpoint:
+    jobs = JobOptions(lease=lease, grace=0.0, **options.pop("jobs", {}))
+    suite = Suite(name="test", version="1", tools=[tool])
+    storage = Storage(store=store, jobs=jobs)
+    mux = Mux(suite, store=storage, secret="a secret of 16 bytes", **options)
+    return Endpoint(mux, principal=lambda scope: scope.get("who"))
+
+
+async def begin(app: Endpoint, **options: Any) -> Client:
+    return await Client.begin(app, who="ann", **options)
+
+
+def keyed(client: Client, key: str = "k") -> Any:
+    return client.call("works", {}, **{KEY: key})
+
+
+def said(answer: Connection) -> str:
+    found: str = answer.messages[-1]["result"]["content"][0]["text"]
+    return found
+
+
+def error_of(answer: Connection) -> str:
+    found: str = answer.json["error"]["message"]
+    return found
+
+
+async def end_of(client: Client, id: str) -> str:
+    """Return the status in which a task ends."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = await client.send(client.request("tasks/get", {"taskId": id}))
+            status: str = answer.json["result"]["status"]
+            if status != "working":
+                return status
+            await asyncio.sleep(0.01)
+
+
+def is_task(op: Op) -> bool:
+    """Whether *op* writes the record of a new task."""
+    return isinstance(op, Put) and "/task:" in op.key and op.expect == 0
+
+
+def is_end(op: Op) -> bool:
+    """Whether *op* writes or frees a key that is claimed."""
+    key = op.key if isinstance(op, Put | Delete) else ""
+    return key.startswith("keyed:") and bool(op.expect)  # type: ignore[union-attr]
+
+
+def refusing(error: BaseException, which: Callable[[Op], bool]) -> Refuses:
+    return lambda op: error if which(op) else None
+
+
+def is_large_end(op: Op) -> bool:
+    return is_end(op) and isinstance(op, Put) and len(op.value) > 300
+
+
+@pytest.mark.parametrize(
+    "error", [OverShare("no share"), StoreFull("no room"), Unavailable("locked")], ids=repr
+)
+async def test_key_is_freed_when_its_task_is_refused(store: Any, error: BaseException) -> None:
+    """A retry with the key would otherwise wait for a task that is never written."""
+    app = serving(tool := Works(), store)
+    client = await begin(app)
+    store.refuses = refusing(error, is_task)
+    assert "error" in (await client.send(keyed(client))).json
+    store.refuses = None
+    go.set()
+
+    assert "worked by 2" == said(await client.send(keyed(client)))
+    assert 2 == tool.calls
+    await app.mux.aclose()
+
+
+async def test_key_is_freed_when_its_client_has_too_many_tasks(store: Any) -> None:
+    """The setting is named, and the retry succeeds once another task has ended."""
+    app = serving(Works(), store, jobs={"tasks_of_client": 1})
+    client = await begin(app, capabilities=TASKS)
+    first = (await client.send(client.call("works"))).json["result"]["taskId"]
+    assert "JobOptions.tasks_of_client" in error_of(await client.send(keyed(client)))
+    await client.send(client.request("tasks/cancel", {"taskId": first}))
+
+    handle = (await client.send(keyed(client))).json["result"]
+    go.set()
+    assert "completed" == await end_of(client, handle["taskId"])
+    await app.mux.aclose()
+
+
+async def test_key_is_freed_when_its_client_leaves_before_the_task(store: Any) -> None:
+    """The record of the key names the task already, and the task is never written."""
+    app = serving(tool := Works(), store)
+    first, second = await begin(app), await begin(app)
+    held = asyncio.Event()
+
+    def holds(op: Op) -> bool:
+        names_task = is_end(op) and isinstance(op, Put) and bool(Known.unpack(op.value).task)
+        if names_task:
+            held.set()
+        return names_task
+
+    store.holds = holds
+    async with first.open(keyed(first)) as one:
+        await held.wait()
+        store.holds = None
+        one.disconnect()
+        await until(lambda: len(app.mux.held) == 0, pause=0.01)
+    go.set()
+
+    assert "worked by 2" == said(await second.send(keyed(second)))
+    assert 2 == tool.calls
+    await app.mux.aclose()
+
+
+async def test_key_is_freed_when_its_claim_may_be_written(store: Any) -> None:
+    """`Unavailable` leaves open whether a write took place: another process would wait for it."""
+    app = serving(Works("done"), store)
+    client = await begin(app)
+
+    class Lost(type(store)):  # type: ignore[misc]
+        async def apply(self, *ops: Op) -> None:
+            await super().apply(*ops)
+            if any(isinstance(op, Put) and op.key.startswith("keyed:") for op in ops):
+                raise Unavailable("the connection was lost")
+
+    app.mux.long.idempotency._key = lambda channel: "keyed:k"  # type: ignore[method-assign]
+    was, store.__class__ = store.__class__, Lost
+    assert "error" in (await client.send(keyed(client))).json
+    store.__class__ = was
+
+    assert await store.get("keyed:k") is None
+    await app.mux.aclose()
+
+
+@pytest.mark.parametrize("task", [None, "t" * 43])
+async def test_call_that_ended_without_a_record_frees_its_key(task: str | None) -> None:
+    """Of its own calls a process knows whether they run: no task appears any more."""
+    app = serving(Works("done"), store := MemoryStore())
+    app.mux.long.idempotency._key = lambda channel: "k"  # type: ignore[method-assign]
+    node = app.mux.long.jobs.nodes.own
+    await store.apply(Put("k", Known(digest({}), "gone", node, task).pack()))
+    client = await begin(app)
+
+    assert "done" == said(await client.send(keyed(client)))
+    await app.mux.aclose()
+
+
+async def test_copy_looks_for_a_missing_task_less_and_less_often() -> None:
+    """A task that a living process cannot write yet costs about one read a second."""
+    app = serving(Works("done"), store := MemoryStore())
+    idempotency = app.mux.long.idempotency
+    idempotency._key = lambda channel: "k"  # type: ignore[method-assign]
+    other = Known(digest({}), "elsewhere", "another process", "t" * 43)
+    await store.apply(Put("k", other.pack()))
+    waits: list[float] = []
+
+    async def news(key: str, seen: str | None, within: float) -> None:
+        waits.append(within)
+        if len(waits) == 9:
+            await store.apply(Delete("k"))
+
+    idempotency._news = news  # type: ignore[method-assign]
+    client = await begin(app)
+    await client.send(keyed(client))
+
+    assert [0.02, 0.04, 0.08] == waits[:3] and [1.0, 1.0] == waits[-2:]
+    await app.mux.aclose()
+
+
+async def test_result_past_the_share_of_its_client_is_not_kept(tmp_path: Path) -> None:
+    """A real store and a real share: the call is answered, and its copy gets an error."""
+    for own in (MemoryStore(max_bytes=400_000), SQLiteStore(tmp_path / "b.db", max_bytes=400_000)):
+        app = serving(tool := Works("x" * 150_000), own)
+        client = await begin(app)
+
+        assert "x" * 150_000 == said(await client.send(keyed(client)))
+        copy = await asyncio.wait_for(client.send(keyed(client)), PATIENCE)
+        assert NOT_KEPT in error_of(copy)
+        assert 1 == tool.calls
+        await app.mux.aclose()
+        await own.aclose()
+
+
+async def test_result_is_not_kept_when_the_store_stays_full(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for a lease, since a full disk may be cleared, and not in memory for good."""
+    monkeypatch.setattr("genmcp.mux.claim._AGAIN", 0.01)
+    app = serving(tool := Works("x" * 1000), store, lease=0.2)
+    client = await begin(app)
+    store.refuses = refusing(StoreFull("no room"), is_large_end)
+
+    assert "x" * 1000 == said(await client.send(keyed(client)))
+    assert NOT_KEPT in error_of(await client.send(keyed(client)))
+    assert 1 == tool.calls
+    await app.mux.aclose()
+
+
+async def test_record_of_a_lost_result_needs_no_event(store: Any) -> None:
+    """Where not even the event fits that wakes copies, these find the record themselves."""
+    app = serving(Works("x" * 1000), store, lease=0.3)
+    client = await begin(app)
+    store.refuses = refusing(
+        OverShare("no share"), lambda op: is_large_end(op) or isinstance(op, Append)
+    )
+    await client.send(keyed(client))
+
+    assert NOT_KEPT in error_of(await client.send(keyed(client)))
+    await app.mux.aclose()
+
+
+async def test_results_that_wait_for_the_store_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Past `Limits.late_results` only the record waits that the call has ended."""
+    monkeypatch.setattr("genmcp.mux.claim._AGAIN", 0.01)
+    store = RefusingMemory()
+    app = serving(Works("x" * 1000), store, limits=Limits(late_results=1500))
+    client = await begin(app)
+    store.refuses = refusing(Unavailable("locked"), is_end)
+    for key in ("first", "second"):
+        await client.send(keyed(client, key))
+    store.refuses = None
+
+    assert "x" * 1000 == said(await client.send(keyed(client, "first")))
+    assert NOT_KEPT in error_of(await client.send(keyed(client, "second")))
+    await app.mux.aclose()
+
+
+@pytest.mark.parametrize("ends", ["closed", "broken"])
+async def test_call_is_answered_when_its_end_is_not_written(ends: str) -> None:
+    """Neither a mux that is closed meanwhile nor a defect of the store holds the response."""
+    store = RefusingMemory()
+    store.gate = asyncio.Event()
+    app = serving(Works("done"), store)
+    client = await begin(app)
+    written = asyncio.Event()
+
+    def holds(op: Op) -> bool:
+        if is_end(op):
+            written.set()
+        return is_end(op)
+
+    if ends == "broken":
+        store.refuses = refusing(ValueError("a defect"), is_end)
+    else:
+        store.holds = holds
+    async with client.open(keyed(client)) as call:
+        if ends == "closed":
+            await written.wait()
+            await app.mux.long.idempotency.aclose()
+        await call.over()
+
+    assert "done" == said(call)
+    await app.mux.aclose()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_mux_closes_while_another_loop_has_writes_pending(stopped: bool) -> None:
+    """They are cancelled there, if that loop runs, and never awaited from this one."""
+    store = RefusingMemory()
+    app = serving(Works("done"), store)
+    store.refuses = refusing(Unavailable("locked"), is_end)
+    answered, other = threading.Event(), asyncio.new_event_loop()
+
+    async def ask() -> None:
+        client = await begin(app)
+        await client.send(keyed(client))
+
+    def run() -> None:
+        asyncio.set_event_loop(other)
+        other.run_until_complete(ask())
+        answered.set()
+        if not stopped:
+            other.run_forever()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    await asyncio.to_thread(answered.wait, PATIENCE)
+    pending = [each for each in asyncio.all_tasks(other) if "_write_end" in repr(each)]
+    assert pending
+
+    await app.mux.long.idempotency.aclose()
+
+    if not stopped:
+        await until(lambda: all(each.done() for each in pending), pause=0.01)
+        other.call_soon_threadsafe(other.stop)
+    await asyncio.to_thread(thread.join)
+    for each in asyncio.all_tasks(other):
+        each.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.to_thread(other.run_until_complete, each)
+    other.close()
+    await app.mux.aclose()
+
+
+async def test_tool_is_notified_when_the_store_cannot_cancel_its_task(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client has left, and the store fails: `on_cancel` is called, and the host unaffected."""
+    store = RefusingMemory()
+    app = serving(tool := Works(), store)
+    client = await begin(app)
+
+    def changes_task(op: Op) -> bool:
+        return isinstance(op, Put) and "/task:" in op.key and bool(op.expect)
+
+    async with client.open(client.call("works")) as call:
+        await until(lambda: _has_task(store), pause=0.01)
+        store.refuses = refusing(Unavailable("locked"), changes_task)
+        call.disconnect()
+        await until(lambda: tool.cancels == 1, pause=0.01)
+        await call.over()  # raises what the app raises
+
+    assert "is not cancelled: locked" in caplog.text
+    store.refuses = None
+    go.set()
+    await app.mux.aclose()
+
+
+def _has_task(store: MemoryStore) -> bool:
+    return any("/task:" in key for key in store._records.held)
+
+
+async def test_failing_store_at_the_end_of_a_task_stays_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client has its handle: the error has no response to go to, and the host none to log."""
+
+    class Waits(Tool):
+        name = "works"
+        task = "auto"
+        patience = 0.01
+
+        async def call(self, request: Any, channel: Any) -> Any:
+            await go.wait()
+            return "done"
+
+    store = RefusingMemory()
+    app = serving(Waits(), store, lease=0.2)
+    client = await begin(app, capabilities=TASKS)
+    async with client.open(client.call("works")) as call:
+        await until(lambda: call.complete, pause=0.01)
+        store.refuses = lambda op: (
+            Unavailable("locked") if isinstance(op, Put) and "/task:" in op.key else None
+        )
+        go.set()
+        await call.task
+
+    assert "is not written yet" in caplog.text
+    store.refuses = None
+    id = call.json["result"]["taskId"]
+    assert "completed" == await end_of(client, id)
+    await app.mux.aclose()
