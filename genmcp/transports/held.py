@@ -235,6 +235,7 @@ class Held:
         self._newest.close()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None  # its context may lead back here
         tasks = [*promotions, *self._outgoing.close()]
         if self._watch is not None:
             # Not awaited, since it has nothing to clean up. With a server that reports a disconnect

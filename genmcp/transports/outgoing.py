@@ -105,7 +105,7 @@ class Outgoing(msgspec.Struct, eq=False):
         # The owner refers to this and its methods are stored here: without this, each call would
         # leave a reference cycle to the garbage collector.
         self.keep, self.left, self.said = _keep_nothing, _nothing, _nothing
-        writer = self._writer
+        writer, self._writer = self._writer, None
         if writer is None or writer.done():
             return []
         writer.cancel()

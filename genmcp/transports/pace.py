@@ -80,6 +80,7 @@ class Newest:
         """Say no more."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._say = _drop
 
     def _wait(self) -> bool:

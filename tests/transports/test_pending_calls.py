@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Tool
+from genmcp import Call, Channel, ClientLogHandler, Tool
 from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.pending import TICK
 from tests.asgi import MODERN, Client, serving
@@ -79,6 +79,7 @@ def no_collections() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+@pytest.mark.parametrize("forwards_logs", [False, True])
 @pytest.mark.parametrize(
     ("arguments", "leaves"),
     [
@@ -90,9 +91,18 @@ def no_collections() -> Iterator[None]:
     ids=["pending", "open", "streamed", "left"],
 )
 async def test_waiting_call_leaves_no_cyclic_garbage(
-    version: str, arguments: dict[str, Any], leaves: bool, no_collections: None
+    version: str,
+    arguments: dict[str, Any],
+    leaves: bool,
+    forwards_logs: bool,
+    no_collections: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Reference counts free all of a call, so that none causes a pause of the collector."""
+    """Reference counts free all of a call, so that none causes a pause of the collector.
+
+    With a ClientLogHandler the context of each call, which its timers have, leads to its channel.
+    """
+    monkeypatch.setattr(ClientLogHandler, "made", forwards_logs)
     app = serving(Wait)
     client = await Client.begin(app, version)
 
