@@ -90,7 +90,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 10_000
     calls_of_principal: int = 1_000
     calls_of_session: int = 1_000
-    calls_of_address: int = 2_000
+    calls_of_address: int = 1_000
     calls_of_tool: int = 10_000
     anonymous: float = 0.8
     result: int = 16 * 1024 * 1024
