@@ -205,10 +205,6 @@ async def soak(url: str, calls: int, seed: int) -> list[str]:
     """Make *calls*, in parts, and return what is wrong after them."""
     done: Counter[str] = Counter()
     await _part(url, 2000, seed + 1, Counter())  # what is imported and cached with first calls
-    async with await Connection.open(url) as connection:
-        # What is open for a while makes sse-starlette watch for the server's exit, once for all.
-        await connection.send(called("wait", {}, id=1))
-        await asyncio.sleep(1)
     before = await settled(url, {"tasks": 4, "files": 99})
     at = {0: before}
     began = time.monotonic()

@@ -30,16 +30,10 @@ async def _tasks_end() -> AsyncIterator[None]:
     yield
     for _ in range(10):  # what was cancelled last needs a turn or two of the loop
         await asyncio.sleep(0)
-        left = [task for task in asyncio.all_tasks() if not belongs(task)]
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if not left:
             return
     pytest.fail(f"tasks were left running: {left}")
-
-
-def belongs(task: asyncio.Task[object]) -> bool:
-    """Is this the fixture itself, or sse-starlette's watcher, which lives as long as its loop?"""
-    name = getattr(task.get_coro(), "__qualname__", "")
-    return task is asyncio.current_task() or name == "_shutdown_watcher"
 
 
 @pytest.fixture

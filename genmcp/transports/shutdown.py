@@ -1,26 +1,29 @@
-"""How an endpoint hears that its server is going away, and how what is open then ends.
+"""Detection of the exit of the HTTP server, and the orderly end of open responses.
 
-uvicorn waits for open responses before it runs the lifespan's shutdown, so an endpoint that only
-listened to the lifespan would never end its streams. While something is open, sse-starlette's
-detection of the exit is listened to; the lifespan and `aclose` work as well. No signal handler
-is installed.
+uvicorn runs the lifespan's shutdown only after the last response has ended, so an endpoint that
+relied on the lifespan would never end its streams. While a response is open, the attributes of the
+uvicorn server are polled; the lifespan and `aclose` have the same effect. Nothing is written into
+uvicorn, and no signal handler is installed or replaced.
 """
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import Iterable
 from contextvars import Context
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from genmcp.transports.pending import PendingCalls
 
-__all__ = ["LAST_WORDS", "Shutdown", "Stoppable", "uvicorn_server"]
+__all__ = ["LAST_WORDS", "Shutdown", "Stoppable", "is_exiting", "uvicorn_server"]
 
 LAST_WORDS: Final = 1.0
 """How many seconds a client may take to read what is left when the server goes away."""
 
-_DELAY: Final = 0.5
-"""How long something is open before it is worth listening: most calls that wait wait less."""
+_POLL: Final = 0.5
+"""Seconds between two looks at the server while a response is open, and before the first one.
+
+Most calls that wait end before the first look. uvicorn itself looks every 0.1 seconds.
+"""
 
 
 class Stoppable(Protocol):
@@ -92,16 +95,16 @@ class _Open:
         self._ending = False
         self._over = False
         self._closed = asyncio.Event()
-        self._listener: asyncio.Task[None] | None = None
+        self._loop = loop
+        self._stopping: asyncio.Task[None] | None = None
         # Both may outlive the request that is first, and must not keep its context.
-        self._timer = loop.call_later(_DELAY, self._start, context=Context())
+        self._timer = loop.call_later(_POLL, self._poll, context=Context())
 
-    def _start(self) -> None:
-        self._listener = asyncio.get_running_loop().create_task(self._listen())
-
-    async def _listen(self) -> None:
-        await _exit_of_server()
-        await self.stop()
+    def _poll(self) -> None:
+        if is_exiting(uvicorn_server()):
+            self._stopping = self._loop.create_task(self.stop())
+        else:
+            self._timer = self._loop.call_later(_POLL, self._poll, context=Context())
 
     def add(self, item: Stoppable) -> None:
         self.items.add(item)
@@ -124,47 +127,35 @@ class _Open:
     def close(self) -> None:
         self._closed.set()
         self._timer.cancel()
-        if self._listener is not None:
-            self._listener.cancel()
+        if self._stopping is not None:
+            self._stopping.cancel()
 
 
-async def _exit_of_server() -> None:
-    """Return when the server of this process begins to exit.
+class _Listening(Protocol):
+    """A socket that a server accepts connections on: an `asyncio.Server`."""
 
-    An event stream of sse-starlette ends then; this is one to nobody.
+    def is_serving(self) -> bool:
+        """Return whether it still accepts connections."""
+
+
+def is_exiting(server: object | None) -> bool:
+    """Return whether *server*, a uvicorn server, has begun to exit.
+
+    `should_exit` is set by a signal, and by a host that stops the server itself. After
+    `limit_max_requests` it stays False, and uvicorn only closes its sockets.
     """
-    # Imported where it is first needed: it brings uvicorn along, which not everybody runs.
-    from sse_starlette.sse import AppStatus, EventSourceResponse
-
-    if AppStatus.should_exit and not _is_exiting():
-        # An earlier server of this process has left it behind: nobody else takes it back.
-        AppStatus.should_exit = False
-    await EventSourceResponse(_nothing(), ping=0)({"type": "http", "method": "GET"}, _never, _drop)
-
-
-def _is_exiting() -> bool:
-    """Whether the server that takes SIGTERM now is about to exit.
-
-    A uvicorn that runs has its own method there, until its last response is out.
-    """
-    return bool(getattr(uvicorn_server(), "should_exit", False))
+    if getattr(server, "should_exit", False):
+        return True
+    sockets: Iterable[_Listening] = getattr(server, "servers", ())
+    return any(not each.is_serving() for each in sockets)
 
 
 def uvicorn_server() -> object | None:
-    """Return the uvicorn Server that handles SIGTERM now; None if there is none."""
+    """Return the uvicorn server that handles SIGTERM now; None if there is none.
+
+    uvicorn handles it by a method of its `Server` until the last response has ended, and then
+    restores the previous handler. A server that has exited is therefore never returned, and a
+    second one in the same process is found when it runs.
+    """
     server: object = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return server if hasattr(server, "should_exit") else None
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    await asyncio.Event().wait()
-    yield b""
-
-
-async def _never() -> dict[str, Any]:
-    await asyncio.Event().wait()
-    return {}
-
-
-async def _drop(message: Any) -> None:
-    """Send nothing anywhere."""

@@ -14,7 +14,6 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
-from tests.conftest import belongs
 from tests.serving import serve
 from tests.sockets import Connection, begun, called, http
 
@@ -49,7 +48,11 @@ class Counted:
         names = set()
         for task in asyncio.all_tasks(self.loop):
             name = task.get_coro().__qualname__  # type: ignore[union-attr]
-            if not belongs(task) and "Server" not in name and "Lifespan" not in name:
+            if (
+                task is not asyncio.current_task()
+                and "Server" not in name
+                and "Lifespan" not in name
+            ):
                 names.add(name)
         return names
 

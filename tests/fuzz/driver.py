@@ -12,7 +12,6 @@ from typing import Any
 
 from genmcp import Endpoint, Limits, Mux, Security, Suite
 from tests.asgi import LEGACIES, MODERN, Client
-from tests.conftest import belongs
 from tests.fuzz.case import Case
 from tests.fuzz.generation import BODY_LIMIT, ORIGINS, Known
 from tests.fuzz.tools import Deliberate, suite
@@ -213,7 +212,7 @@ class World:
 
     def _check(self, case: Case, answer: Answer) -> None:
         faults = list(answer.faults)
-        if left := [task for task in asyncio.all_tasks() if not belongs(task)]:
+        if left := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
             faults.append(f"left running: {left}")
         if case.stays and not answer.complete and not answer.listens:
             faults.append("not answered to the end")

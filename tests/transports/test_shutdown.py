@@ -1,6 +1,7 @@
 """How what is open ends when the server goes away (DESIGN.md, section 3, "Shutdown")."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -20,10 +21,12 @@ from tests.asgi import Client, serving, until
 
 SERVER = '''
 import asyncio
+import json
 import signal
 import sys
 
 import uvicorn
+from sse_starlette.sse import AppStatus  # as a host with event streams of its own imports it
 from starlette.applications import Starlette
 
 from genmcp import Channel, Endpoint, Suite, tool
@@ -36,7 +39,7 @@ async def work(seconds: float, channel: Channel, stream: bool = True) -> str:
         channel.start_stream()
     print("working", flush=True)
     await asyncio.sleep(seconds)
-    return "done"
+    return f"done {AppStatus.should_exit}"
 
 
 class Server(uvicorn.Server):
@@ -46,11 +49,13 @@ class Server(uvicorn.Server):
 
 
 port, grace, runs = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+options = json.loads(sys.argv[4])
 suite = Suite(name="test", version="1", tools=[work])
 for _ in range(runs):
     routes = [Endpoint(suite, grace=grace).route(path) for path in ("/mcp", "/other")]
     try:
-        Server(uvicorn.Config(Starlette(routes=routes), port=port, log_level="error")).run()
+        app = Starlette(routes=routes)
+        Server(uvicorn.Config(app, port=port, log_level="error", **options)).run()
     except KeyboardInterrupt:
         pass
 print("over", flush=True)
@@ -76,12 +81,13 @@ class Process:
 
 
 @asynccontextmanager
-async def running(port: int, grace: float, runs: int = 1) -> AsyncIterator[Process]:
+async def running(port: int, grace: float, runs: int = 1, **options: Any) -> AsyncIterator[Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         SERVER,
         *map(str, (port, grace, runs)),
+        json.dumps(options),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -221,8 +227,8 @@ async def test_shutdown_past_its_grace_answers_with_an_error(free_port: int) -> 
     assert errors == b""
 
 
-async def test_shutdown_of_a_server_does_not_reach_the_next_one(free_port: int) -> None:
-    """A second server in the same process still streams, however long."""
+async def test_server_after_one_that_exited_streams(free_port: int) -> None:
+    """The exit concerns one server, whatever sse-starlette remembers of it for the process."""
     async with running(free_port, grace=0, runs=2) as server:
         async with httpx.AsyncClient(timeout=20) as http:
             listener = await listening(http, f"{server.url}/mcp")
@@ -238,8 +244,22 @@ async def test_shutdown_of_a_server_does_not_reach_the_next_one(free_port: int) 
             ended = await again
         await server.says("over")
 
-    assert "done" in answer.text
+    assert "done True" in answer.text  # the flag, which is not ours to reset
     assert "shutting down" in ended.text
+
+
+async def test_server_that_served_its_last_request_exits(free_port: int) -> None:
+    """uvicorn's `limit_max_requests`, with which gunicorn renews workers, sends no signal."""
+    async with (
+        running(free_port, grace=0, limit_max_requests=2) as server,
+        httpx.AsyncClient(timeout=20) as http,
+    ):
+        listener = await listening(http, f"{server.url}/mcp")
+        await call(http, f"{server.url}/mcp", seconds=0, stream=False)
+        assert b"" == await listener.aread()
+        await server.ended()
+
+    assert 0 == server.process.returncode
 
 
 class Held(Tool):
@@ -364,53 +384,48 @@ def test_loops_that_died_are_forgotten() -> None:
     assert len(found._loops) == 1
 
 
-async def test_the_end_of_the_server_is_listened_to_only_while_something_is_open(
+class Server:
+    """The attributes of a uvicorn server that tell of its exit."""
+
+    def __init__(self) -> None:
+        self.should_exit = False
+        self.looks = 0
+
+    @property
+    def servers(self) -> list[asyncio.Server]:
+        self.looks += 1
+        return []
+
+
+async def test_server_is_watched_only_while_something_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The listener begins after a moment, and is gone with the last thing that is open."""
-    ends = asyncio.Event()
-    listens, gone = asyncio.Event(), asyncio.Event()
-
-    async def exit_of_server() -> None:
-        listens.set()
-        try:
-            await ends.wait()
-        finally:
-            gone.set()
-
-    monkeypatch.setattr(shutdown, "_DELAY", 0)
-    monkeypatch.setattr(shutdown, "_exit_of_server", exit_of_server)
+    """The watch ends with the last open response, and a second response starts it again."""
+    server = Server()
+    monkeypatch.setattr(shutdown, "_POLL", 0.001)
+    monkeypatch.setattr(shutdown, "uvicorn_server", lambda: server)
     found = Shutdown(grace=10)
     one, two = Item(idle=True), Item(idle=True)
 
-    async with asyncio.timeout(5):
-        found.add(one)
-        await listens.wait()
-        found.discard(one)
-        await gone.wait()
-        assert not one.stopped
+    found.add(one)
+    await until(lambda: server.looks > 2, pause=0.001)
+    found.discard(one)
+    looks, server.should_exit = server.looks, True
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+    assert (looks, False) == (server.looks, one.stopped)
 
-        found.add(two)
-        ends.set()
-        await until(lambda: two.stopped)
-        found.discard(two)
+    found.add(two)
+    await until(lambda: two.stopped, pause=0.001)
+    found.discard(two)
 
 
-async def test_a_flag_that_an_earlier_server_left_is_taken_back() -> None:
-    """sse-starlette's flag is of the process; without a server that exits it means nothing."""
-    from sse_starlette.sse import AppStatus
-
-    AppStatus.should_exit = True
-    try:
-        waiting = asyncio.create_task(shutdown._exit_of_server())
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not waiting.done()
-        assert not AppStatus.should_exit
-    finally:
-        AppStatus.should_exit = False
-        waiting.cancel()
-        await asyncio.wait([waiting])
+def test_handler_of_another_library_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may handle SIGTERM itself, by a function or by a method of anything."""
+    for handler in (signal.SIG_DFL, print, asyncio.Event().set, None):
+        monkeypatch.setattr(signal, "getsignal", lambda _, handler=handler: handler)
+        assert shutdown.uvicorn_server() is None
+    assert not shutdown.is_exiting(None)
 
 
 async def test_lifespan_ends_what_is_open() -> None:
