@@ -54,8 +54,8 @@ class Jobs:
         schemes = [each.scheme for each in foreign]
         if len({*schemes}) < len(schemes):
             raise ConfigurationError(f"foreign: several of one scheme: {', '.join(schemes)}")
-        presence = Presence(options.lease, options.clock)
-        self.nodes = Nodes(store, node, options.lease, presence)
+        self.now = store.now
+        self.nodes = Nodes(store, node, options.lease, Presence(options.lease, store.now))
         self._refs = Refs(store)
         self._records = records_of(store, options)
         follows = bool(foreign)
@@ -66,7 +66,7 @@ class Jobs:
             engine,
             self._refs,
             self.nodes,
-            options.clock,
+            store.now,
             writes=writes,
             follows=follows,
         )

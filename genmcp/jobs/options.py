@@ -1,7 +1,6 @@
 """What `Jobs` may be told, with its defaults."""
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, Final
 
@@ -69,7 +68,6 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         accounts: returns the accounts that a task counts towards in its store. Default: none.
         assigns: returns the `Run.assigns` of a job. Default: empty.
         in_thread: runs a blocking function. Default: `asyncio.to_thread`.
-        clock: returns Unix time. Default: `time.time`.
     """
 
     queues: Collection[str] = ("default",)
@@ -89,7 +87,6 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     accounts: Callable[[Task], Owner] = _nobody
     assigns: Callable[[Task], Mapping[str, Any]] = _nothing
     in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread
-    clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         """Validate the options.

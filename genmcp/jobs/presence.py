@@ -26,7 +26,7 @@ class Presence:
 
     Args:
         lease: seconds without a sign of life after which a process is gone.
-        wall: returns Unix time, which can be set; leases may be measured by it.
+        wall: returns the time of the store's clock, which may be set; leases are measured by it.
         clock: returns seconds, and cannot be set.
     """
 

@@ -63,7 +63,6 @@ class Records:
         store: Store,
         *,
         keep: int,
-        clock: Callable[[], float],
         life: float = _WEEK,
         accounts: Callable[[Task], Owner] = _nobody,
         most: int = 1000,
@@ -72,7 +71,6 @@ class Records:
         self._accounts = accounts
         self._most = most
         self._keep = keep
-        self._clock = clock
         self._life = life
 
     async def create(self, task: Task, call: bytes) -> bool:
@@ -117,7 +115,7 @@ class Records:
             if found is None:
                 raise TaskNotFound(id)
             was, version = found
-            task = transition(was, self._clock())
+            task = transition(was, self._store.now())
             if task is was:
                 return task
             ops: list[Op] = [
@@ -305,7 +303,6 @@ def records_of(store: Store, options: JobOptions) -> Records:
     return Records(
         store,
         keep=options.keep,
-        clock=options.clock,
         life=options.life,
         accounts=options.accounts,
         most=options.tasks_of_client,
@@ -322,4 +319,4 @@ def _key(id: str) -> str:
 
 
 def _call(id: str) -> str:
-    return f"task:{id}:call"
+    return f"task:{id}#call"

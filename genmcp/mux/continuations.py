@@ -139,7 +139,7 @@ class Continuations:
         channel.watch_client()
         task = await self._tasks.begin(channel, continuation, step.work)
         if channel.request.route.policy.task != "never" and has_tasks(channel.request):
-            return handle_of(task)
+            return handle_of(task, self._store.now())
         channel.carrier.waits = False
         return await self._followed(task.id, channel)
 

@@ -263,7 +263,7 @@ class Idempotency:
         """Answer as the call that has become *task* was; None if that was cancelled meanwhile."""
         params: Any = request.params
         if request.route.policy.task != "never" and has_tasks(request):
-            return handle_of(task)
+            return handle_of(task, self._store.now())
         channel.carrier.waits = False
         if params.request_state is not None and self._continuations.answers(task.id, channel):
             return await self._continuations.begin(request, channel)

@@ -290,8 +290,8 @@ class Listeners:
 
 
 def _log(session: str) -> str:
-    return f"session:{session}:{LISTENER}"
+    return f"session:{session}#{LISTENER}"
 
 
 def _resources(session: str) -> str:
-    return f"session:{session}:resources"
+    return f"session:{session}#resources"

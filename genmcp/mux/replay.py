@@ -274,4 +274,4 @@ async def _or_silence(
 
 
 def _log(session: str, stream: str) -> str:
-    return f"session:{session}:{stream}"
+    return f"session:{session}#{stream}"

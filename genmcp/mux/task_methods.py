@@ -67,7 +67,7 @@ class TaskMethods:
         """Tell how a task stands."""
         params: Any = request.params
         task = await self._tasks.jobs.get(params.task_id, channel.principal)
-        return detailed_of(task, self._encoder)
+        return detailed_of(task, self._encoder, self._tasks.jobs.now())
 
     async def update(self, request: Request, channel: Channel) -> Result:
         """Accept answers, all of them or none.
@@ -114,22 +114,22 @@ class TaskMethods:
         return known
 
 
-def detailed_of(task: Task, encoder: Encoder) -> DetailedTask:
-    """Return how *task* stands, for its client."""
-    return DetailedTask(**_members(task, encoder))
+def detailed_of(task: Task, encoder: Encoder, now: float) -> DetailedTask:
+    """Return the state of *task* as of *now* (`Store.now`), for its client."""
+    return DetailedTask(**_members(task, encoder, now))
 
 
 def status_of(
-    task: Task, encoder: Encoder, subscription: RequestId
+    task: Task, encoder: Encoder, subscription: RequestId, now: float
 ) -> TaskStatusNotificationParams:
     """Return the same as a notification on the stream of *subscription*."""
-    members = _members(task, encoder)
+    members = _members(task, encoder, now)
     members["meta"] = {**(members.get("meta") or {}), SUBSCRIPTION_ID: subscription}
     return TaskStatusNotificationParams(**members)
 
 
-def _members(task: Task, encoder: Encoder) -> dict[str, Any]:
-    members = shown(task)
+def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
+    members = shown(task, now)
     if task.progress is not None:
         numbers = {"progress": task.progress, "total": task.total}
         members["meta"] = {PROGRESS: {k: v for k, v in numbers.items() if v is not None}}

@@ -5,7 +5,6 @@ the process that holds their response follows it to its end.
 """
 
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
@@ -107,7 +106,7 @@ class Tasks:
                 await self.jobs.finish(id, ended(carrier.outcome), turn=0)
 
     async def _create(self, id: str, channel: Channel, parked: Parked) -> Task:
-        now = time.time()
+        now = self.jobs.now()
         policy = channel.request.route.policy
         params: Any = channel.request.params
         ttl, claim = policy.ttl, channel.carrier.claim
@@ -283,9 +282,9 @@ def result_of(task: Task, method: str) -> Result:
     return cast(Result, result)
 
 
-def handle_of(task: Task) -> CreateTaskResult:
-    """Return what a client that knows tasks gets instead of a result."""
-    return CreateTaskResult(**shown(task))
+def handle_of(task: Task, now: float) -> CreateTaskResult:
+    """Return the response to a call that is a task: the handle, as of *now* (`Store.now`)."""
+    return CreateTaskResult(**shown(task, now))
 
 
 def held_over(task: Task, *, tool: str | None) -> CallToolResult:
@@ -297,9 +296,9 @@ def held_over(task: Task, *, tool: str | None) -> CallToolResult:
     return _says(goes_on + (f"; the tool {tool} gets its result." if tool else "."))
 
 
-def shown(task: Task) -> dict[str, Any]:
-    """Return the members that a client sees of a *task* in every status."""
-    kept = promised(task, time.time())
+def shown(task: Task, now: float) -> dict[str, Any]:
+    """Return the members that a client sees of a *task* in every status, as of *now*."""
+    kept = promised(task, now)
     return {
         "task_id": task.id,
         "status": task.status,

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["boot", "steady"]
+__all__ = ["boot", "steady", "unix_clock"]
 
 _BOOT_TIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -29,6 +29,12 @@ def steady() -> float:
     Includes the time that the machine was suspended where the system reports it (Linux).
     """
     return _steady()
+
+
+def unix_clock() -> Callable[[], float]:
+    """Return a clock that is Unix time now, and is not affected when the system time is set."""
+    ahead = time.time() - steady()
+    return lambda: _steady() + ahead
 
 
 def boot() -> str | None:

@@ -7,9 +7,19 @@ from typing import Final
 
 from genmcp.errors import OverShare, StoreFull, Unavailable
 from genmcp.stores.accounts import Account, Bounds, Owner, Usage
+from genmcp.stores.clocks import unix_clock
 from genmcp.stores.deliveries import MemoryDeliveries
 from genmcp.stores.memory_tables import MemoryLogs, MemoryRecord, MemoryRecords
-from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put, Store
+from genmcp.stores.store import (
+    Append,
+    Delete,
+    Entry,
+    Event,
+    Op,
+    Put,
+    Store,
+    check_one_subject,
+)
 from genmcp.stores.waiter import Waiter
 
 __all__ = ["MemoryStore"]
@@ -31,7 +41,8 @@ class MemoryStore(Store):
     stored work still need.
 
     Expired entries are dropped when they are accessed, and a few others at each `apply`: there is
-    no background task and no timer. *clock* returns seconds and is monotonic.
+    no background task and no timer. *clock* returns Unix time; the default is not affected when
+    the system time is set.
     """
 
     shared = False
@@ -43,10 +54,10 @@ class MemoryStore(Store):
         max_entries: int = 100_000,
         max_bytes: int = 64 * 1024 * 1024,
         reserve: float = 0.1,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._bounds = Bounds(max_bytes, max_entries, reserve)
-        self._clock = clock
+        self._clock = clock = clock or unix_clock()
         self._lock = Lock()
         self._closed = False
         self._deliveries = MemoryDeliveries(max_entries=max_entries, clock=clock)
@@ -66,12 +77,16 @@ class MemoryStore(Store):
     def deliveries(self) -> MemoryDeliveries:
         return self._deliveries
 
+    def now(self) -> float:
+        return self._clock()
+
     async def get(self, key: str) -> Entry | None:
         with self._lock:
             record = self._records.find(key, self._now())
             return record.entry if record else None
 
     async def apply(self, *ops: Op) -> None:
+        check_one_subject(ops)
         with self._lock:
             now = self._now()
             self._sweep(now)

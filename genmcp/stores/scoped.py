@@ -16,11 +16,14 @@ class ScopedStore(Store):
     def __init__(self, store: Store, scope: str) -> None:
         self._store = store
         self._prefix = f"{scope}/"
-        self.shared = store.shared  # type: ignore[misc]  # as that one is
-        self.durable = store.durable  # type: ignore[misc]
+        self.shared = store.shared
+        self.durable = store.durable
 
     def __repr__(self) -> str:
         return f"<{self._prefix} in {self._store!r}>"
+
+    def now(self) -> float:
+        return self._store.now()
 
     async def get(self, key: str) -> Entry | None:
         return await self._store.get(self._prefix + key)

@@ -9,7 +9,7 @@ Each engine passes tests/stores/test_store_contract.py, which says the same as t
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
-from typing import ClassVar, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -17,7 +17,19 @@ from genmcp.errors import ContractError
 from genmcp.stores.accounts import Owner, Usage
 from genmcp.stores.deliveries import Deliveries
 
-__all__ = ["Append", "Delete", "Entry", "Event", "Op", "Put", "Store"]
+__all__ = [
+    "Append",
+    "Delete",
+    "Entry",
+    "Event",
+    "Op",
+    "Put",
+    "Store",
+    "check_one_subject",
+    "subject_of",
+]
+
+_PART: Final = "#"
 
 
 class Entry(Struct, frozen=True):
@@ -100,19 +112,63 @@ class Delete(Struct, frozen=True):
 Op: TypeAlias = Put | Append | Delete
 
 
+def subject_of(name: str) -> str:
+    """Return the subject that a key or log belongs to: its name up to the first "#".
+
+    `task:7` and `task:7#call` belong to the subject `task:7`. Whatever changes together has one
+    subject, and an engine that distributes its data keeps each subject in one place: in a Redis
+    Cluster, for example, it is the hash tag.
+    """
+    return name.partition(_PART)[0]
+
+
+def check_one_subject(ops: Sequence[Op]) -> None:
+    """Check that *ops* concern one subject; each `Store.apply` calls this first.
+
+    Raises:
+        ContractError: they concern several.
+    """
+    subject: str | None = None
+    for op in ops if len(ops) > 1 else ():
+        name = op.log if isinstance(op, Append) else op.key
+        if subject is None:
+            subject = subject_of(name)
+        elif subject_of(name) != subject:
+            raise ContractError(
+                f"one apply concerns one subject, not {subject!r} and {subject_of(name)!r}: write "
+                f"them separately, or name the parts of a subject 'subject{_PART}part'"
+            )
+
+
 class Store(ABC):
     """Keeps records and logs, for any number of event loops and threads at the same time."""
 
-    shared: ClassVar[bool]
-    """Whether other processes see what is kept."""
+    shared: bool
+    """Whether other processes see what is kept. Constant, and known once the store is made."""
 
-    durable: ClassVar[bool]
-    """Whether what is kept outlives this process."""
+    durable: bool
+    """Whether what is kept outlives this process. Constant, and known once the store is made."""
 
     @property
     def deliveries(self) -> Deliveries | None:
         """What carries jobs beside this store, if it has that: `LocalEngine` stands on it."""
         return None
+
+    @abstractmethod
+    def now(self) -> float:
+        """Return the time of the store's clock, in seconds since 1970.
+
+        Every ttl, delay and lease is measured by this clock. It is used for each time that is
+        written to the store, and for each comparison with such a time: the processes that share a
+        store may be on machines whose clocks differ. It is not affected by setting the system time,
+        where the platform has such a clock.
+
+        It does not block, makes no round trip, and works after `aclose`. An engine with a server
+        returns an estimate: it measures the offset of the server's clock when it connects and
+        renews it at least once a minute. Two processes that call this at one moment get values
+        that differ by one second at most, so it may step back by up to one second. Until an
+        operation of the store has been awaited, the estimate may be the time of this process.
+        """
 
     @abstractmethod
     async def get(self, key: str) -> Entry | None:
@@ -130,10 +186,11 @@ class Store(ABC):
 
         Each `expect` is compared with the state left by the ops before it. If several callers
         expect the same version of a record, exactly one succeeds. When this returns, followers of
-        the logs are being woken. The ops of one call concern one subject (`task:7` and its log), so
+        the logs are being woken. The ops of one call concern one subject (see `subject_of`), so
         that an engine may store subjects separately.
 
         Raises:
+            ContractError: *ops* concern several subjects; nothing was written.
             Conflict: an `expect` did not hold; nothing was written.
             OverShare: an account of the owner has no room, and nothing was written.
             StoreFull: the store has no room, and nothing was written.

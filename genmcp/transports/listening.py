@@ -20,7 +20,6 @@ from genmcp.protocol.subscriptions import SubscriptionFilter, SubscriptionsListe
 from genmcp.transports.event_stream import EventStream, place
 from genmcp.transports.visit import Visit
 from genmcp.wire import sse
-from genmcp.wire.encoder import Encoder
 
 __all__ = ["farewell", "heard", "honoured", "listen", "without_params"]
 
@@ -95,7 +94,7 @@ async def heard(
             async with (
                 mux.subscriptions.listening(changes_of(wanted)) as subscription,
                 TaskNews.of(mux.long.jobs, ids, client.principal) as tasks,
-                aclosing(_messages(mux.encoder, request, wanted, subscription, tasks)) as messages,
+                aclosing(_messages(mux, request, wanted, subscription, tasks)) as messages,
             ):
                 yield messages
 
@@ -117,20 +116,22 @@ def _counted(mux: Mux, client: ClientKey, size: int) -> Iterator[None]:
 
 
 async def _messages(
-    encoder: Encoder,
+    mux: Mux,
     request: Request,
     wanted: SubscriptionFilter,
     subscription: Subscription,
     tasks: TaskNews,
 ) -> AsyncGenerator[list[bytes], None]:
-    encode, revision, id = encoder.notification, request.revision, request.id
+    encoder, revision, id = mux.encoder, request.revision, request.id
+    encode = encoder.notification
 
     async def changed() -> list[bytes]:
         news = await subscription.news()
         return [encode(revision, change.method, change.params(id)) for change in news]
 
     async def gone_on() -> list[bytes]:
-        said = [status_of(task, encoder, id) for task in await tasks.take()]
+        news, now = await tasks.take(), mux.store.now()
+        said = [status_of(task, encoder, id, now) for task in news]
         return [encode(revision, TASKS_CHANGED, each) for each in said]
 
     sources = [changed, gone_on] if wanted.task_ids else [changed]

@@ -185,6 +185,6 @@ class Patience:
 
     def _told(self, task: Task) -> Result:
         if self._as_task:
-            return handle_of(task)
+            return handle_of(task, self._mux.store.now())
         found = self._mux.find("tools/call", RESULT_TOOL)
         return held_over(task, tool=None if found is None else RESULT_TOOL)

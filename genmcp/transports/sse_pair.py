@@ -260,7 +260,7 @@ def _is_left(request: Request) -> bool:
 
 
 def _record(session: Session) -> str:
-    return f"session:{session.key}:client"
+    return f"session:{session.key}#client"
 
 
 def _path(scope: Scope) -> str:

@@ -172,9 +172,9 @@ def kept(store: Path) -> list[tuple[Task, int]]:
     with closing(opened(store)) as connection:
         rows = dict(connection.execute("SELECT key, value FROM records WHERE key LIKE 'task:%'"))
     return [
-        (Task.unpack(value), number(rows[f"{key}:call"]))
+        (Task.unpack(value), number(rows[f"{key}#call"]))
         for key, value in rows.items()
-        if not key.endswith(":call")
+        if not key.endswith("#call")
     ]
 
 

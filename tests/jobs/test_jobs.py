@@ -455,7 +455,7 @@ async def test_call_whose_request_is_not_kept_is_lost(bench: Bench) -> None:
     store = bench.store()
     await jobs.create(made(Working(held.job())), b"")
     await gate.attempt()
-    await store.apply(Delete("task:t1:call"))
+    await store.apply(Delete("task:t1#call"))
     gate.opened.set()
 
     task = await ended(jobs)
@@ -611,8 +611,8 @@ async def test_call_that_awaits_in_a_worker_is_handed_on_when_that_shuts_down(
 
 async def test_job_that_was_never_submitted_is_by_whoever_asks(bench: Bench) -> None:
     """The process died between the record and the engine."""
-    jobs = bench.jobs(clock=lambda: 1000.0)
-    records = Records(bench.store(), keep=10, clock=lambda: 0.0)
+    jobs = bench.jobs()
+    records = Records(bench.store(), keep=10)
     assert await records.create(made(Working(double.job(4)), due=900.0), b"")
 
     await jobs.get("t1", None)
@@ -632,7 +632,7 @@ async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
 async def test_retry_that_was_not_submitted_is_when_the_last_one_comes_again(bench: Bench) -> None:
     """The process died between the record and the engine, and its delivery lapses."""
     jobs = bench.jobs()
-    records = Records(bench.store(), keep=10, clock=lambda: 0.0)
+    records = Records(bench.store(), keep=10)
     await records.create(made(Working(double.job(4)), delivery=1, held=None), b"")
     await jobs.start()
 
@@ -651,7 +651,7 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
 
     if asks:
         await there.get("t1", None)
-    records = Records(bench.store(), keep=10, clock=lambda: 0.0)
+    records = Records(bench.store(), keep=10)
     async with asyncio.timeout(BOUND):
         *_, task = [each async for each in records.follow("t1")]
 

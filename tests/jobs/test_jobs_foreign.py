@@ -217,7 +217,7 @@ async def test_foreign_job_is_cancelled_with_its_call(
 
 async def test_foreign_job_may_be_cancelled_where_its_queue_is_unknown(bench: Bench) -> None:
     """The call is cancelled all the same."""
-    records = Records(bench.store(), keep=10, clock=lambda: 0.0)
+    records = Records(bench.store(), keep=10)
     await records.create(made(Following(REF)), b"")
     jobs = bench.jobs()
 

@@ -1,7 +1,6 @@
 """How a process stops working on jobs: what runs may end, and the rest is somebody else's."""
 
 import asyncio
-import time
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -21,7 +20,7 @@ from tests.jobs.bench import BOUND
 
 
 def node(store: MemoryStore) -> Nodes:
-    return Nodes(store, "n", 30.0, Presence(30.0, time.time))
+    return Nodes(store, "n", 30.0, Presence(30.0, store.now))
 
 
 class Steps:

@@ -39,7 +39,7 @@ class Timed(MemoryStore):
         self.touchable = True
 
     async def get(self, key: str) -> Entry | None:
-        if not self.touchable and key.endswith(":call"):
+        if not self.touchable and key.endswith("#call"):
             raise Unavailable("the store is away")
         return await super().get(key)
 
@@ -62,7 +62,7 @@ async def kept(run: Run) -> str:
 async def test_task_that_nobody_has_worked_on_yet_is_kept_for_its_life(work: Work) -> None:
     """Not for its `ttl`, which is its client's: a queue may be longer than that."""
     store = Timed()
-    records = Records(store, keep=10, clock=store.time, life=100.0)
+    records = Records(store, keep=10, life=100.0)
     await records.create(made(work, created=0.0, updated=0.0, ttl=1.0), b"call")
 
     store.time.now = 99.0
@@ -75,7 +75,7 @@ async def test_task_that_nobody_has_worked_on_yet_is_kept_for_its_life(work: Wor
 async def test_task_is_kept_for_its_ttl_from_its_end_on(bench: Bench) -> None:
     """And its request no longer than until then: nothing goes on with it."""
     store = Timed()
-    jobs = bench.jobs(store=store, clock=store.time, life=100.0)
+    jobs = bench.jobs(store=store, life=100.0)
     await jobs.create(made(Working(kept.job()), created=0.0, updated=0.0, ttl=5.0), b"call")
 
     assert b'"kept"' == (await ended(jobs)).result
@@ -108,7 +108,7 @@ async def test_request_of_a_task_that_was_cancelled_is_kept_for_its_tool(
 async def test_question_is_kept_for_its_ttl() -> None:
     """The next step is the client's, which may never come."""
     store = Timed()
-    records = Records(store, keep=10, clock=store.time, life=100.0)
+    records = Records(store, keep=10, life=100.0)
     await records.create(made(Running("n1"), ttl=5.0), b"call")
     asked = await records.change(
         "t1", lambda task, now: task.parked(Parked(1, b"c", Asking({"q": b"{}"})), now)

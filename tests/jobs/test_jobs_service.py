@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ class Flaky(MemoryStore):
             if isinstance(op, Put) and op.key.startswith("ref:"):
                 self.fail("ref", Conflict)
             elif (
-                isinstance(op, Put) and op.key.startswith("task:") and not op.key.endswith(":call")
+                isinstance(op, Put) and op.key.startswith("task:") and not op.key.endswith("#call")
             ):
                 task = Task.unpack(op.value)
                 self.fail("settle" if task.settled else "progress" if task.progress else "other")
@@ -400,7 +399,7 @@ async def test_next_job_is_worked_on_though_the_store_fails_when_it_was_kept(
 async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> None:
     """What a process that died has left undone waits for the store to take it."""
     store = Flaky()
-    records = Records(store, keep=10, clock=time.time)
+    records = Records(store, keep=10)
     await records.create(made(Working(reports.job())), b"")
     store.fails["touch"] = 1
     jobs = bench.jobs(store=store)

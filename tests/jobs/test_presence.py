@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -205,10 +204,10 @@ async def test_job_outlives_a_lock_of_its_file(bench: Bench, tmp_path: Path) -> 
 async def test_task_is_taken_up_after_the_clock_was_put_back(bench: Bench) -> None:
     """Its step was never submitted: it is when somebody asks for the task, whatever the time is."""
     store = bench.store()
-    now = time.time()
-    records = Records(store, keep=10, clock=lambda: now)
+    now = store.now() + 3600.0
+    records = Records(store, keep=10)
     await records.create(made(Working(work.job("/")), created=now, updated=now, due=now), b"")
-    jobs = bench.jobs(store=store, clock=lambda: now - 3600.0)
+    jobs = bench.jobs(store=store)
     await jobs.get("t1", None)
 
     assert b"1" == (await ended(jobs)).result

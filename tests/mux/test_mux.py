@@ -151,12 +151,12 @@ def test_mux_secret_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) 
 def test_mux_with_a_shared_store_needs_a_secret() -> None:
     """A random one would be another one in the next process."""
 
-    class Shared(MemoryStore):
-        shared = True
-
+    store = MemoryStore()
+    Mux(suite(), store=store)
+    store.shared = True
     with pytest.raises(ConfigurationError, match="GENMCP_SECRET"):
-        Mux(suite(), store=Shared())
-    Mux(suite(), store=Shared(), secret="a secret that is long enough")
+        Mux(suite(), store=store)
+    Mux(suite(), store=store, secret="a secret that is long enough")
 
 
 @pytest.mark.parametrize(("workers", "warned"), [("4", True), ("1", False), ("many", False)])

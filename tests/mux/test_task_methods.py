@@ -1,10 +1,11 @@
 """The methods of the tasks extension, asked by hand: SEP-2663."""
 
+import time
 from typing import Any
 
 import pytest
 
-from genmcp import Channel, Continue, Endpoint, Mux, Suite, Tool, elicit
+from genmcp import Channel, Continue, Endpoint, MemoryStore, Mux, Suite, Tool, elicit
 from tests.asgi import TASKS, Client
 
 
@@ -83,7 +84,7 @@ async def test_task_id_names_no_other_record(method: str, caplog: pytest.LogCapt
     client = Client(Endpoint(mux), capabilities={**TASKS, "elicitation": {}})
     try:
         task = (await client.send(client.call("asks"))).json["result"]["taskId"]
-        id = f"{task}:call"  # its request, kept for as long as it waits
+        id = f"{task}#call"  # its request, kept for as long as it waits
         params = {"taskId": id, **METHODS[method]}
 
         answer = await client.send(client.request(method, params, id=2))
@@ -106,3 +107,22 @@ async def test_task_methods_are_not_there_before_2026() -> None:
 
     assert "done" == answer.messages[-1]["result"]["content"][0]["text"]
     assert -32601 == refused.json["error"]["code"]
+
+
+async def test_times_of_a_task_are_of_the_clock_of_its_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machines of two processes may differ by an hour; times of one task are compared."""
+    wall, store = time.time, MemoryStore(clock=lambda: 1000.0)
+    muxes = [Mux(Suite(name="test", version="1", tools=[Asks]), store=store) for _ in range(2)]
+    one, two = [Client(Endpoint(m), capabilities={**TASKS, "elicitation": {}}) for m in muxes]
+    id = (await one.send(one.call("asks"))).json["result"]["taskId"]
+    monkeypatch.setattr(time, "time", lambda: wall() + 3600.0)
+    first = (await one.send(one.request("tasks/get", {"taskId": id}, id=2))).json["result"]
+    await two.send(two.request("tasks/cancel", {"taskId": id}, id=3))
+    last = (await two.send(two.request("tasks/get", {"taskId": id}, id=4))).json["result"]
+    for mux in muxes:
+        await mux.aclose()
+
+    assert "1970-01-01T00:16:40.000Z" == first["createdAt"] == last["lastUpdatedAt"]
+    assert ("cancelled", first["ttlMs"]) == (last["status"], last["ttlMs"])

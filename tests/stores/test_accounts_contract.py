@@ -81,30 +81,31 @@ async def test_client_over_its_share_is_refused(store: Store) -> None:
     kept = await fill(store, MALLORY)
     assert 24 == kept
     with pytest.raises(OverShare, match=r"0\.25 of it.*Limits\.kept_of_principal"):
-        await store.apply(Put("small", b""), Put("large", b"x" * 10_000, owner=MALLORY))
+        await store.apply(Put("large#small", b""), Put("large", b"x" * 10_000, owner=MALLORY))
 
-    assert await store.get("small") is None
-    await store.apply(Put("bob", b"x" * 10_000, owner=BOB), Put("node", b"x" * 10_000))
+    assert await store.get("large#small") is None
+    await store.apply(Put("bob", b"x" * 10_000, owner=BOB), Put("bob#node", b"x" * 10_000))
     assert await store.get("bob")
 
 
 async def test_usage_follows_every_change(store: Store, clock: Clock) -> None:
     """Replaced, deleted, expired: an account counts what is kept."""
-    await store.apply(Put("a", b"12345", owner=MALLORY), Put("b", b"1", ttl=10, owner=MALLORY))
+    await store.apply(Put("a", b"12345", owner=MALLORY))
+    await store.apply(Put("b", b"1", ttl=10, owner=MALLORY))
     assert Usage(2, 8) == await store.usage("mallory")
 
     await store.apply(Put("a", b"1", owner=MALLORY))
-    await store.apply(Put("a", b"12"), Append("log", b"123", ttl=10, owner=MALLORY))
+    await store.apply(Put("a", b"12"), Append("a#log", b"123", ttl=10, owner=MALLORY))
     assert Usage(3, 8) == await store.usage("mallory")
     assert Usage(3, 8) == await ScopedStore(store, "part").usage("mallory")
 
     with pytest.raises(Conflict):
-        await store.apply(Put("a", b"1" * 50, owner=MALLORY), Delete("b", expect=77))
+        await store.apply(Put("a", b"1" * 50, owner=MALLORY), Delete("a#b", expect=77))
     await store.apply(Put("a", b"12345", owner=BOB))
     assert [Usage(2, 5), Usage(1, 6)] == [await store.usage(n) for n in ("mallory", "bob")]
 
     clock.now = 11
-    await store.apply(Delete("a"), Delete("never"))
+    await store.apply(Delete("a"), Delete("a#never"))
     await store.apply()
     assert [Usage(), Usage()] == [await store.usage(n) for n in ("mallory", "bob")]
 
@@ -146,8 +147,8 @@ async def test_each_level_of_accounts_is_bounded(store: Store) -> None:
     assert 9 == await fill(store, anonymous("10.0.0.2"))
     with pytest.raises(OverShare, match=r"Limits\.kept_of_anonymous"):
         await store.apply(
-            Put("1", b"x" * 9_000, owner=anonymous("10.0.0.3")),
-            Put("2", b"x" * 11_000, owner=anonymous("10.0.0.3")),
+            Put("k#1", b"x" * 9_000, owner=anonymous("10.0.0.3")),
+            Put("k#2", b"x" * 11_000, owner=anonymous("10.0.0.3")),
         )
     await store.apply(Put("bob", b"x" * 10_000, owner=BOB))
 
@@ -155,18 +156,19 @@ async def test_each_level_of_accounts_is_bounded(store: Store) -> None:
 async def test_entries_of_an_account_are_bounded(store: Store) -> None:
     """An account may be given a number of entries; replacing one is no new entry."""
     tasks = (*MALLORY, Account("mallory/tasks", most=2, setting="JobOptions.tasks_of_client"))
-    for key in ("1", "2", "2"):
+    for key in ("k#1", "k#2", "k#2"):
         await store.apply(Put(key, b"", owner=tasks))
     with pytest.raises(OverShare, match=r"2 are kept.*JobOptions\.tasks_of_client"):
-        await store.apply(Put("3", b"", owner=tasks))
+        await store.apply(Put("k#3", b"", owner=tasks))
 
-    await store.apply(Put("3", b"", owner=MALLORY))
-    await store.apply(Delete("1"), Put("4", b"", owner=tasks))
+    await store.apply(Put("k#3", b"", owner=MALLORY))
+    await store.apply(Delete("k#1"), Put("k#4", b"", owner=tasks))
 
 
 async def test_logs_of_a_greedy_client_make_room_first(store: Store) -> None:
     """A client past its share loses its own oldest logs, and no other client loses any."""
-    await store.apply(Append("bob", b"x" * 50_000, ttl=60, owner=BOB), Append("all", b"1", ttl=60))
+    await store.apply(Append("bob", b"x" * 50_000, ttl=60, owner=BOB))
+    await store.apply(Append("all", b"1", ttl=60))
     for number in range(6):
         await store.apply(Append(f"{number}", b"x" * 100_000, ttl=60, owner=MALLORY))
 
@@ -188,7 +190,7 @@ async def test_rejected_write_drops_no_log(store: Store) -> None:
     with pytest.raises(OverShare):
         await store.apply(
             Append("more", b"x" * 100_000, ttl=60, owner=MALLORY),
-            Put("bob", b"x" * 10_000, owner=BOB),
+            Put("more#bob", b"x" * 10_000, owner=BOB),
         )
     await store.apply()
 
@@ -253,7 +255,8 @@ async def test_new_work_leaves_the_reserve_to_accepted_work(store: Store) -> Non
     await store.apply(Put("step", b"x" * 10_000), Append("step", b"x", ttl=60))
     with pytest.raises(StoreFull):
         await store.apply(Append("log", b"x" * 10_000, ttl=60, new=True))
-    await store.apply(*(Delete(f"{number}") for number in range(50)))
+    for number in range(50):
+        await store.apply(Delete(f"{number}"))
     await store.apply(Put("again", b"x" * 10_000, new=True))
 
 
@@ -284,8 +287,8 @@ async def test_sqlite_usage_is_exact_over_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with aclosing(SQLiteStore(path, clock=clock)) as store:
         await store.apply(
-            *(Put(f"{n}", b"123", ttl=10 + n, owner=anonymous("::1")) for n in range(5)),
-            Append("log", b"1", ttl=10, owner=anonymous("::1")),
+            *(Put(f"#{n}", b"12", ttl=10 + n, owner=anonymous("::1")) for n in range(5)),
+            Append("#log", b"1", ttl=10, owner=anonymous("::1")),
         )
     clock.now = 12.5
     async with aclosing(SQLiteStore(path, clock=clock)) as store:

@@ -60,7 +60,7 @@ async def test_clock_that_is_set_stops_no_queue_and_drops_nothing(
     for id in ("waiting", "held"):
         await deliveries.put(id)
     await deliveries.claim(["default"], "n1", 30.0, 1)
-    await store.apply(Put("result", b"1", ttl=3600.0), Append("log", b"1", ttl=3600.0))
+    await store.apply(Put("result", b"1", ttl=3600.0), Append("result", b"1", ttl=3600.0))
     set_clock(by)
 
     other = opened()
@@ -68,7 +68,7 @@ async def test_clock_that_is_set_stops_no_queue_and_drops_nothing(
     assert 1 == len(await other.deliveries.claim(["default"], "n2", 30.0, 9))
     for each in (store, other):
         assert None is not await each.get("result")
-        assert 1 == len(await each.read("log"))
+        assert 1 == len(await each.read("result"))
         assert None is not await each.get("another")
 
 

@@ -241,8 +241,8 @@ FORKS = """
 store = SQLiteStore(path)
 
 async def write(key):
-    read = await store.get("parent")
-    await store.apply(Put(key, b"", expect=0), Append("log", key.encode(), ttl=60))
+    read = await store.get("log#parent")
+    await store.apply(Put(f"log#{key}", b"", expect=0), Append("log", key.encode(), ttl=60))
     followed = store.follow("log")
     say(key, read and read.version, (await anext(followed)).data.decode())
     await followed.aclose()
@@ -383,7 +383,7 @@ async def test_sqlite_store_that_is_full_takes_more_when_something_ran_out(opene
     store = opened(max_bytes=200_000, clock=clock)
     await store.apply(Put("old", b"x" * 100_000, ttl=10))
     large, small = await asyncio.gather(
-        store.apply(Append("log", b"", ttl=60), Put("large", b"x" * 100_000)),
+        store.apply(Append("large", b"", ttl=60), Put("large", b"x" * 100_000)),
         store.apply(Put("small", b"")),
         return_exceptions=True,
     )
@@ -391,7 +391,7 @@ async def test_sqlite_store_that_is_full_takes_more_when_something_ran_out(opene
     assert isinstance(large, Unavailable)
     assert "full" in str(large)
     assert small is None
-    assert [] == await store.read("log")
+    assert [] == await store.read("large")
     assert await store.get("small")
     clock.now = 11
     await store.apply(Put("large", b"x" * 100_000))
@@ -471,18 +471,18 @@ async def test_sqlite_store_does_not_let_one_caller_spoil_anothers_writes(opened
 async def test_sqlite_store_is_there_when_it_is_opened_again(opened: Opened, path: Path) -> None:
     """Records, events and deliveries outlive the process; no version or id is used again."""
     store = opened()
-    await store.apply(Put("gone", b""), Put("k", b"1"), Append("log", b"1", ttl=60))
+    await store.apply(Put("gone", b""), Put("gone#k", b"1"), Append("gone", b"1", ttl=60))
     await store.apply(Put("gone", b""), Delete("gone"))
     await store.deliveries.put("a", "q")
-    (first,) = await store.read("log")
+    (first,) = await store.read("gone")
     await store.aclose()
     assert [path] == list(path.parent.iterdir())  # nothing is left beside it
 
     store = opened()
-    await store.apply(Put("gone", b"", expect=0), Append("log", b"2", ttl=60))
-    assert Entry(b"1", 1) == await store.get("k")
+    await store.apply(Put("gone", b"", expect=0), Append("gone", b"2", ttl=60))
+    assert Entry(b"1", 1) == await store.get("gone#k")
     assert Entry(b"", 3) == await store.get("gone")
-    assert [b"2"] == [event.data for event in await store.read("log", first.id)]
+    assert [b"2"] == [event.data for event in await store.read("gone", first.id)]
     assert [Delivery("a", "q")] == await store.deliveries.claim(["q"], "n1", 30, 10)
 
 
@@ -492,7 +492,7 @@ async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) 
     store = opened(clock=clock)
     for number in range(15):
         await store.apply(
-            *(Put(f"{number}:{n}", b"", ttl=10) for n in range(10)),
+            *(Put(f"{number}#{n}", b"", ttl=10) for n in range(10)),
             Append(f"{number}", b"", ttl=10),
         )
     ids = [event.id for event in await store.read("0")]
@@ -611,8 +611,8 @@ async def test_sqlite_store_cleans_up_while_idle(opened: Opened, path: Path) -> 
     store = opened(clock=clock)
     for number in range(4):
         await store.apply(
-            *(Put(f"{number}:{n}", b"", ttl=10) for n in range(1000)),
-            *(Append(f"{number}:{n % 50}", b"", ttl=10) for n in range(1000)),
+            *(Put(f"{number}#{n}", b"", ttl=10) for n in range(1000)),
+            *(Append(f"{number}#{n % 50}", b"", ttl=10) for n in range(1000)),
         )
     clock.now = 11
     await store.apply()

@@ -12,7 +12,7 @@ import pytest
 from genmcp.errors import Conflict, ContractError, Gap, Unavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.stores.store import Append, Delete, Entry, Event, Put, Store
+from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put, Store, subject_of
 
 BOUND = 5.0
 """Seconds after which what should have come is said not to come."""
@@ -134,7 +134,7 @@ async def test_delete_removes_the_record(store: Store) -> None:
     """A deleted record is gone; deleting nothing is no error."""
     await store.apply(Put("task:1", b"one"))
     await store.apply(Delete("task:1"))
-    await store.apply(Delete("task:1"), Delete("task:2"))
+    await store.apply(Delete("task:1"), Delete("task:1#call"))
 
     assert await store.get("task:1") is None
 
@@ -164,7 +164,8 @@ async def test_version_of_a_record_that_was_gone_is_not_used_again(
     versions = set()
     for _ in range(5):
         await store.apply(Put("lease:sweep", b"mine", ttl=10, expect=0))
-        await store.apply(Put("lease:sweep", b"mine", ttl=10), Put("other", b""))
+        await store.apply(Put("lease:sweep", b"mine", ttl=10))
+        await store.apply(Put("other", b""))
         versions |= {(await entry(store, "lease:sweep")).version}
         if runs_out:
             await pass_time(11)
@@ -212,15 +213,15 @@ async def test_apply_does_all_or_nothing(store: Store) -> None:
         await store.apply(
             Append("task:1", b"changed", ttl=60),
             Put("task:1", b"two"),
-            Delete("task:1:lock"),
-            Put("task:1:done", b"", expect=7),
-            Put("task:1:more", b""),
+            Delete("task:1#lock"),
+            Put("task:1#done", b"", expect=7),
+            Put("task:1#more", b""),
         )
 
     assert b"one" == (await entry(store, "task:1")).value
     assert [b"made"] == await data(store, "task:1")
-    assert await store.get("task:1:done") is None
-    assert await store.get("task:1:more") is None
+    assert await store.get("task:1#done") is None
+    assert await store.get("task:1#more") is None
 
 
 async def test_apply_takes_operations_in_order(store: Store) -> None:
@@ -247,12 +248,67 @@ async def test_record_and_log_of_one_name_are_two_things(store: Store) -> None:
     assert [b"event"] == await data(store, "task:1")
 
 
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [Put("task:1", b""), Put("task:2", b"")],
+        [Put("task:1", b""), Append("task:2", b"", ttl=60)],
+        [Append("task:1#log", b"", ttl=60), Delete("task:1#call"), Delete("task:10#call")],
+        [Delete("task:1#call"), Put("call", b"")],
+    ],
+)
+async def test_apply_rejects_two_subjects(store: Store, ops: Sequence[Op]) -> None:
+    """An engine that distributes its data cannot write two subjects together."""
+    await store.apply(Put("task:1#call", b"one"))
+    with pytest.raises(ContractError, match=r"'task:1' and '(task:2|task:10|call)'"):
+        await store.apply(*ops)
+
+    assert b"one" == (await entry(store, "task:1#call")).value
+    assert await store.get("task:1") is None
+    assert [] == await data(store, "task:1#log")
+
+
+async def test_apply_writes_all_parts_of_a_subject(store: Store) -> None:
+    """Records and logs are parts of a subject if their names begin with it and "#"."""
+    await store.apply(
+        Put("task:1", b"record"),
+        Put("task:1#call", b"call"),
+        Append("task:1", b"1", ttl=60),
+        Append("task:1#a#b", b"2", ttl=60),
+    )
+    assert b"call" == (await entry(store, "task:1#call")).value
+    assert [b"2"] == await data(store, "task:1#a#b")
+
+    await store.apply(Delete("task:1"), Delete("task:1#call"))
+    assert await store.get("task:1#call") is None
+
+
+@pytest.mark.parametrize("name", ["task:7", "task:7#call", "task:7#", "task:7#a#b"])
+def test_subject_ends_at_the_first_number_sign(name: str) -> None:
+    """Further ones belong to the part: it may be text of a client."""
+    assert "task:7" == subject_of(name)
+
+
 # Time
+
+
+async def test_now_is_the_clock_of_ttls(store: Store, pass_time: PassTime) -> None:
+    """A record expires its ttl after the time that `now` gave when it was written."""
+    written = store.now()
+    await store.apply(Put("k", b"", ttl=10))
+    await pass_time(9)
+    assert abs(store.now() - written - 9) < 1
+    assert await store.get("k")
+
+    await pass_time(2)
+    assert store.now() > written + 10
+    assert await store.get("k") is None
 
 
 async def test_record_is_gone_when_its_time_has_run_out(store: Store, pass_time: PassTime) -> None:
     """A record lives for its ttl, or until it is deleted."""
-    await store.apply(Put("short", b"", ttl=10), Put("long", b"", ttl=100), Put("ever", b""))
+    for key, ttl in (("short", 10), ("long", 100), ("ever", None)):
+        await store.apply(Put(key, b"", ttl=ttl))
     await pass_time(11)
 
     assert await store.get("short") is None
@@ -265,11 +321,9 @@ async def test_record_is_gone_when_its_time_has_run_out(store: Store, pass_time:
 
 async def test_put_sets_the_time_anew(store: Store, pass_time: PassTime) -> None:
     """The last Put alone says how long the record lives."""
-    for key in ("longer", "shorter", "ever"):
+    for key, ttl in (("longer", 40), ("shorter", 5), ("ever", None)):
         await store.apply(Put(key, b"", ttl=20))
-    await store.apply(
-        Put("longer", b"", ttl=40), Put("shorter", b"", ttl=5), Put("ever", b"", ttl=None)
-    )
+        await store.apply(Put(key, b"", ttl=ttl))
     await pass_time(21)
 
     assert await store.get("longer")
@@ -279,7 +333,8 @@ async def test_put_sets_the_time_anew(store: Store, pass_time: PassTime) -> None
 
 async def test_touch_sets_the_time_and_keeps_the_version(store: Store, pass_time: PassTime) -> None:
     """A touched record lives for the new ttl, and whoever holds its version still does."""
-    await store.apply(Put("longer", b"", ttl=10), Put("shorter", b"", ttl=100))
+    await store.apply(Put("longer", b"", ttl=10))
+    await store.apply(Put("shorter", b"", ttl=100))
     read = await entry(store, "longer")
 
     assert await store.touch("longer", 60)
@@ -317,7 +372,8 @@ async def test_log_is_gone_a_ttl_after_the_last_append(store: Store, pass_time: 
 async def test_read_gives_events_in_order(store: Store) -> None:
     """Reading goes on where it left off, in pieces of any size."""
     for number in range(7):
-        await store.apply(Append("log", b"%d" % number, ttl=60), Append("other", b"x", ttl=60))
+        await store.apply(Append("log", b"%d" % number, ttl=60))
+        await store.apply(Append("other", b"x", ttl=60))
     first = await store.read("log", limit=3)
     second = await store.read("log", first[-1].id, limit=3)
     third = await store.read("log", second[-1].id, limit=3)
@@ -569,17 +625,18 @@ async def test_store_serves_several_event_loops(store: Store) -> None:
 
 
 async def test_closed_store_is_unavailable(store: Store) -> None:
-    """Whatever is asked of a closed store is refused, and closing it again does nothing."""
-    await store.apply(Put("k", b""), Append("log", b"", ttl=60))
+    """A closed store rejects everything but the time; closing it again does nothing."""
+    await store.apply(Put("k", b""), Append("k", b"", ttl=60))
     await store.aclose()
     await store.aclose()
 
+    assert isinstance(store.now(), float)
     asked: Sequence[Coroutine[Any, Any, object]] = (
         store.get("k"),
         store.apply(Put("k", b"")),
         store.touch("k", 1),
-        store.read("log"),
-        take(store.follow("log"), 1),
+        store.read("k"),
+        take(store.follow("k"), 1),
     )
     for question in asked:
         with pytest.raises(Unavailable):

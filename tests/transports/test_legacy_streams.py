@@ -339,7 +339,7 @@ async def tell(client: Client, data: str) -> None:
         b'{"jsonrpc":"2.0","method":"notifications/message","params":'
         b'{"level":"info","data":"%b"}}' % data.encode()
     )
-    await store.apply(Append(f"session:{key}:listener", message, ttl=300, keep=4))
+    await store.apply(Append(f"session:{key}#listener", message, ttl=300, keep=4))
 
 
 async def test_listener_is_alive_in_silence(version: str) -> None:

@@ -19,7 +19,7 @@ __all__ = ["connect", "prepare"]
 logger = logging.getLogger("genmcp")
 
 _APPLICATION: Final = 0x67656E6D  # "genm", in the file's header: SQLite, "PRAGMA application_id"
-_LAYOUT: Final = 2  # grows when a table changes its meaning
+_LAYOUT: Final = 3  # incremented when a table or the form of its keys changes
 _LOG_BYTES: Final = 4 * 1024**2
 
 # A log that ran out stays without its events for a while; see logs.py.

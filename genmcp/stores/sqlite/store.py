@@ -15,7 +15,7 @@ from genmcp.stores.sqlite.accounts import Books
 from genmcp.stores.sqlite.connection import prepare
 from genmcp.stores.sqlite.database import Database, Settings
 from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
-from genmcp.stores.store import Entry, Event, Op, Store
+from genmcp.stores.store import Entry, Event, Op, Store, check_one_subject
 
 __all__ = ["SQLiteStore"]
 
@@ -36,7 +36,7 @@ class SQLiteStore(Store):
     has expired, and Unavailable while the disk is full. New work is rejected once only *reserve* is
     left, a fraction of the file and of each client's share (default 0.1), which updates of stored
     work still need. A process that waits longer than *busy_timeout* seconds (default 5) while
-    others write gets Unavailable. *clock* returns seconds and must be the same in all processes;
+    others write gets Unavailable. *clock* returns Unix time and must be the same in all processes;
     the default is the file's own clock, which changes of the system time do not affect (on Linux).
 
     It may be created before the process forks, and used before and after: each process opens the
@@ -74,10 +74,14 @@ class SQLiteStore(Store):
     def deliveries(self) -> SQLiteDeliveries:
         return self._deliveries
 
+    def now(self) -> float:
+        return self._settings.clock()
+
     async def get(self, key: str) -> Entry | None:
         return await self._database().read(partial(records.find, key=key))
 
     async def apply(self, *ops: Op) -> None:
+        check_one_subject(ops)
         await self._database().write(partial(changes.apply, ops))
 
     async def usage(self, account: str) -> Usage:
