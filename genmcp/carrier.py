@@ -42,7 +42,8 @@ class Carrier(msgspec.Struct, eq=False):
     """The state of one call that is needed to continue it. Owned by the channel of the call.
 
     continuation: set once the call has returned Continue. task: the id of its record in the store,
-    if there is one. turn: the fencing token for changes of the record. promotion: the asyncio.Task
+    if there is one. run: the id of the job that the call waits for, or continues after. turn: the
+    fencing token for changes of the record. promotion: the asyncio.Task
     that writes the record while the call runs. promoted: whether the client got a handle instead of
     the result, so that the outcome is written to the record. follows: the task whose end the call
     awaits here; it may belong to another call. claim: the lock of its idempotency key. waits:
@@ -56,6 +57,7 @@ class Carrier(msgspec.Struct, eq=False):
 
     continuation: Continuation | None = None
     task: str | None = None
+    run: str | None = None
     turn: int = 0
     promotion: "asyncio.Task[None] | None" = None
     promoted: bool = False

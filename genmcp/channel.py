@@ -219,6 +219,11 @@ class Channel(msgspec.Struct, eq=False):
         """The id of the task that this call has become, None if it has not."""
         return None if self._carrier is None else self._carrier.task
 
+    @property
+    def run_id(self) -> str | None:
+        """In `on_cancel` and `continue_`: the `run.id` of the job that the call waited for."""
+        return None if self._carrier is None else self._carrier.run
+
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> SendStatus:

@@ -193,9 +193,10 @@ class Tool(Generic[A]):
         raise NotImplementedError
 
     def on_cancel(self, channel: Channel) -> Any:
-        """Take in that the call was cancelled by its client, whatever it waited for.
+        """Handle the cancellation of the call by its client, whatever it waited for.
 
-        Its result counts no more. A job of it is being stopped, and may still be about to end.
+        Its result is dropped. If it waited for a job, `channel.run_id` is the id of that job, the
+        same that the job has as `run.id`; the job is being stopped, and may continue for a moment.
         """
 
     def visible(self, principal: str | None) -> bool:

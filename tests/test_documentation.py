@@ -159,6 +159,7 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ("outcomes", "look_up", {"ends": "late"}, "Try again later."),
         ("outcomes", "look_up", {"ends": "dropped"}, "Try again: nobody works on it any more."),
         ("billing", "charge", {"account": "Ada", "cents": 3}, "Charged 3 cents."),
+        ("scanning", "archive", {}, "4 pages archived."),
         ("kept", "charge", {"account": "Ada", "cents": 3}, "Charged 3 cents."),
         ("reports", "report", {}, "November: 12 pages from the ledger, for Ada"),
         ("press", "print", {"order": "7"}, "Printed 3 sheets."),

@@ -73,17 +73,20 @@ def simulate(
     """
     workshop: Workshop = run.assigns["workshop"]
     parts = workshop.parts("", category)
-    minimums = {}
+    # What an earlier attempt saved before its process stopped.
+    minimums: dict[str, int] = run.saved or {}
     for done, part in enumerate(parts):
         # A job that was cancelled ends here.
         run.in_loop(run.progress(done, len(parts), part.name))
-        minimums[part.number] = enough(
-            part.number,
-            workshop.demand(part.number),
-            weeks=weeks,
-            certainty=certainty,
-            simulations=simulations,
-        )
+        if part.number not in minimums:
+            minimums[part.number] = enough(
+                part.number,
+                workshop.demand(part.number),
+                weeks=weeks,
+                certainty=certainty,
+                simulations=simulations,
+            )
+            run.in_loop(run.save(minimums))
     run.in_loop(run.progress(len(parts), len(parts), "Done"))
     return minimums
 

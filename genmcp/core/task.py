@@ -42,6 +42,8 @@ __all__ = [
     "Working",
     "is_id",
     "passed_on",
+    "run_id",
+    "with_saved",
 ]
 
 End: TypeAlias = Literal["completed", "failed", "cancelled"]
@@ -111,11 +113,16 @@ class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
 
 
 class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
-    """A job is in the engine's hands; it was begun *attempt* times and failed *failures* times."""
+    """A job is in the engine's hands; it was begun *attempt* times and failed *failures* times.
+
+    saved: the state with which its next attempt continues, as JSON; None if it saved none. It is
+    part of the job's work, so that the next job of the call starts without one.
+    """
 
     job: Job
     attempt: int = 0
     failures: int = 0
+    saved: bytes | None = None
 
 
 class Following(msgspec.Struct, frozen=True, tag="following"):
@@ -173,9 +180,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     it ended, None while it is open. message, progress, total: the latest progress of the work.
     step, continuation: of the call as it waits; no continuation while `call` itself runs. work:
     what it waits for, None once it has ended. held: the delivery that a worker has claimed and not
-    released. changes: incremented by each change. outcome: how the wait ended, packed; once it is
-    set, `continue_` is to run, or runs. result, error: the result or error, as JSON. passed: for
-    how many seconds its step was passed on by processes that lack the code for it.
+    released. changes: incremented by each change that followers see. outcome: how the wait ended,
+    packed; once it is set, `continue_` is to run, or runs. result, error: as JSON. passed: for how
+    many seconds its step was passed on by processes that lack the code for it.
     """
 
     id: str
@@ -420,6 +427,14 @@ _NOTHING_LEFT: Final[Mapping[str, Any]] = {
 }
 
 
+def run_id(task: Task) -> str | None:
+    """Return the id of the job of *task*, also once that has ended; None if it waits for no job.
+
+    With the step, since one call may have several jobs, one after another.
+    """
+    return f"{task.id}.{task.step}" if isinstance(task.work, Working) else None
+
+
 def passed_on(task: Task, now: float, delay: float) -> Task:
     """Return *task* waiting for a process that has the code for its step.
 
@@ -429,6 +444,20 @@ def passed_on(task: Task, now: float, delay: float) -> Task:
     if isinstance(task.work, Working) and not task.settled:
         return replace(passed, work=replace(task.work, attempt=task.work.attempt - 1))
     return passed
+
+
+def with_saved(task: Task, state: bytes, now: float) -> Task:
+    """Return *task* with the *state*, as JSON, that an attempt at its job has saved.
+
+    `changes` stays as it is: followers see nothing of the state, and one that is saved often would
+    push their messages out of the log.
+
+    Raises:
+        OutOfTurn: its job is not being worked on.
+    """
+    if task.job is None or not isinstance(task.work, Working):
+        raise OutOfTurn("save", "settled" if task.settled else task.status)
+    return replace(task, updated=now, work=replace(task.work, saved=state))
 
 
 _LOST: Final = pack(Failed(Lost()))

@@ -24,6 +24,7 @@ _POSITIVE: Final = (
     "keep",
     "tasks_of_client",
     "share_of_client",
+    "max_saved_bytes",
 )
 
 
@@ -65,6 +66,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         share_of_client: the fraction of `concurrency`, from 0 to 1, that the jobs of one client may
             take, so that long jobs leave room for those of other clients. At least one job. Default
             0.8.
+        max_saved_bytes: the maximum size of the state that a job saves with `run.save`, as JSON. It
+            is written with each change of the task. Default 65536.
         accounts: returns the accounts that a task counts towards in its store. Default: none.
         assigns: returns the `Run.assigns` of a job. Default: empty.
         in_thread: runs a blocking function. Default: `asyncio.to_thread`.
@@ -84,6 +87,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     keep: int = 1000
     tasks_of_client: int = 1000
     share_of_client: float = 0.8
+    max_saved_bytes: int = 65536
     accounts: Callable[[Task], Owner] = _nobody
     assigns: Callable[[Task], Mapping[str, Any]] = _nothing
     in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread

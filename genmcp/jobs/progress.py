@@ -67,12 +67,30 @@ class Reporter:
             asyncio.CancelledError: nothing is written any more.
             TypeError, ValueError: it is no number.
         """
-        if not self._open:
-            raise asyncio.CancelledError("the work is over, or somebody else's")
+        self._check_open()
         newest = Progress(_number(progress), _number(total), message and str(message))
         self._newest = newest if self._newest is None else self._newest.then(newest)
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_newest())
+
+    async def fenced(self, write: Callable[[], Awaitable[object]]) -> None:
+        """Await a *write* that is fenced by the turn; a rejected one ends the work.
+
+        Raises:
+            asyncio.CancelledError: it was rejected, or the work was over before.
+        """
+        self._check_open()
+        try:
+            await write()
+        except OutOfTurn as rejected:
+            # Without `stop`: the exception ends the work already, and a second cancellation would
+            # interrupt what it does for its end.
+            self._open, self.refused = False, True
+            raise asyncio.CancelledError("another attempt has taken over") from rejected
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise asyncio.CancelledError("the work is over, or somebody else's")
 
     async def close(self) -> Progress:
         """Write nothing any more, and return what was not written yet."""

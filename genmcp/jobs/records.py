@@ -126,8 +126,9 @@ class Records:
                     expect=version,
                     owner=self._accounts(task),
                 ),
-                self._changed(task),
             ]
+            if task.changes != was.changes:
+                ops.append(self._changed(task))
             if task.end in ("completed", "failed"):
                 ops.append(Delete(_call(id)))
             try:

@@ -12,12 +12,25 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from genmcp.core.outcome import Outcome, unpack
-from genmcp.core.task import LOST, Ended, Following, Job, Parked, Ref, Task, Working, passed_on
+from genmcp.core.task import (
+    LOST,
+    Ended,
+    Following,
+    Job,
+    Parked,
+    Ref,
+    Task,
+    Working,
+    passed_on,
+    run_id,
+    with_saved,
+)
 from genmcp.errors import (
     ContractError,
     InternalError,
     OutOfTurn,
     StoreError,
+    Unavailable,
 )
 from genmcp.jobs.agenda import Agenda
 from genmcp.jobs.attempt import Tried, attempt
@@ -27,7 +40,7 @@ from genmcp.jobs.foreign import Foreign
 from genmcp.jobs.options import JobOptions
 from genmcp.jobs.progress import Progress
 from genmcp.jobs.records import Transition
-from genmcp.jobs.run import Reports, Run
+from genmcp.jobs.run import Reports, Run, SavedState
 from genmcp.jobs.watches import Watched, Watches
 
 __all__ = ["Resume", "Steps"]
@@ -234,14 +247,22 @@ class Steps:
         await self._records.change_at(task.id, task.turn, partial(_progressed, progress))
 
     def _run(self, task: Task, reports: Reports) -> Run:
-        assert isinstance(task.work, Working)
+        id = run_id(task)
+        assert isinstance(task.work, Working) and id is not None
         return Run(
-            f"{task.id}.{task.step}",  # one call may have several jobs, one after another
+            id,
             task.work.attempt,
             self._options.assigns(task),
             reports,
             asyncio.get_running_loop(),
+            SavedState(task.work.saved, partial(self._save, task), self._options.max_saved_bytes),
         )
+
+    async def _save(self, task: Task, state: bytes) -> None:
+        step = self._records.step(
+            task.id, task.turn, lambda task, now: with_saved(task, state, now)
+        )
+        await self._agenda.writes.insist(step, _has_no_room)
 
     async def _write(self, task: Task, transition: Transition) -> Task:
         return await self._agenda.writes.insist(self._records.step(task.id, task.turn, transition))
@@ -297,6 +318,10 @@ def _progressed(progress: Progress, task: Task, now: float) -> Task:
 
 def _handed_back(task: Task, now: float) -> Task:
     return task.left(now) if task.lives_in else task.released(now)
+
+
+async def _has_no_room(error: Unavailable) -> Task:
+    raise StoreError(f"run.save: the state was not stored: {error}") from error
 
 
 def _same(task: Task, now: float) -> Task:

@@ -95,6 +95,7 @@ class Continuations:
                         return outcome
                 else:
                     channel.carrier.continuation = continuation
+                    channel.carrier.run = None
                     if channel.task is not None:
                         await self._tasks.park(channel, self._tasks.awaiting(continuation))
                     outcome = await self._awaitables.outcome(step.take())

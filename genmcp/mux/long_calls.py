@@ -11,7 +11,7 @@ from genmcp.channel import Channel
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Seal
-from genmcp.core.task import Ended, Parked, Task
+from genmcp.core.task import Ended, Parked, Task, run_id
 from genmcp.errors import McpError, StoreError, TaskNotFound
 from genmcp.jobs.engine import Engine
 from genmcp.jobs.jobs import Jobs
@@ -222,7 +222,8 @@ class LongCalls:
         """Take in that the call of *channel* was stopped: its job is, too, and its tool is told."""
         if channel.task is not None and not channel.promoted:
             try:
-                await self.tasks.cancel(channel.task, channel.principal)
+                was = await self.tasks.cancel(channel.task, channel.principal)
+                channel.carrier.run = None if was is None else run_id(was)
             except TaskNotFound:  # its time has run out
                 pass
             except StoreError as error:  # its tool is notified nevertheless

@@ -13,7 +13,7 @@ from genmcp.continuing import UnknownTag
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Failed, Outcome, unpack
 from genmcp.core.request import Request
-from genmcp.core.task import Ended, Parked, Task
+from genmcp.core.task import Ended, Parked, Task, run_id
 from genmcp.errors import ConfigurationError, McpError, OutOfTurn, StoreError, ToolError
 from genmcp.jobs.elsewhere import Elsewhere
 from genmcp.mux.answers import outcome_of
@@ -126,7 +126,7 @@ class Resumption:
                 await self._server.cancelled(channel)
 
     def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
-        carrier = Carrier(task=task.id, turn=task.turn)
+        carrier = Carrier(task=task.id, run=run_id(task), turn=task.turn)
         kept = KeptCall.unpack(call)
         sink = TaskSink(self._writer, carrier, kept.client_key)
         channel = kept.channel(self._server, sink, self._host.assigns, own)

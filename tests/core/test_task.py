@@ -22,6 +22,8 @@ from genmcp.core.task import (
     Work,
     Working,
     passed_on,
+    run_id,
+    with_saved,
 )
 from genmcp.errors import Lost, OutOfTurn
 
@@ -45,7 +47,7 @@ def outcome(task: Task) -> Any:
     [
         Running("n1"),
         Awaiting("n1"),
-        Working(JOB, attempt=2, failures=1),
+        Working(JOB, attempt=2, failures=1, saved=b"[1]"),
         Following(Ref("celery", "7")),
         Asking({"q": b"{}"}, {"q": b"1"}),
     ],
@@ -181,6 +183,41 @@ def test_progress_keeps_what_is_not_told_anew() -> None:
     assert (2.0, 4.0, "reading") == (later.progress, later.total, later.message)
     assert "reading!" == later.progressed(3.0, None, None, "reading!").message
     assert 2.0 == later.progressed(3.0, None, None, "reading!").progress
+
+
+def test_saved_state_stays_with_the_job() -> None:
+    """It survives retries, hand-overs and deliveries passed on; followers see no change."""
+    task = made(Working(JOB)).claimed(2.0, crashes=3)
+    saved = with_saved(task, b"[1]", 3.0)
+
+    assert (task.changes, 3.0) == (saved.changes, saved.updated)
+    for later in (
+        saved.retried(4.0),
+        saved.released(4.0).claimed(5.0, crashes=3),
+        saved.claimed(4.0, crashes=3),
+        passed_on(saved, 4.0, 1.0),
+    ):
+        assert isinstance(later.work, Working)
+        assert b"[1]" == later.work.saved
+    next_one = saved.settled_with(DONE, 4.0).parked(Parked(1, b"c", Working(JOB)), 5.0)
+    assert Working(JOB) == next_one.work
+
+
+def test_only_a_job_that_is_worked_on_saves_state() -> None:
+    """Its wait may be settled, or be for something else."""
+    for task in (made(Running("n1")), made(Working(JOB)).settled_with(DONE, 2.0)):
+        with pytest.raises(OutOfTurn):
+            with_saved(task, b"1", 3.0)
+    with pytest.raises(OutOfTurn):
+        with_saved(made(Working(JOB)).cancelled(2.0), b"1", 3.0)
+
+
+def test_job_has_a_run_id_for_each_step() -> None:
+    """One call may have several jobs; an id stays while the call continues after its job."""
+    task = made(Working(JOB), step=2)
+
+    assert ["a:b.2"] * 2 == [run_id(task), run_id(task.settled_with(DONE, 2.0))]
+    assert run_id(made(Running("n1"))) is None
 
 
 def test_outcome_is_the_first_one() -> None:

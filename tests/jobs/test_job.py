@@ -1,7 +1,7 @@
 """Functions under `@job`: how they are found, and which arguments they take."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from genmcp.core.task import Job
 from genmcp.errors import ConfigurationError
 from genmcp.jobs.job import JobFunction, find, job
-from genmcp.jobs.run import Run
+from genmcp.jobs.run import Run, SavedState
 
 
 @job
@@ -40,7 +40,7 @@ def test_job_is_work_for_an_engine() -> None:
 
 async def test_job_may_be_called_as_the_function_it_is() -> None:
     """A test of the function needs no engine."""
-    run = Run("t.0", 1, {}, Nobody(), asyncio.get_running_loop())
+    run = Run("t.0", 1, {}, Nobody(), asyncio.get_running_loop(), SAVED)
 
     assert "u in no" == await transcribe(run, "u", language="no")
     assert 4 == resize(run, 8)
@@ -54,10 +54,19 @@ class Nobody:
 
     def report(self, progress: float, total: float | None, message: str | None) -> None: ...
 
+    async def fenced(self, write: Callable[[], Awaitable[object]]) -> None:
+        await write()
+
+
+async def discard(state: bytes) -> None: ...
+
+
+SAVED = SavedState(None, discard, 100)
+
 
 async def test_run_refuses_to_wait_for_its_own_loop() -> None:
     """It would wait for ever."""
-    run = Run("t.0", 1, {}, Nobody(), asyncio.get_running_loop())
+    run = Run("t.0", 1, {}, Nobody(), asyncio.get_running_loop(), SAVED)
 
     with pytest.raises(RuntimeError, match="await it"):
         run.in_loop(run.progress(1))
@@ -66,7 +75,7 @@ async def test_run_refuses_to_wait_for_its_own_loop() -> None:
 def test_run_does_not_wait_for_a_loop_that_has_ended() -> None:
     """A thread that outlives its worker is told so."""
     loop = asyncio.new_event_loop()
-    run = Run("t.0", 1, {}, Nobody(), loop)
+    run = Run("t.0", 1, {}, Nobody(), loop, SAVED)
     loop.close()
 
     with pytest.raises(RuntimeError):

@@ -40,12 +40,17 @@ class Worker:
                 return
         raise AssertionError("it always writes")
 
+    async def line(self) -> str:
+        """Return the next line; "" at the end."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(BOUND):
+            return (await self._process.stdout.readline()).decode().strip()
+
     async def says(self, line: str) -> None:
         """Read on to a line."""
-        assert self._process.stdout is not None
         heard: list[str] = []
         async with asyncio.timeout(BOUND):
-            while (said := (await self._process.stdout.readline()).decode().strip()) != line:
+            while (said := await self.line()) != line:
                 assert said, f"it ended without {line!r}, after {heard}"
                 heard.append(said)
 
@@ -188,6 +193,45 @@ async def test_job_outlives_a_process_that_starts_after_a_freeze(
     (tmp_path / "end").touch()
 
     assert b'"attempt 1"' == (await ended(new)).result
+
+
+async def test_job_continues_behind_what_a_killed_worker_saved(bench: Bench, start: Start) -> None:
+    """No item that was saved is done again."""
+    one, other = await start("w1"), await start("w2")
+    jobs = client(bench)
+    work = Job(name="saving", arguments={"items": 5, "stop": 2})
+    await jobs.create(made(Working(work)), b"call")
+    await jobs.aclose()
+    first, second = await whoever(one, other, "saved")
+
+    first.signal(signal.SIGKILL)
+
+    for line in ("item 3", "item 4", "continued call"):
+        assert line == await second.line()
+    assert b'"5 items"' == (await over(jobs)).result
+
+
+async def test_worker_that_thaws_does_not_overwrite_saved_state(
+    bench: Bench, start: Start, tmp_path: Path
+) -> None:
+    """Another one has the job: the save of the first is rejected, and its attempt cancelled."""
+    one, other = await start("w1"), await start("w2")
+    jobs = client(bench)
+    work = Job(name="overwriting", arguments={"end": str(tmp_path / "end")})
+    await jobs.create(made(Working(work)), b"call")
+    await jobs.aclose()
+    first, second = await whoever(one, other, "saved")
+
+    first.freeze(tmp_path / "jobs.db")
+    await second.says("saved")
+    first.signal(signal.SIGCONT)
+
+    await first.says("cancelled 1")
+    task = await jobs.get("t1", None)
+    assert isinstance(task.work, Working)
+    assert b"2" == task.work.saved
+    (tmp_path / "end").touch()
+    assert b'"saved by 2"' == (await over(jobs)).result
 
 
 async def test_job_does_not_run_again_for_a_continuation_that_was_killed(

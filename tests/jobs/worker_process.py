@@ -49,6 +49,35 @@ async def held(run: Run, end: str) -> str:
     return f"attempt {run.attempt}"
 
 
+@job(name="saving")
+async def saving(run: Run, items: int, stop: int) -> str:
+    """Save after each item. The first attempt never gets behind the item *stop*."""
+    for item in range(run.saved or 0, items):
+        say(f"item {item}")
+        await run.save(item + 1)
+        if run.attempt == 1 and item == stop:
+            say("saved")
+            await asyncio.Event().wait()
+    return f"{run.saved} items"
+
+
+@job(name="overwriting")
+async def overwriting(run: Run, end: str) -> str:
+    """Save its attempt's number, the first attempt again and again."""
+    say(f"attempt {run.attempt}")
+    await run.save(run.attempt)
+    say("saved")
+    try:
+        while not is_there(end):
+            if run.attempt == 1:
+                await run.save(run.attempt)
+            await asyncio.sleep(0.02)
+    except asyncio.CancelledError:
+        say(f"cancelled {run.attempt}")
+        raise
+    return f"saved by {run.saved}"
+
+
 def is_there(file: str) -> bool:
     return Path(file).exists()
 

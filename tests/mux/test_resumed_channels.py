@@ -182,6 +182,60 @@ async def test_resumed_call_that_awaits_is_cancelled_where_it_runs() -> None:
     assert "cancelled" == (await over(client, id))["status"]
 
 
+class Knows(Goes):
+    """Knows the id of its job, in each of its hooks."""
+
+    def call(self, request: Any, channel: Channel) -> Any:
+        Stage.saw.append(channel.run_id)
+        return Continue("worked", tells_its_id.job())
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        Stage.saw.append(channel.run_id)
+        if tag == "worked":
+            return Continue("slept", asyncio.sleep(0))
+        return "done"
+
+    def on_cancel(self, channel: Channel) -> None:
+        Stage.saw.append(channel.run_id)
+
+
+@job
+async def tells_its_id(run: Run) -> None:
+    Stage.saw.append(run.id)
+    await Stage.go.wait()
+
+
+@pytest.mark.parametrize("by", ["its client", "a disconnect"])
+async def test_cancelled_tool_is_given_the_id_of_its_job(by: str) -> None:
+    """With it, `on_cancel` finds what the job has begun elsewhere."""
+    client = Client(serving(Knows()), capabilities=TASKS if by == "its client" else {})
+    async with client.open(client.call("goes")) as connection:
+        await until(lambda: len(Stage.saw) == 2, pause=0.001)
+        if by == "a disconnect":
+            connection.disconnect()
+        await connection.over()
+    if by == "its client":
+        id = connection.json["result"]["taskId"]
+        await client.send(client.request("tasks/cancel", {"taskId": id}, id=2))
+    await until(lambda: len(Stage.saw) == 3, pause=0.001)
+
+    in_call, of_job, in_hook = Stage.saw
+    assert in_call is None
+    assert of_job
+    assert of_job == in_hook
+
+
+async def test_continued_tool_is_given_the_id_of_its_job() -> None:
+    """Only in the step after the job: what it waits for next is another matter."""
+    client = Client(serving(Knows()), capabilities=TASKS)
+    Stage.go.set()
+    await over(client, await begun(client))
+
+    in_call, of_job, *after = Stage.saw
+    assert in_call is None
+    assert [of_job, None] == after
+
+
 async def test_wrapped_server_goes_on_and_is_told_of_cancellations() -> None:
     """A wrapper that changes nothing is not noticed by a call that goes on."""
 
