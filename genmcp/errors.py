@@ -327,7 +327,8 @@ class Failure(GenmcpError):
     """Why what a call waited for brought no value.
 
     The same on every carrier, whatever process it happened in; `str` shows only what may be
-    shown. `__cause__` is the original exception where this process has it.
+    shown. `__cause__` is the original exception where this process has it. If it leaves a hook of
+    a tool, the client gets its text as an `isError` result.
     """
 
     __match_args__: ClassVar[tuple[str, ...]] = ()

@@ -10,6 +10,7 @@ from typing import Any
 from genmcp.core.request import Request
 from genmcp.errors import (
     ContractError,
+    Failure,
     InternalError,
     McpError,
     MissingCapability,
@@ -33,8 +34,10 @@ __all__ = ["is_expected", "outcome_of", "refusal_of", "status_of"]
 
 def is_expected(error: BaseException) -> bool:
     """Return whether *error* was raised to be shown to the client, and needs no log record."""
-    shown = isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
-    return shown or isinstance(error, Overloaded | OverShare | StoreFull | Unable)
+    shown = isinstance(error, ToolError | McpError | Failure) and not isinstance(
+        error, InternalError
+    )
+    return shown or isinstance(error, Overloaded | OverShare | StoreFull)
 
 
 def status_of(error: McpError, revision: Revision) -> int:
@@ -61,7 +64,7 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
     if isinstance(error, Unable) and request.revision.modern:
         # 2026-07-28, basic, "_meta": MUST. Before, there is no error for it.
         return MissingCapability(error.capabilities)
-    if isinstance(error, ToolError | Unable):
+    if isinstance(error, ToolError | Failure):  # the text of both may be shown
         text = _unable(error, request) if isinstance(error, Unable) else str(error)
         # Not an HTTP 500: the server works, and the error is explained.
         return _failed(text) if call else McpError(text)

@@ -3,7 +3,7 @@
 An outcome is the same on every carrier. One that is kept in a store is JSON.
 """
 
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, NoReturn, TypeAlias
 
 import msgspec
 from typing_extensions import TypeVar
@@ -20,11 +20,23 @@ class Done(msgspec.Struct, Generic[T], frozen=True):
 
     value: T
 
+    def result(self) -> T:
+        """Return the value."""
+        return self.value
+
 
 class Failed(msgspec.Struct, frozen=True):
     """It brought nothing; *error* says why: Raised, Lost, TimedOut, Cancelled or Unable."""
 
     error: Failure
+
+    def result(self) -> NoReturn:
+        """Raise the error; if it leaves a hook, the client gets its text as the result.
+
+        Raises:
+            Failure: always.
+        """
+        raise self.error
 
 
 Outcome: TypeAlias = Done[Any] | Failed

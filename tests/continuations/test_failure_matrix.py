@@ -36,9 +36,11 @@ from genmcp import (
     Channel,
     Continue,
     Endpoint,
+    Failed,
     InvalidParams,
     McpError,
     Outcome,
+    Raised,
     Suite,
     Tool,
     ToolError,
@@ -77,6 +79,8 @@ class Fails(Tool):
                 raise InvalidParams("not these")
             case "mcp":
                 raise McpError("odd", {"why": 1}, code=-32000, status=418)
+            case "result":
+                Failed(Raised("f00", "ToolError", "out of ink")).result()
             case "raise":
                 raise KeyError("secret")
         return object()
@@ -114,6 +118,14 @@ async def test_row_4_continue_that_raises_costs_its_call(
     reference = failure_of(answer).rpartition(" ")[2].rstrip(").")
     assert f"[{reference}]" in caplog.text
     assert "KeyError: 'secret'" in caplog.text
+
+
+async def test_wait_error_that_leaves_continue_is_a_result(version: str, caplog: Any) -> None:
+    """Its own text, which may be shown; the work that failed was logged where it failed."""
+    answer = await failing(version, "result")
+
+    assert "out of ink" == failure_of(answer)
+    assert "failed [" not in caplog.text
 
 
 @pytest.mark.parametrize(("how", "code"), [("params", -32602), ("mcp", -32000)])

@@ -4,17 +4,23 @@ import msgspec
 import pytest
 
 from genmcp.core.failures import is_expected, outcome_of
+from genmcp.core.outcome import Done, Failed
 from genmcp.core.request import Client, Request
 from genmcp.errors import (
+    Cancelled,
     ContractError,
+    Failure,
     InternalError,
     InvalidParams,
+    Lost,
     McpError,
     MissingCapability,
     Overloaded,
     OverShare,
+    Raised,
     ResourceNotFound,
     StoreFull,
+    TimedOut,
     ToolError,
     Unable,
     Unavailable,
@@ -100,12 +106,39 @@ def test_failure_of_arguments_elsewhere_is_a_protocol_error() -> None:
     assert ARGUMENTS is outcome_of(ARGUMENTS, request("prompts/get"), "ref")
 
 
-def test_failure_raised_to_be_shown_is_shown_elsewhere_too() -> None:
-    """A ToolError where there is no call has its text in an error."""
-    outcome = outcome_of(ToolError("disk full"), request("prompts/get"), "ref")
+@pytest.mark.parametrize("error", [ToolError("it took too long"), TimedOut()])
+def test_failure_raised_to_be_shown_is_shown_elsewhere_too(error: Exception) -> None:
+    """A ToolError or wait error where there is no call has its text in an error."""
+    outcome = outcome_of(error, request("prompts/get"), "ref")
 
     assert isinstance(outcome, McpError)
-    assert ("disk full", -32603, 200) == (outcome.message, outcome.code, outcome.status)
+    assert ("it took too long", -32603, 200) == (outcome.message, outcome.code, outcome.status)
+
+
+@pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Raised("f00", "KeyError"), "it failed unexpectedly (reference f00)"),
+        (Raised("f00", "ToolError", "disk full"), "disk full"),
+        (Lost(), "it was lost: the process that worked on it is gone"),
+        (TimedOut(), "it took too long"),
+        (Cancelled(), "it was cancelled"),
+    ],
+)
+def test_wait_error_that_leaves_a_hook_is_a_result(
+    error: Failure, text: str, revision: Revision
+) -> None:
+    """Its text may be shown on every carrier, so that `outcome.result()` needs no `try`."""
+    with pytest.raises(Failure) as raised:
+        Failed(error).result()
+
+    assert failed(text) == outcome_of(raised.value, request(revision=revision), "ref")
+
+
+def test_result_of_an_outcome_is_its_value() -> None:
+    """`Done.result()` returns the value, without a `match`."""
+    assert 7 == Done(7).result()
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
@@ -191,6 +224,7 @@ def test_failure_of_the_server_is_an_internal_error(error: Exception, method: st
         (InvalidParams("no"), True),
         (ARGUMENTS, True),
         (Unable({"sampling": {}}), True),
+        (Lost(), True),
         (InternalError(), False),
         (ContractError("no"), False),
         (Unavailable("no"), False),
