@@ -32,7 +32,7 @@ from genmcp.errors import (
 )
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.discovery import DiscoverResult
-from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, RequestMeta
+from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, RequestId
 from genmcp.protocol.methods import Method
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
@@ -54,7 +54,6 @@ __all__ = [
     "era_of",
     "exchange_of",
     "modern_request",
-    "params_of",
     "request_at_once",
     "session_request",
 ]
@@ -189,26 +188,19 @@ def check_batch(headers: Headers) -> None:
 
 
 def request_at_once(headers: Headers, body: bytes, catalog: Catalog) -> Request | None:
-    """Return the request that *body* makes on 2026-07-28 or later, read in one go.
+    """Return the request of 2026-07-28 or later that *body* holds, decoded in one step.
 
-    The headers tell as what to read it. None: another revision is spoken, or something is out of
-    order, and `modern_request` says what.
+    The headers name the type to decode it as. None: another revision is spoken, or the request is
+    rejected; `modern_request` then returns or raises the same verdict, of the body as a message.
     """
-    revision = _MODERN_BY_HEADER.get(headers.get(VERSION_HEADER, b""))
     method = _METHOD_BY_HEADER.get(headers.get(METHOD_HEADER, b""))
-    if revision is None or method is None:
+    if method is None:
         return None
     try:
         message = _reader_of(method)(body)
-        meta = message.params.meta
-        if (
-            message.method != method.name
-            or meta.protocol_version != revision.version
-            or meta.client_capabilities is None
-            or (not method.routed and not catalog.offers(method.name))
-        ):
+        if message.method != method.name:
             return None
-        return _request(headers, revision, method, message.id, message.params, catalog, body)
+        return _judge(headers, method.name, method, message.id, message.params, None, catalog, body)
     except (McpError, msgspec.DecodeError, RecursionError):
         return None
 
@@ -216,8 +208,7 @@ def request_at_once(headers: Headers, body: bytes, catalog: Catalog) -> Request 
 def modern_request(headers: Headers | None, message: Message, catalog: Catalog) -> Request:
     """Return the request *message* makes on 2026-07-28 or later.
 
-    *headers* is None on a transport without any. The checks are in the order that gives the
-    most telling error: `_meta`, version, routing headers, method, params, mirrored arguments.
+    *headers* is None on a transport without any.
 
     Raises:
         MalformedParams: `_meta` or the params are not what the specification says.
@@ -226,20 +217,16 @@ def modern_request(headers: Headers | None, message: Message, catalog: Catalog) 
         MethodNotFound: there is no such method in this revision, or the server offers none.
         InvalidParams: no tool, resource or prompt has this name.
     """
-    name = _name_of(message)
+    name = message.method or ""
     method = _MODERN_METHODS.get(name)
     fault: MalformedParams | None = None
     try:
         params = decoded(_any_params if method is None else method.params_decoder, message.params)
     except MalformedParams as error:
-        # Whatever is wrong with what only this method takes, what every request has comes first.
+        # Faults in params that only this method has are judged after those of `_meta`.
         params, fault = decoded(_any_params, message.params), error
-    revision = _revision_of(headers, name, params.meta)
-    if method is None or not catalog.offers(name):
-        raise MethodNotFound(name)
-    if fault is not None:
-        raise fault
-    return _request(headers, revision, method, message.id, params, catalog, message.params)
+    id: RequestId = message.id  # type: ignore[assignment]  # a request: it has one
+    return _judge(headers, name, method, id, params, fault, catalog, message.params)
 
 
 def session_request(session: Session, message: Message, catalog: Catalog) -> Request:
@@ -250,7 +237,7 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
         MethodNotFound: there is no such method in this revision, or the server offers none.
         InvalidParams: no tool, resource or prompt has this name.
     """
-    name = _name_of(message)
+    name = message.method or ""
     revision = session.revision
     method = revision.methods.get(name)
     if (
@@ -321,49 +308,58 @@ def discovered(capabilities: ServerCapabilities, instructions: str | None) -> Di
     )
 
 
-def params_of(method: Method, message: Message) -> Any:
-    """Return the decoded params of *message*, which opens a legacy session.
+def _revision_of(headers: Headers, claimed: str) -> Revision:
+    """Return the revision that `_meta` *claimed* where the version header is not equal to it."""
+    named = _named_version(headers)
+    if named != claimed:
+        raise _version_mismatch(named, claimed)
+    return _served(claimed)
 
-    Raises:
-        MalformedParams: they are not valid for *method*.
+
+def _served(claimed: str) -> Revision:
+    revision = _MODERN.get(claimed)
+    if revision is None:
+        raise UnsupportedVersion(claimed, list(REVISIONS))
+    return revision
+
+
+def _judge(
+    headers: Headers | None,
+    name: str,
+    method: Method | None,
+    id: RequestId,
+    params: RequestParams,
+    fault: MalformedParams | None,
+    catalog: Catalog,
+    raw: bytes | msgspec.Raw,
+) -> Request:
+    """Return the request for *method*, called *name*, if its headers and params are in order.
+
+    The only judgement of a modern request. The order of the checks gives the most helpful error:
+    `_meta`, version, routing headers, method, params (their *fault*), mirrored arguments. Every
+    plain call passes here, hence the look-ups by the bytes of a header that is right: only a
+    header that is not equal costs a function call.
     """
-    return session_params(method, message.params)[0]
-
-
-def _name_of(message: Message) -> str:
-    if message.method is None or not message.is_request:
-        raise InvalidRequest("Not a request")
-    return message.method
-
-
-def _revision_of(headers: Headers | None, method: str, meta: RequestMeta) -> Revision:
-    """Return the revision *meta* names, which the headers must name as well, like the method."""
+    meta = params.meta
     claimed = meta.protocol_version
     if claimed is None or meta.client_capabilities is None:
         lacking = PROTOCOL_VERSION if claimed is None else CLIENT_CAPABILITIES
         raise MalformedParams(f"Invalid params: _meta lacks {lacking}, which every request carries")
-    if headers is not None:
-        named = _named_version(headers)
-        if named != claimed:
-            raise _version_mismatch(named, claimed)
-    revision = _MODERN.get(claimed)
-    if revision is None:
-        raise UnsupportedVersion(claimed, list(REVISIONS))
-    if headers is not None:
-        check_method(headers, method)
-    return revision
-
-
-def _request(
-    headers: Headers | None,
-    revision: Revision,
-    method: Method,
-    id: Any,
-    params: Any,
-    catalog: Catalog,
-    raw: bytes | msgspec.Raw,
-) -> Request:
-    """Return the request, once what it names is found and mirrored in the headers."""
+    if headers is None:
+        revision = _served(claimed)
+    else:
+        named = _MODERN_BY_HEADER.get(headers.get(VERSION_HEADER, b""))
+        if named is not None and named.version == claimed:
+            revision = named
+        else:
+            revision = _revision_of(headers, claimed)
+        if method is None or _METHOD_BY_HEADER.get(headers.get(METHOD_HEADER, b"")) is not method:
+            check_method(headers, name)
+    # A route that is found is offered: the plain call is spared the question.
+    if method is None or ((fault is not None or not method.routed) and not catalog.offers(name)):
+        raise MethodNotFound(name)
+    if fault is not None:
+        raise fault
     route = mirrors = None
     if method.name_member is not None:
         key = getattr(params, method.name_member)
@@ -381,20 +377,19 @@ def _request(
         ):
             check_name(headers, key)  # encoded in a way that headers can carry, or wrong
     else:
-        check_names(method.name, params, catalog.longest_name)
+        check_names(name, params, catalog.longest_name)
     if method.routed:
-        route = catalog.find(method.name, key)
+        route = catalog.find(name, key)
         if route is None:
-            raise _UNKNOWN[method.name](key)
+            raise _UNKNOWN[name](key) if catalog.offers(name) else MethodNotFound(name)
         if headers is not None:
             if route.headers:
                 check_params(headers, route.headers, _arguments(params))
             elif route.pending:
                 mirrors = {name: headers[name] for name in headers if name.startswith(_PARAM)}
-    meta = params.meta
     return Request(
         id=id,
-        method=method.name,
+        method=name,
         params=params,
         raw=raw,
         revision=revision,

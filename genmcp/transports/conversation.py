@@ -10,22 +10,25 @@ import secrets
 import time
 from collections.abc import Collection, Coroutine, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from genmcp.core.client_key import LOCAL, ClientKey
-from genmcp.core.piped_dispatch import piped_request
 from genmcp.core.request import Request
-from genmcp.core.server_dispatch import params_of
+from genmcp.core.server import (
+    Action,
+    Cancel,
+    Deliver,
+    OpenSession,
+    Reject,
+    ServerConnection,
+    SessionReady,
+    Start,
+)
 from genmcp.core.session import Session, begin
 from genmcp.errors import InternalError, InvalidRequest, McpError, StoreError
 from genmcp.mux.mux import LISTEN, Answer, Mux
 from genmcp.mux.telemetry import Rejection
-from genmcp.protocol.notifications import CancelledNotificationParams
-from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.revisions.revision import Revision
-from genmcp.protocol.revisions.v2025_11_25 import REVISION
-from genmcp.protocol.value import Value
 from genmcp.stores.store import Event
 from genmcp.transports.batch_answers import BatchAnswers
 from genmcp.transports.body import decoded
@@ -78,7 +81,7 @@ class Conversation:
         self.client_key = LOCAL if principal is None else ClientKey(principal)
         self._outlet = outlet
         self._newest = Newest(mux.limits.progress_rate, outlet.put)
-        self._session = session
+        self._server = ServerConnection(mux, session)
         self._begun: Session | None = None
         self._news = _News(self)
         self._calls: set[PipedCall] = set()
@@ -90,17 +93,15 @@ class Conversation:
         return f"<Conversation of {self.mux!r}, {len(self._calls)} calls>"
 
     def take(self, body: bytes) -> None:
-        """Take in one message, or a batch; what answers it comes when it comes."""
+        """Handle one message or a batch. Responses are sent as they become ready."""
         method = None
         try:
             message = decoded(body, self.mux.limits)
             if isinstance(message, list):
                 self._take_batch(message)
-            elif message.is_request:
-                method = message.method
-                self._take_request(message)
             else:
-                self._take_other(message)
+                method = message.method if message.is_request else None
+                self._perform(self._server.receive(message))
         except Exception as error:  # whatever it is, it costs one message
             self.put(self.refused(_told(error), jsonrpc.id_of(body), method))
 
@@ -108,23 +109,27 @@ class Conversation:
         """Answer with *error* a message of which no more than the *beginning* was read."""
         self.put(self.refused(error, jsonrpc.id_at_front(beginning)))
 
-    def _take_request(self, message: Message) -> None:
-        """Begin to answer a request.
-
-        Raises:
-            McpError: it is not accepted.
-        """
-        if message.method == "initialize":
-            self._initialize(message)
-        elif message.method == "ping" and self._session is None:
-            # 2025-11-25, lifecycle, "Initialization": pings may come before it.
-            self._respond(REVISION, message, Result())
-        else:
-            request = piped_request(self._session, message, self.mux)
-            if request.route is None and request.method == LISTEN:
-                self._news.begin(request)
-            else:
-                self._begin(PipedCall(self, request), self)
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Start(request=request):
+                if request.route is None and request.method == LISTEN:
+                    self._news.begin(request)
+                else:
+                    self._begin(PipedCall(self, request), self)
+            case OpenSession(id=id, params=params):
+                # A client that sends `initialize` again, behind a proxy say, begins anew.
+                session = begin(params, key=secrets.token_urlsafe(12), now=time.time())
+                self._news.forget()
+                self._server.session = self._begun = session
+                self.put(self.mux.welcome(session, id))
+            case SessionReady() if self._begun is not None:
+                self._news.relay(self._begun)
+            case Cancel(id=id):
+                self._cancel(id)
+            case Deliver(session=session, message=message):
+                self.start(self._deliver(session, message))
+            case Reject(error=error, answered=True, id=id, method=method):
+                self.put(self.refused(error, id, method))
 
     def _take_batch(self, batch: Sequence[Message | InvalidRequest]) -> None:
         """Begin to answer a batch, in one message: 2025-03-26, basic, "Batching".
@@ -132,85 +137,54 @@ class Conversation:
         Raises:
             InvalidRequest: the revision spoken has none.
         """
-        if self._session is None:
-            raise InvalidRequest("There must be one message a line, not a batch")
-        self._session.check_batch()
+        self._server.check_batch()
         answers = _Batch(self)
         calls: list[PipedCall] = []
         for member in batch:
-            if isinstance(member, InvalidRequest):
-                answers.said.append(self.refused(member, member.id))
-            elif not member.is_request:
-                self._take_other(member)
-            else:
-                try:
-                    request = piped_request(self._session, member, self.mux)
-                except Exception as error:
-                    refused = self.refused(_told(error), member.request_id, member.method)
-                    answers.said.append(refused)
-                else:
+            match self._action_of(member):
+                case Start(request=request):
                     calls.append(PipedCall(answers, request))
+                case Reject(error=error, answered=True, id=id, method=method):
+                    answers.said.append(self.refused(error, id, method))
+                case action:
+                    self._perform(action)
         answers.limit()
         self.start(answers.send([self._begin(call, answers) for call in calls]))
 
-    def _take_other(self, message: Message) -> None:
-        """Take in what is not answered: a notification, or a response."""
-        if message.is_response:
-            if self._session is not None:
-                self.start(self._take_response(self._session, message))
-        elif message.method == "notifications/cancelled":
-            # 2025-11-25 and 2026-07-28, cancellation, "Error Handling": a malformed one is ignored.
-            with suppress(McpError):
-                params: CancelledNotificationParams = params_of(_CANCELLED, message)
-                self._cancel(params)
-        elif message.method == "notifications/initialized" and self._begun is not None:
-            self._news.relay(self._begun)
+    def _action_of(self, member: Message | InvalidRequest) -> Action:
+        try:
+            return self._server.receive_member(member)
+        except Exception as error:  # a defect of the server costs one member
+            assert isinstance(member, Message)
+            return Reject(_told(error), True, member.request_id, member.method)
 
-    async def _take_response(self, session: Session, message: Message) -> None:
+    async def _deliver(self, session: Session, message: Message) -> None:
         try:
             await self.mux.long.asked.take(session.key, self.principal, message)
         except (InvalidRequest, StoreError) as error:
             logger.debug("a response is dropped: %s", error)
 
-    def _cancel(self, params: CancelledNotificationParams) -> None:
-        """Stop what answers a request, of which nothing more is said then."""
-        self._news.cancel(params.request_id)
+    def _cancel(self, id: jsonrpc.RequestId) -> None:
+        """Cancel request *id*, which gets no response then."""
+        self._news.cancel(id)
         for call in self._calls:
-            if call.request.id == params.request_id:
+            if call.request.id == id:
                 call.cancel()
-
-    def _initialize(self, message: Message) -> None:
-        """Begin a session, whose revision counts for requests that name none.
-
-        2025-11-25, lifecycle, "Initialization". A client that sends it again, behind a proxy say,
-        begins anew.
-
-        Raises:
-            MalformedParams: it is no `initialize`.
-        """
-        params = params_of(REVISION.methods["initialize"], message)
-        session = begin(params, key=secrets.token_urlsafe(12), now=time.time())
-        self._news.forget()
-        self._session = self._begun = session
-        server = self.mux.server
-        result = session.welcome(server.info, server.capabilities, server.instructions)
-        self._respond(session.revision, message, result)
-
-    def _respond(self, revision: Revision, message: Message, result: Value) -> None:
-        assert message.request_id is not None
-        self.put(self.mux.encoder.response(revision, message.request_id, result))
 
     def refused(
         self, error: McpError, id: jsonrpc.RequestId | None, method: str | None = None
     ) -> bytes:
         """Return *error* as the answer to what never became a request, and tell telemetry."""
-        session = None if self._session is None else self._session.key
+        session = self._server.session
         rejection = Rejection(
-            error=error, id=id, method=method, principal=self.principal, session=session
+            error=error,
+            id=id,
+            method=method,
+            principal=self.principal,
+            session=None if session is None else session.key,
         )
         self.mux.observers.rejected(rejection)
-        revision = LATEST if self._session is None else self._session.revision
-        return self.mux.encoder.error(revision, id, error)
+        return self.mux.encoder.error(LATEST if session is None else session.revision, id, error)
 
     # What is said to it.
 
@@ -414,6 +388,3 @@ def _told(error: Exception) -> McpError:
 async def _over(tasks: "Collection[asyncio.Task[None]]", seconds: float) -> None:
     if tasks:
         await asyncio.wait(set(tasks), timeout=seconds)
-
-
-_CANCELLED: Final = REVISION.methods["notifications/cancelled"]

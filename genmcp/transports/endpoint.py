@@ -9,28 +9,22 @@ from typing import TYPE_CHECKING, Final
 
 from genmcp.core.failures import refusal_of
 from genmcp.core.json_value import check_json
-from genmcp.core.server_dispatch import (
-    Era,
-    check_get,
-    check_legacy,
-    era_of,
-    request_at_once,
-)
+from genmcp.core.server_dispatch import check_get, check_legacy, request_at_once
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
-    InvalidRequest,
     McpError,
     NotAllowed,
     StoreError,
 )
 from genmcp.mux.mux import Mux
 from genmcp.server import Server
-from genmcp.transports import legacy, modern
+from genmcp.transports import legacy
 from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded
 from genmcp.transports.body import read_body
 from genmcp.transports.jobs_at_work import JobsAtWork
 from genmcp.transports.peer_address import FindClientKey
+from genmcp.transports.post import post
 from genmcp.transports.principal import Principal, authenticated, principal_of
 from genmcp.transports.responder import Responder
 from genmcp.transports.shutdown import Shutdown
@@ -295,26 +289,10 @@ async def _post(visit: Visit) -> None:
         visit.id = request.id
         answering = Responder(visit).serve(request)
     else:
-        answering = _answered(visit, message)
+        answering = post(visit, message)
         del message
     del table, body, request  # not kept for the life of a call or stream: many may be open for long
     await answering
-
-
-def _answered(
-    visit: Visit, message: jsonrpc.Message | list[jsonrpc.Message | InvalidRequest]
-) -> Awaitable[None]:
-    """Return what answers a *message* that has to be looked at, by its era; or a batch."""
-    if isinstance(message, list):
-        return legacy.post_batch(visit, message)
-    if message.method is not None:
-        visit.id, visit.method = message.request_id, message.method
-    era = era_of(visit.table, message)
-    if era is Era.SESSION:
-        return legacy.post(visit, message)
-    if era is Era.MODERN:
-        return modern.post(visit, message)
-    return legacy.initialize(visit, message)
 
 
 async def _get(visit: Visit) -> None:

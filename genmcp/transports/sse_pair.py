@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, quote
 import msgspec
 
 from genmcp.core.request import Request
-from genmcp.core.server_dispatch import params_of, session_request
+from genmcp.core.server import OpenSession, Reject, ServerConnection, Start
 from genmcp.core.session import Session, begin
 from genmcp.errors import (
     Conflict,
@@ -30,13 +30,13 @@ from genmcp.errors import (
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.stores.store import Delete, Entry, Put
-from genmcp.transports import legacy
 from genmcp.transports.asgi import Receive, Scope, Send
 from genmcp.transports.body import decoded, read_body
 from genmcp.transports.event_stream import EventStream, place
 from genmcp.transports.piped import PipedCall
+from genmcp.transports.post import perform, rejected
 from genmcp.transports.visit import Visit
-from genmcp.wire import jsonrpc, sse
+from genmcp.wire import sse
 from genmcp.wire.http import judge_get, judge_post, preflight_headers
 
 __all__ = ["SsePair"]
@@ -134,23 +134,26 @@ class SsePair:
         entry = await visit.mux.store.get(_record(session))
         if entry is None:
             raise SessionGone("Session has ended")
+        introduced = Session.unpack(entry.value) if entry.value else None
+        action = ServerConnection(visit.mux, introduced, modern=False).receive(message)
         if not message.is_request:
-            await legacy.take(visit, session, message)
+            await perform(visit, action)
             await visit.reply(202)
             return
+        session = introduced or session
         stream = _Stream(visit, session.key)
         try:
-            if message.method == "initialize":
-                answer = await _initialized(visit, session, message, entry)
-            else:
-                session = _introduced(entry)
-                request = session_request(session, message, visit.mux)
-                await visit.reply(202)
-                await self._called(session.key, PipedCall(stream, request), visit)
-                return
+            match action:
+                case Start(request=request):
+                    await visit.reply(202)
+                    await self._called(session.key, PipedCall(stream, request), visit)
+                    return
+                case OpenSession():
+                    answer = await _initialized(visit, session, action, entry)
+                case Reject():
+                    answer = rejected(visit, session, action)
         except McpError as error:
-            visit.reject(error, id=visit.id, method=visit.method, session=session.key)
-            answer = visit.mux.encoder.error(session.revision, message.request_id, error)
+            answer = rejected(visit, session, Reject(error, True, visit.id, visit.method))
         if not visit.answered:
             await visit.reply(202)
         await stream.say(answer)
@@ -208,16 +211,13 @@ class _Stream:
             logger.warning(_UNSENT, error)
 
 
-async def _initialized(
-    visit: Visit, session: Session, message: jsonrpc.Message, entry: Entry
-) -> bytes:
+async def _initialized(visit: Visit, session: Session, action: OpenSession, entry: Entry) -> bytes:
     """Store the client's `initialize`, which is not repeated, and return the response to it.
 
     The revision is negotiated as on any transport: clients that fell back to this transport still
     speak newer session-based revisions, and other servers agree on them here.
     """
-    params = params_of(REVISION.methods["initialize"], message)
-    introduced = begin(params, key=session.key, now=session.issued)
+    introduced = begin(action.params, key=session.key, now=session.issued)
     packed = introduced.pack()
     if len(packed) > _LARGEST:
         raise InvalidParams(
@@ -236,21 +236,7 @@ async def _initialized(
         await mux.store.apply(record)
     except Conflict:
         raise InvalidRequest("The session has ended, or was initialized twice at once") from None
-    server = mux.server
-    result = introduced.welcome(server.info, server.capabilities, server.instructions)
-    return mux.encoder.response(introduced.revision, message.id, result)  # type: ignore[arg-type]
-
-
-def _introduced(entry: Entry) -> Session:
-    """Return the session that `initialize` has stored in its record, *entry*.
-
-    Raises:
-        InvalidRequest: it was not initialized.
-        SessionGone: another release has stored it.
-    """
-    if not entry.value:
-        raise InvalidRequest("Send initialize first")
-    return Session.unpack(entry.value)
+    return mux.welcome(introduced, action.id)
 
 
 def _is_left(request: Request) -> bool:

@@ -13,7 +13,6 @@ from genmcp.core.server_dispatch import (
     check_legacy,
     era_of,
     modern_request,
-    params_of,
     request_at_once,
     session_request,
 )
@@ -515,25 +514,6 @@ def test_dispatch_session_params_must_fit(params: Any) -> None:
         session_request(session(), message("tools/call", params), Offer())
 
     assert MALFORMED == refused(caught.value)
-
-
-@pytest.mark.parametrize("asked", [message("ping", id=None), message(None)])
-def test_dispatch_only_requests_are_served(asked: Message) -> None:
-    """Neither a notification nor a response makes a request."""
-    with pytest.raises(InvalidRequest, match="Not a request"):
-        session_request(session(), asked, Offer())
-    with pytest.raises(InvalidRequest, match="Not a request"):
-        modern_request(None, asked, Offer())
-
-
-def test_dispatch_params_are_read_by_their_method() -> None:
-    """`params_of` reads the params of any method, none standing for an empty object."""
-    method = LEGACY[0].methods["logging/setLevel"]
-
-    assert "error" == params_of(method, message("logging/setLevel", {"level": "error"})).level
-    assert params_of(LEGACY[0].methods["ping"], message("ping"))
-    with pytest.raises(MalformedParams, match="loud"):
-        params_of(method, message("logging/setLevel", {"level": "loud"}))
 
 
 LONG = "file:///" + "é" * 1021

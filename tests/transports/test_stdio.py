@@ -218,8 +218,9 @@ async def test_stdio_answers_pings_before_it_is_initialized_and_nothing_else() -
     """2025-11-25, lifecycle, "Initialization"."""
     async with piped(echo) as wires:
         wires.send(request("ping", id=1), request("tools/list", id=2))
-        pong, refused = await wires.hear(), await wires.hear()
+        answers = {answer["id"]: answer for answer in (await wires.hear(), await wires.hear())}
 
+    pong, refused = answers[1], answers[2]
     assert {"jsonrpc": "2.0", "id": 1, "result": {}} == pong
     assert (2, -32600) == (refused["id"], refused["error"]["code"])
     assert "initialize" in refused["error"]["message"]

@@ -1,0 +1,211 @@
+"""The server's side of the protocol as a machine: given a decoded message, it returns an action.
+
+Every transport feeds the same machine, so that `initialize`, the era of a message, cancellation
+and responses are decided here only. The transport opens sessions, reads, writes and performs the
+actions. Nothing that a client sends makes the machine raise; an exception of `Catalog.find`, which
+is the server author's code, passes through.
+"""
+
+from typing import Final
+
+import msgspec
+
+from genmcp.core.params import notification_params, session_params
+from genmcp.core.request import Request
+from genmcp.core.server_dispatch import (
+    Catalog,
+    Era,
+    Headers,
+    claimed_version,
+    modern_request,
+    session_request,
+)
+from genmcp.core.session import Session, begin
+from genmcp.errors import InvalidRequest, McpError
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.meta import RequestId
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeRequestParams
+from genmcp.wire.jsonrpc import Message
+
+__all__ = [
+    "ANONYMOUS",
+    "Accept",
+    "Action",
+    "Cancel",
+    "Deliver",
+    "OpenSession",
+    "Reject",
+    "ServerConnection",
+    "SessionReady",
+    "Start",
+]
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Run *request*, and respond to it."""
+
+    request: Request
+
+
+class OpenSession(msgspec.Struct, frozen=True):
+    """Make a session of *params*, assign it to the machine, and respond to `initialize` *id*."""
+
+    id: RequestId
+    params: InitializeRequestParams
+
+
+class SessionReady(msgspec.Struct, frozen=True):
+    """The client has received the response to `initialize`: notifications may be sent to it."""
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """Cancel the request *id*, which gets no response then. Ignored if it does not run."""
+
+    id: RequestId
+
+
+class Deliver(msgspec.Struct, frozen=True):
+    """Deliver *message*, the response to a request of the server, within *session*."""
+
+    session: Session
+    message: Message
+
+
+class Accept(msgspec.Struct, frozen=True):
+    """Do nothing: a notification without an effect."""
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """Respond with *error*, or only report it: see *answered*.
+
+    answered: whether the message was a request, which gets an error response. Nothing can be sent
+    in response to other messages but the status of an HTTP response.
+    """
+
+    error: McpError
+    answered: bool
+    id: RequestId | None = None
+    method: str | None = None
+
+
+Action = Start | OpenSession | SessionReady | Cancel | Deliver | Accept | Reject
+
+
+def _anonymous() -> Session:
+    client = Implementation(name="", version="")
+    params = InitializeRequestParams(
+        protocol_version=REVISION.version, capabilities=ClientCapabilities(), client_info=client
+    )
+    return begin(params, key="", now=0.0)
+
+
+ANONYMOUS: Final = _anonymous()
+"""The session of a `ping` that precedes `initialize`."""
+
+_ACCEPT: Final = Accept()
+_READY: Final = SessionReady()
+_INITIALIZE: Final = REVISION.methods["initialize"]
+
+
+class ServerConnection(msgspec.Struct, eq=False):
+    """Decides on the messages of one client. Owned by the transport that reads them.
+
+    A pipe has one for its lifetime. Over HTTP, each POST names its session and has its own.
+
+    catalog: what the server offers. session: the session that `initialize` has opened, which the
+    transport assigns; None before. headers: those of the HTTP request; None on a transport without
+    headers. modern: whether a request may name 2026-07-28 or later in its `_meta`; only looked at
+    without headers.
+    """
+
+    catalog: Catalog
+    session: Session | None = None
+    headers: Headers | None = None
+    modern: bool = True
+
+    def receive(self, message: Message, era: Era | None = None) -> Action:
+        """Return the action for *message*.
+
+        *era* is that of the HTTP request, from `era_of`; elsewhere the message alone decides.
+        """
+        method = message.method
+        try:
+            if method is None:
+                return self._response(message, era)
+            if message.id is msgspec.UNSET:
+                return self._notification(message, era)
+            if era is None:
+                era = self._era(message)
+            if era is Era.MODERN:
+                return Start(modern_request(self.headers, message, self.catalog))
+            if era is Era.HANDSHAKE:
+                params: InitializeRequestParams = session_params(_INITIALIZE, message.params)[0]
+                return OpenSession(message.id, params)  # type: ignore[arg-type]  # a request
+            session = self.session
+            if session is None:
+                # 2025-11-25, lifecycle, "Initialization": pings may come before it.
+                if method != "ping":
+                    raise InvalidRequest(_UNOPENED if self.modern else "Send initialize first")
+                session = ANONYMOUS
+            return Start(session_request(session, message, self.catalog))
+        except McpError as error:
+            return Reject(error, message.is_request, message.request_id, method)
+
+    def receive_member(self, member: Message | InvalidRequest) -> Action:
+        """Return the action for a member of a batch; call `check_batch` before the first.
+
+        A batch belongs to its session (2025-03-26, basic, "Batching"), so that a member neither
+        opens another one (lifecycle, "Initialization") nor names a revision.
+        """
+        if isinstance(member, InvalidRequest):
+            return Reject(member, True, member.id)
+        return self.receive(member, Era.SESSION)
+
+    def check_batch(self) -> None:
+        """Check that the client may send several messages at once.
+
+        Raises:
+            InvalidRequest: there is no session, or its revision has no batches.
+        """
+        if self.session is None:
+            raise InvalidRequest("There must be one message at a time, not a batch")
+        self.session.check_batch()
+
+    def _era(self, message: Message) -> Era:
+        """Return the era of a request without headers, of which one connection may carry both.
+
+        2026-07-28, stdio, "Backward Compatibility".
+        """
+        if message.method == "initialize":
+            return Era.HANDSHAKE
+        if self.modern and claimed_version(message) is not None:
+            return Era.MODERN
+        return Era.SESSION
+
+    def _notification(self, message: Message, era: Era | None) -> Action:
+        if era is Era.HANDSHAKE:
+            raise InvalidRequest("initialize must be a request")
+        session = None if era is Era.MODERN else self.session
+        params = notification_params(LATEST if session is None else session.revision, message)
+        if message.method == "notifications/cancelled":
+            # 2026-07-28, Streamable HTTP: a client cancels by closing its connection.
+            if params.request_id is not None and era is not Era.MODERN:
+                return Cancel(params.request_id)
+        elif message.method == "notifications/initialized" and session is not None:
+            return _READY
+        return _ACCEPT
+
+    def _response(self, message: Message, era: Era | None) -> Action:
+        if era is Era.MODERN:
+            # 2026-07-28, Streamable HTTP, "Sending Messages", point 4.
+            raise InvalidRequest("A client must not send responses")
+        if self.session is None:
+            raise InvalidRequest("The response answers no request of this server")
+        return Deliver(self.session, message)
+
+
+_UNOPENED: Final = (
+    f"Bad request: send initialize first, or speak {LATEST.version} (name the version in _meta)"
+)

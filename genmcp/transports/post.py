@@ -1,0 +1,129 @@
+"""Messages that are POSTed to an endpoint, of every revision: performs the machine's actions.
+
+A plain request of 2026-07-28 does not come here: see `request_at_once`.
+"""
+
+import secrets
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+
+from genmcp.core.request import Request
+from genmcp.core.server import (
+    Action,
+    Cancel,
+    Deliver,
+    OpenSession,
+    Reject,
+    ServerConnection,
+    Start,
+)
+from genmcp.core.server_dispatch import SESSION_HEADER, Era, check_batch, era_of, exchange_of
+from genmcp.core.session import Session
+from genmcp.errors import InvalidRequest, MalformedParams
+from genmcp.transports.legacy import session_of
+from genmcp.transports.responder import Responder
+from genmcp.transports.visit import Visit
+from genmcp.wire.jsonrpc import Message
+
+__all__ = ["perform", "post", "rejected"]
+
+
+def post(visit: Visit, message: Message | list[Message | InvalidRequest]) -> Awaitable[None]:
+    """Return the awaitable that responds to a message, or to a batch.
+
+    Raises:
+        McpError: it is not accepted.
+    """
+    if isinstance(message, list):
+        return _post_batch(visit, message)
+    if message.method is not None:
+        visit.id, visit.method = message.request_id, message.method
+    session = None
+    era = era_of(visit.table, message)
+    if era is Era.SESSION:
+        if not visit.mux.peers.current:
+            return _post_later(visit, message)
+        session = session_of(visit)
+    action = ServerConnection(visit.mux, session, headers=visit.table).receive(message, era)
+    if isinstance(action, Start):
+        return Responder(visit).serve(action.request)
+    return _respond(visit, session, action)
+
+
+async def _post_later(visit: Visit, message: Message) -> None:
+    await visit.mux.peers.catch_up()
+    await post(visit, message)
+
+
+async def _respond(visit: Visit, session: Session | None, action: Action) -> None:
+    mux = visit.mux
+    if isinstance(action, OpenSession):
+        session, id = mux.sessions.begin(action.params, visit.principal)
+        headers = [(SESSION_HEADER, id.encode())]
+        await visit.reply(200, mux.welcome(session, action.id), headers)
+    elif isinstance(action, Reject) and action.answered and session is not None:
+        await visit.reply(200, rejected(visit, session, action))
+    else:
+        await perform(visit, action)
+        await visit.reply(202)
+
+
+async def perform(visit: Visit, action: Action) -> None:
+    """Perform the action for a message that gets no response of its own.
+
+    Raises:
+        InvalidRequest: it is a response without a pending request.
+        McpError: it was rejected.
+    """
+    match action:
+        case Reject(error=error):
+            # 2025-11-25, transports, "Sending Messages to the Server", point 4: an error status.
+            raise error
+        case Deliver(session=session, message=message):
+            await visit.mux.long.asked.take(session.key, visit.principal, message)
+        case Cancel(id=id):
+            assert visit.session is not None
+            await visit.mux.peers.cancel(visit.session, id)
+
+
+def rejected(visit: Visit, session: Session, action: Reject) -> bytes:
+    """Return the error response to a request within *session*, and report it to telemetry."""
+    visit.reject(action.error, id=action.id, method=action.method, session=session.key)
+    return visit.mux.encoder.error(session.revision, action.id, action.error)
+
+
+async def _post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -> None:
+    """Respond to a batch: 2025-03-26, basic, "Batching".
+
+    Raises:
+        InvalidRequest: the session's revision has no batches.
+    """
+    check_batch(visit.table)
+    await visit.mux.peers.catch_up()
+    session = session_of(visit)
+    connection = ServerConnection(visit.mux, session, headers=visit.table)
+    connection.check_batch()
+    requests: list[Request] = []
+    refused: list[bytes] = []
+    for member in batch:
+        match connection.receive_member(member):
+            case Start(request=request):
+                requests.append(request)
+            case Reject(answered=True) as action:
+                refused.append(rejected(visit, session, action))
+            case action:
+                # One late response must not reject the other members.
+                with suppress(InvalidRequest, MalformedParams):
+                    await perform(visit, action)
+    if not requests and not refused:
+        await visit.reply(202)
+        return
+    exchange = exchange_of(
+        requests,
+        session.revision,
+        stream=secrets.token_urlsafe(9) if visit.streams else None,
+        streams=visit.streams,
+        expected=len(requests) + len(refused),
+        batch=True,
+    )
+    await Responder(visit).serve_batch(exchange, requests, refused)

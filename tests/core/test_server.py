@@ -1,0 +1,289 @@
+"""The server's machine: each state of a connection with each kind of message."""
+
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from genmcp.core.server import (
+    ANONYMOUS,
+    Accept,
+    Action,
+    Cancel,
+    Deliver,
+    OpenSession,
+    Reject,
+    ServerConnection,
+    SessionReady,
+    Start,
+)
+from genmcp.core.server_dispatch import Era
+from genmcp.core.session import Session
+from genmcp.errors import InvalidRequest, MethodNotFound, ToolNotFound
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import Message
+
+META = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
+CLIENT = {"name": "c", "version": "1"}
+HEADERS: Mapping[bytes, bytes] = {
+    b"mcp-protocol-version": b"2026-07-28",
+    b"mcp-method": b"tools/list",
+}
+
+
+class Offer:
+    """Offers every method but `resources/list`, and the tool `add`."""
+
+    longest_name = 2048
+
+    def offers(self, method: str) -> bool:
+        return method != "resources/list"
+
+    def find(self, method: str, key: str) -> Any:
+        return SimpleNamespace(headers=(), pending=False) if key == "add" else None
+
+
+def session(version: str = "2025-11-25") -> Session:
+    return Session("key", 0.0, version, "c", "1", ClientCapabilities())
+
+
+def message(**members: Any) -> Message:
+    decoded = jsonrpc.decode(json.dumps({"jsonrpc": "2.0", **members}).encode())
+    assert isinstance(decoded, Message)
+    return decoded
+
+
+def notification(method: str, **params: Any) -> Message:
+    return message(method=method, params=params)
+
+
+def request(method: str, id: int | str = 1, **params: Any) -> Message:
+    return message(method=method, id=id, params=params)
+
+
+def cancelled(**params: Any) -> Message:
+    return notification("notifications/cancelled", **params)
+
+
+INITIALIZE = request("initialize", protocolVersion="2025-11-25", clientInfo=CLIENT, capabilities={})
+RESPONSE = message(id="asked", result={})
+MODERN_LIST = request("tools/list", _meta=META)
+LIST = request("tools/list")
+PING = request("ping")
+READY = notification("notifications/initialized")
+
+
+def pipe(opened: Session | None = None, *, modern: bool = True) -> ServerConnection:
+    return ServerConnection(Offer(), opened, modern=modern)
+
+
+def outline(action: Action) -> str:
+    """Return the kind of *action*, with what tells it apart."""
+    match action:
+        case Start(request=request):
+            return f"start {request.method} {request.revision.version}"
+        case Cancel(id=id):
+            return f"cancel {id}"
+        case Reject(error=error, answered=answered):
+            return f"{'respond' if answered else 'drop'} {error.code}"
+        case _:
+            return type(action).__name__
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "within", "sessions_only"),
+    [
+        # What opens: `initialize` at any time, and again; a request that names its revision.
+        (INITIALIZE, "OpenSession", "OpenSession", "OpenSession"),
+        (request("initialize"), "respond -32602", "respond -32602", "respond -32602"),
+        (
+            MODERN_LIST,
+            "start tools/list 2026-07-28",
+            "start tools/list 2026-07-28",
+            "respond -32600",
+        ),
+        # 2025-11-25, lifecycle, "Initialization": before it, nothing but pings.
+        (PING, "start ping 2025-11-25", "start ping 2025-11-25", "start ping 2025-11-25"),
+        (LIST, "respond -32600", "start tools/list 2025-11-25", "respond -32600"),
+        (request("unknown"), "respond -32600", "respond -32601", "respond -32600"),
+        (request("resources/list"), "respond -32600", "respond -32601", "respond -32600"),
+        (request("tools/call"), "respond -32600", "respond -32602", "respond -32600"),
+        # Notifications get no response, whatever is wrong with them.
+        (READY, "Accept", "SessionReady", "Accept"),
+        (notification("initialize"), "Accept", "Accept", "Accept"),
+        (cancelled(requestId=7), "cancel 7", "cancel 7", "cancel 7"),
+        (cancelled(requestId="a"), "cancel a", "cancel a", "cancel a"),
+        # 2025-11-25 permits a cancellation without a request; it has none of its tasks here.
+        (cancelled(), "drop -32602", "Accept", "drop -32602"),
+        (cancelled(requestId=[]), "drop -32602", "drop -32602", "drop -32602"),
+        (notification("notifications/unknown"), "Accept", "Accept", "Accept"),
+        (message(method="notifications/unknown", params=[]), *["drop -32602"] * 3),
+        # A response answers a request of the server, which it sends within a session only.
+        (RESPONSE, "drop -32600", "Deliver", "drop -32600"),
+        (message(error={"code": 1, "message": "no"}), "drop -32600", "Deliver", "drop -32600"),
+    ],
+)
+def test_server_decides_by_session_and_message(
+    given: Message, before: str, within: str, sessions_only: str
+) -> None:
+    """On a connection without headers: before `initialize` and after it, and without 2026-07-28."""
+    assert before == outline(pipe().receive(given))
+    assert within == outline(pipe(session()).receive(given))
+    assert sessions_only == outline(pipe(modern=False).receive(given))
+
+
+@pytest.mark.parametrize(
+    ("given", "modern", "handshake", "in_session"),
+    [
+        (MODERN_LIST, "start tools/list 2026-07-28", "respond -32602", "start tools/list"),
+        (LIST, "respond -32602", "respond -32602", "start tools/list"),
+        (INITIALIZE, "respond -32602", "OpenSession", "start initialize"),
+        (RESPONSE, "drop -32600", "drop -32600", "Deliver"),
+        # 2026-07-28, Streamable HTTP: a client cancels by closing the connection.
+        (cancelled(requestId=7), "Accept", "drop -32600", "cancel 7"),
+        (cancelled(requestId=[]), "drop -32602", "drop -32600", "drop -32602"),
+        (READY, "Accept", "drop -32600", "SessionReady"),
+        (notification("initialize"), "Accept", "drop -32600", "Accept"),
+    ],
+)
+def test_server_decides_by_era_and_message(
+    given: Message, modern: str, handshake: str, in_session: str
+) -> None:
+    """Over HTTP, where headers decide the era."""
+
+    def over_http(era: Era) -> str:
+        opened = session() if era is Era.SESSION else None
+        connection = ServerConnection(Offer(), opened, headers=HEADERS)
+        return outline(connection.receive(given, era))
+
+    assert modern == over_http(Era.MODERN)
+    assert handshake == over_http(Era.HANDSHAKE)
+    assert over_http(Era.SESSION).startswith(in_session)
+
+
+def test_server_opens_a_session_with_the_params() -> None:
+    """The transport makes the session, since it keeps it: in an id, in a store or in memory."""
+    connection = pipe()
+
+    action = connection.receive(INITIALIZE)
+
+    assert isinstance(action, OpenSession)
+    assert (1, "2025-11-25") == (action.id, action.params.protocol_version)
+    assert None is connection.session
+    connection.session = session("2025-03-26")
+    started = connection.receive(LIST)
+    assert isinstance(started, Start)
+    assert ("key", "2025-03-26") == (started.request.session, started.request.revision.version)
+
+
+def test_server_serves_both_eras_on_one_connection() -> None:
+    """2026-07-28, stdio, "Backward Compatibility": each request names its own revision."""
+    connection = pipe(session())
+
+    modern, legacy = connection.receive(MODERN_LIST), connection.receive(LIST)
+
+    assert isinstance(modern, Start)
+    assert isinstance(legacy, Start)
+    assert (LATEST, None) == (modern.request.revision, modern.request.session)
+    assert (REVISIONS["2025-11-25"], "key") == (legacy.request.revision, legacy.request.session)
+
+
+def test_server_rejects_with_the_id_and_method_of_the_request() -> None:
+    """The client finds the request by its id, and telemetry counts it by its method."""
+    action = pipe(session()).receive(request("tools/call", "mine", name="no"))
+
+    assert isinstance(action, Reject)
+    assert ("mine", "tools/call", True) == (action.id, action.method, action.answered)
+    assert isinstance(action.error, ToolNotFound)
+
+
+def test_server_delivers_a_response_within_its_session() -> None:
+    """The session is needed to check that it was the one that was asked."""
+    action = pipe(opened := session()).receive(RESPONSE)
+
+    assert isinstance(action, Deliver)
+    assert (opened, RESPONSE) == (action.session, action.message)
+
+
+def test_server_ping_before_initialize_belongs_to_no_session() -> None:
+    """It is answered like any ping, in the words of the newest revision that has it."""
+    action = pipe().receive(PING)
+
+    assert isinstance(action, Start)
+    assert (ANONYMOUS.key, LEGACY[0]) == ("", action.request.revision)
+
+
+def test_server_names_the_ways_to_begin() -> None:
+    """A client that begins with neither reads both, or the only one that the transport has."""
+    either, only = pipe().receive(LIST), pipe(modern=False).receive(LIST)
+
+    assert isinstance(either, Reject)
+    assert isinstance(only, Reject)
+    assert "send initialize first, or speak 2026-07-28" in str(either.error)
+    assert "Send initialize first" == str(only.error)
+
+
+@pytest.mark.parametrize("version", [None, *(revision.version for revision in LEGACY)])
+def test_server_takes_batches_of_2025_03_26_only(version: str | None) -> None:
+    """2025-03-26, basic, "Batching"; earlier revisions leave it to JSON-RPC, later ones end it."""
+    connection = pipe(None if version is None else session(version))
+
+    if version is not None and REVISIONS[version].batches:
+        connection.check_batch()
+    else:
+        with pytest.raises(InvalidRequest):
+            connection.check_batch()
+
+
+def test_server_members_of_a_batch_belong_to_its_session() -> None:
+    """A faulty member is rejected for itself; none opens a session or names a revision."""
+    connection = pipe(session("2025-03-26"))
+    faulty = InvalidRequest("Not a JSON-RPC message")
+    faulty.id = 3
+
+    refused = connection.receive_member(faulty)
+    started = connection.receive_member(MODERN_LIST)
+
+    assert Reject(faulty, True, 3) == refused
+    assert isinstance(started, Start)
+    assert "2025-03-26" == started.request.revision.version
+    assert Cancel(7) == connection.receive_member(cancelled(requestId=7))
+
+
+class NoHandshake(Offer):
+    """A mux offers `initialize` neither."""
+
+    def offers(self, method: str) -> bool:
+        return method != "initialize"
+
+
+def test_server_batch_has_no_initialize() -> None:
+    """2025-03-26, lifecycle, "Initialization": it MUST NOT be part of a batch."""
+    connection = ServerConnection(NoHandshake(), session("2025-03-26"))
+
+    action = connection.receive_member(INITIALIZE)
+
+    assert isinstance(action, Reject)
+    assert isinstance(action.error, MethodNotFound)
+
+
+def test_server_error_of_a_catalog_is_raised() -> None:
+    """A defect of the server is no verdict on the message: the transport logs it."""
+
+    class Broken(Offer):
+        def find(self, method: str, key: str) -> Any:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ServerConnection(Broken(), session()).receive(request("tools/call", name="add"))
+
+
+def test_server_actions_without_content_are_shared() -> None:
+    """Nothing is made for a notification that has no effect."""
+    assert Accept() == pipe().receive(READY)
+    assert SessionReady() == pipe(session()).receive(READY)
