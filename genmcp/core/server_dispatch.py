@@ -40,7 +40,7 @@ from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import NO_ARGUMENTS
 from genmcp.protocol.value import decoder_for
 from genmcp.wire.jsonrpc import Message, RequestOf
-from genmcp.wire.mirror import check_method, check_name, check_params
+from genmcp.wire.mirror import HeaderRule, check_method, check_name, check_params
 
 __all__ = [
     "Catalog",
@@ -59,6 +59,13 @@ __all__ = [
 ]
 
 
+class Route(Protocol):
+    """The attributes of a route that a request is judged by."""
+
+    headers: Sequence[HeaderRule]
+    pending: bool
+
+
 class Catalog(Protocol):
     """What a server offers, as far as a message is judged by it."""
 
@@ -66,10 +73,7 @@ class Catalog(Protocol):
         """Return whether the server answers the client's *method*."""
 
     def find(self, method: str, key: str) -> Any:
-        """Return the route of a tool, resource or prompt, or None.
-
-        It has `headers`, and says if it is `pending`.
-        """
+        """Return the route of a tool, resource or prompt (see `Route`), or None."""
 
     @property
     def longest_name(self) -> int:
@@ -323,6 +327,25 @@ def _served(claimed: str) -> Revision:
     return revision
 
 
+def _incomplete(lacking: str) -> MalformedParams:
+    return MalformedParams(f"Invalid params: _meta lacks {lacking}, which every request carries")
+
+
+def _check_name(headers: Headers, method: Method, key: str) -> None:
+    """Check the name header where it is not *key* itself: it is encoded, wrong or missing."""
+    # SEP-2663 has clients send it for a task, and lets no server ask for it; some do not.
+    if method.routed or NAME_HEADER in headers:
+        check_name(headers, key)
+
+
+def _mirrored(headers: Headers, route: Route, params: RequestParams) -> Headers | None:
+    """Check the headers that repeat arguments; return them if the route is still to be found."""
+    if route.headers:
+        check_params(headers, route.headers, _arguments(params))
+        return None
+    return {name: headers[name] for name in headers if name.startswith(_PARAM)}
+
+
 def _judge(
     headers: Headers | None,
     name: str,
@@ -335,23 +358,19 @@ def _judge(
 ) -> Request:
     """Return the request for *method*, called *name*, if its headers and params are in order.
 
-    The only judgement of a modern request. The order of the checks gives the most helpful error:
-    `_meta`, version, routing headers, method, params (their *fault*), mirrored arguments. Every
-    plain call passes here, hence the look-ups by the bytes of a header that is right: only a
-    header that is not equal costs a function call.
+    Checked in the order of the most helpful error: `_meta`, version, routing headers, method, params
+    (their *fault*), mirrored arguments. Headers that are right cost a plain call no function call.
     """
     meta = params.meta
     claimed = meta.protocol_version
     if claimed is None or meta.client_capabilities is None:
-        lacking = PROTOCOL_VERSION if claimed is None else CLIENT_CAPABILITIES
-        raise MalformedParams(f"Invalid params: _meta lacks {lacking}, which every request carries")
+        raise _incomplete(PROTOCOL_VERSION if claimed is None else CLIENT_CAPABILITIES)
+    revision: Revision | None
     if headers is None:
         revision = _served(claimed)
     else:
-        named = _MODERN_BY_HEADER.get(headers.get(VERSION_HEADER, b""))
-        if named is not None and named.version == claimed:
-            revision = named
-        else:
+        revision = _MODERN_BY_HEADER.get(headers.get(VERSION_HEADER, b""))
+        if revision is None or revision.version != claimed:
             revision = _revision_of(headers, claimed)
         if method is None or _METHOD_BY_HEADER.get(headers.get(METHOD_HEADER, b"")) is not method:
             check_method(headers, name)
@@ -365,35 +384,25 @@ def _judge(
         key = getattr(params, method.name_member)
         if len(key) * 4 > catalog.longest_name:  # UTF-8: at most 4 bytes a character
             check_length(key, catalog.longest_name)
-        if (
-            headers is not None
-            and (
-                headers.get(NAME_HEADER) != key.encode()
-                or key.startswith("=?")
-                or not key.isascii()
-            )
-            # SEP-2663 has clients send it for a task, and lets no server ask for it; some do not.
-            and (method.routed or NAME_HEADER in headers)
+        if headers is not None and (
+            headers.get(NAME_HEADER) != key.encode() or key.startswith("=?") or not key.isascii()
         ):
-            check_name(headers, key)  # encoded in a way that headers can carry, or wrong
+            _check_name(headers, method, key)
     else:
         check_names(name, params, catalog.longest_name)
     if method.routed:
         route = catalog.find(name, key)
         if route is None:
             raise _UNKNOWN[name](key) if catalog.offers(name) else MethodNotFound(name)
-        if headers is not None:
-            if route.headers:
-                check_params(headers, route.headers, _arguments(params))
-            elif route.pending:
-                mirrors = {name: headers[name] for name in headers if name.startswith(_PARAM)}
+        if headers is not None and (route.headers or route.pending):
+            mirrors = _mirrored(headers, route, params)
     return Request(
         id=id,
         method=name,
         params=params,
         raw=raw,
         revision=revision,
-        client=Client(revision.version, meta.client_info, meta.client_capabilities),
+        client=Client(claimed, meta.client_info, meta.client_capabilities),
         route=route,
         mirrors=mirrors,
     )

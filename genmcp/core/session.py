@@ -5,7 +5,7 @@ The server keeps nothing for a session; every request brings it along. 2025-11-2
 """
 
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,6 +21,22 @@ __all__ = ["Session", "begin"]
 
 
 _SPOKEN: Final = [revision.version for revision in LEGACY]
+
+
+class Introduced(Protocol):
+    """The server, as far as `initialize` introduces it."""
+
+    @property
+    def info(self) -> Implementation:
+        """Its name and version."""
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """Its capabilities."""
+
+    @property
+    def instructions(self) -> str | None:
+        """Its instructions for the model."""
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
@@ -47,15 +63,13 @@ class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
         if not self.revision.batches:
             raise InvalidRequest(f"The body must be one message: {self.version} has no batches")
 
-    def welcome(
-        self, server: Implementation, capabilities: ServerCapabilities, instructions: str | None
-    ) -> InitializeResult:
-        """Return what answers the `initialize` that began the session."""
+    def welcome(self, server: Introduced) -> InitializeResult:
+        """Return the result of the `initialize` that began the session."""
         return InitializeResult(
             protocol_version=self.version,
-            capabilities=capabilities,
-            server_info=server,
-            instructions=instructions,
+            capabilities=server.capabilities,
+            server_info=server.info,
+            instructions=server.instructions,
         )
 
     @cached_property

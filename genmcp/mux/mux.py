@@ -54,7 +54,6 @@ from genmcp.mux.subscriptions import Subscriptions
 from genmcp.mux.task_methods import TaskMethods
 from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads
-from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.subscriptions import SubscriptionFilter
 from genmcp.server import Server
@@ -178,12 +177,6 @@ class Mux:
 
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"
-
-    def welcome(self, session: Session, id: RequestId) -> bytes:
-        """Return the response to the `initialize` *id*, which has begun *session*."""
-        server = self.server
-        result = session.welcome(server.info, server.capabilities, server.instructions)
-        return self.encoder.response(session.revision, id, result)
 
     async def end_session(self, session: Session, client: ClientKey) -> None:
         """End *session* of *client*: cancel its calls, end its streams, revoke its id.

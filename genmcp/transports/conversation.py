@@ -121,7 +121,8 @@ class Conversation:
                 session = begin(params, key=secrets.token_urlsafe(12), now=time.time())
                 self._news.forget()
                 self._server.session = self._begun = session
-                self.put(self.mux.welcome(session, id))
+                result = session.welcome(self.mux.server)
+                self.put(self.mux.encoder.response(session.revision, id, result))
             case SessionReady() if self._begun is not None:
                 self._news.relay(self._begun)
             case Cancel(id=id):

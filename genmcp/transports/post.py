@@ -60,7 +60,8 @@ async def _respond(visit: Visit, session: Session | None, action: Action) -> Non
     if isinstance(action, OpenSession):
         session, id = mux.sessions.begin(action.params, visit.principal)
         headers = [(SESSION_HEADER, id.encode())]
-        await visit.reply(200, mux.welcome(session, action.id), headers)
+        body = mux.encoder.response(session.revision, action.id, session.welcome(mux.server))
+        await visit.reply(200, body, headers)
     elif isinstance(action, Reject) and action.answered and session is not None:
         await visit.reply(200, rejected(visit, session, action))
     else:

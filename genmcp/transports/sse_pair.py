@@ -236,7 +236,8 @@ async def _initialized(visit: Visit, session: Session, action: OpenSession, entr
         await mux.store.apply(record)
     except Conflict:
         raise InvalidRequest("The session has ended, or was initialized twice at once") from None
-    return mux.welcome(introduced, action.id)
+    result = introduced.welcome(mux.server)
+    return mux.encoder.response(introduced.revision, action.id, result)
 
 
 def _is_left(request: Request) -> bool:
