@@ -358,8 +358,8 @@ def _judge(
 ) -> Request:
     """Return the request for *method*, called *name*, if its headers and params are in order.
 
-    Checked in the order of the most helpful error: `_meta`, version, routing headers, method, params
-    (their *fault*), mirrored arguments. Headers that are right cost a plain call no function call.
+    Checked in the order of the most helpful error: `_meta`, version, routing headers, method,
+    params (their *fault*), mirrored arguments. Headers that are right cost no function call.
     """
     meta = params.meta
     claimed = meta.protocol_version
