@@ -42,7 +42,7 @@ def _entered(connection: Connection, name: str) -> float:
         due = "SELECT max(due) FROM deliveries WHERE node IS NULL"
         (latest,) = connection.execute(due).fetchone()
         now = max(opened, latest or opened)
-    connection.execute("DELETE FROM clocks WHERE boot NOT LIKE ? || '%'", (name.partition(" ")[0],))
+    connection.execute("DELETE FROM clocks")
     ahead = now - steady()
     connection.execute("INSERT INTO clocks VALUES (?, ?, ?)", (name, ahead, now))
     return ahead
