@@ -238,22 +238,27 @@ class Claim:
         A record that has expired, and was not claimed since, still belongs to this call. announce:
         whether calls that wait for the key are woken.
         """
-        entry = await self._store.get(self._key)
-        if entry is not None and Known.unpack(entry.value).call != self.call:
-            return False
-        if entry is None and known is not None and known.result == _NOT_KEPT:
-            return True  # there is no record to replace, and for a new one there may be no room
-        expect = 0 if entry is None else entry.version
-        change: Put | Delete = Delete(self._key, expect=expect or None)
-        if known is not None:
-            change = Put(self._key, known.pack(), ttl=ttl, expect=expect)
-        news = [Append(self._key, b"", ttl=_NEWS, keep=1)] if announce else []
-        try:
-            await self._store.apply(change, *news)
-        except Conflict:
-            return False
-        self._known = known
-        return True
+        while True:
+            entry = await self._store.get(self._key)
+            if entry is not None and Known.unpack(entry.value).call != self.call:
+                return False
+            if entry is None and known is not None and known.result == _NOT_KEPT:
+                return True  # there is no record to replace, and for a new one there may be no room
+            # A version also to delete, 0 if there is no record: another call may claim the key
+            # between the read and the write, and its record must stay.
+            expect = 0 if entry is None else entry.version
+            change: Put | Delete = Delete(self._key, expect=expect)
+            if known is not None:
+                change = Put(self._key, known.pack(), ttl=ttl, expect=expect)
+            news = [Append(self._key, b"", ttl=_NEWS, keep=1)] if announce else []
+            try:
+                await self._store.apply(change, *news)
+            except Conflict:
+                if known is None:  # the claim itself may have been written after the read
+                    continue
+                return False
+            self._known = known
+            return True
 
 
 @contextmanager

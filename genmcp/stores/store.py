@@ -102,7 +102,9 @@ class Append(Struct, frozen=True):
 class Delete(Struct, frozen=True):
     """Removes the record under *key*, if there is one.
 
-    *expect* is as for Put: with a version this takes the record, and only one taker succeeds.
+    *expect* is as for Put: with a version this takes the record, and only one taker succeeds. With
+    0 it removes nothing, and fails if there is a record: None removes whatever is there, also the
+    record of another writer.
     """
 
     key: str

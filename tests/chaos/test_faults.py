@@ -30,7 +30,6 @@ class Seen:
     def __init__(self) -> None:
         self.faults: list[str] = []
         self.hurt: set[int] = set()
-        self.unwritable = False
         self.ended: list[tuple[int, str, Message]] = []
         self.tasks: list[tuple[int, str]] = []
         self.unacknowledged = 0
@@ -67,7 +66,6 @@ async def suffered(
     async def fault() -> None:
         await asyncio.sleep(0.5)
         seen.hurt |= await FAULTS[name](fleet, random_of(random))
-        seen.unwritable |= name == "writes"
 
     async with asyncio.TaskGroup() as group:
         group.create_task(fault())
@@ -136,7 +134,6 @@ def check_jobs(fleet: Fleet, seen: Seen) -> None:
             if tool == "fail" and len(pids) > 1:
                 seen.faults.append(f"job {step} of call {n} ran again: {pids}")
     for (n, step), pids in began.items():
-        # docs/long-running.md, "When a keyed call runs again": the store could not be written.
-        excused = seen.unwritable or {*pids} & seen.hurt
+        excused = {*pids} & seen.hurt
         if step == "edge" and len(pids) > 1 and not excused:
             seen.faults.append(f"keyed call {n} ran again: {pids}")

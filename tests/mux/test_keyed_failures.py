@@ -221,6 +221,47 @@ async def test_key_is_freed_when_its_client_leaves_before_the_task(store: Any) -
     await app.mux.aclose()
 
 
+async def test_late_free_spares_the_key_of_another_call(store: Any) -> None:
+    """A claim that failed is freed later: only its own record may be removed by then."""
+    freeing, free = asyncio.Event(), asyncio.Event()
+    apply = store.apply
+
+    async def late(*ops: Op) -> None:
+        if store.refuses is None and any(isinstance(op, Delete) for op in ops):
+            freeing.set()
+            await free.wait()
+        await apply(*ops)
+
+    def refuses(op: Op) -> BaseException | None:
+        if isinstance(op, Put) and op.key.startswith("keyed:"):
+            store.refuses = None
+            return Unavailable("the disk is full")
+        return None
+
+    class Waits(Works):
+        async def call(self, request: Any, channel: Any) -> Any:
+            self.calls += 1
+            await go.wait()
+            return f"call {self.calls}"
+
+    store.refuses, store.apply = refuses, late
+    app = serving(tool := Waits(), store)
+    client = await begin(app)
+    async with client.open(keyed(client)) as refused:
+        await freeing.wait()
+        async with client.open(keyed(client)) as one:
+            await until(lambda: tool.calls)
+            free.set()
+            await refused.over()
+            async with client.open(keyed(client)) as copy:
+                await until(lambda: len(app.mux.held) == 2)
+                go.set()
+                await asyncio.gather(one.over(), copy.over())
+
+    assert (503, "call 1", "call 1") == (refused.status, said(one), said(copy))
+    await app.mux.aclose()
+
+
 async def test_key_is_freed_when_its_claim_may_be_written(store: Any) -> None:
     """`Unavailable` leaves open whether a write took place: another process would wait for it."""
     app = serving(Works("done"), store)

@@ -156,6 +156,16 @@ async def test_delete_expecting_a_version_takes_it_once(store: Store) -> None:
     assert [False] * 9 + [True] == sorted(await asyncio.gather(*(taken() for _ in range(10))))
 
 
+async def test_delete_expecting_none_spares_a_new_record(store: Store) -> None:
+    """A writer that has found nothing must not remove what another has put there since."""
+    await store.apply(Delete("task:1", expect=0))
+    await store.apply(Put("task:1", b"one"))
+    with pytest.raises(Conflict):
+        await store.apply(Delete("task:1", expect=0))
+
+    assert b"one" == (await entry(store, "task:1")).value
+
+
 @pytest.mark.parametrize("runs_out", [True, False])
 async def test_version_of_a_record_that_was_gone_is_not_used_again(
     store: Store, pass_time: PassTime, *, runs_out: bool
