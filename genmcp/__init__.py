@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 from genmcp.channel import Channel, SendStatus
 from genmcp.completion import starting_with
 from genmcp.content import Audio, Image, embedded, link, result
-from genmcp.continuation import Continue
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.core.task import Job, Ref
+from genmcp.core.waiting import Continue, wait_for
 from genmcp.errors import (
     AssignGone,
     Cancelled,
@@ -226,6 +226,7 @@ __all__ = [
     "starting_with",
     "tool",
     "user",
+    "wait_for",
 ]
 
 _LATER: Final = {

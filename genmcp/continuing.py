@@ -1,38 +1,101 @@
-"""How a call goes on in `continue_`, alike for tools, prompts and resources."""
+"""How a call continues after a wait, in `continue_` or in a method of its component."""
 
 import inspect
 from abc import abstractmethod
+from collections.abc import Callable, Collection
+from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, get_args, get_type_hints
+from typing import Any, Final, get_args, get_type_hints
 
+import msgspec
 from msgspec.structs import force_setattr
 
 from genmcp.channel import Channel
-from genmcp.continuation import Continue
 from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Outcome
+from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.core.request import Request
-from genmcp.errors import ConfigurationError, ContractError
+from genmcp.core.waiting import Continue
+from genmcp.errors import ConfigurationError, ContractError, ToolError
 from genmcp.hook import Hook
 from genmcp.protocol.result import Result
+from genmcp.question.answers import Accepted, Declined, Dismissed
 from genmcp.server import Route
 
-__all__ = ["ContinuingRoute", "UnknownTag", "check_goes_on"]
+__all__ = ["ContinuingRoute", "FunctionStep", "UnknownTag", "check_goes_on", "goes_on"]
 
 
 class UnknownTag(ContractError):
-    """`continue_` returned None: none of its cases handles the tag and outcome."""
+    """Nothing here continues the call: no case of `continue_`, or no method of that name."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a method that a call continues in takes for the value of the wait.
+
+    outcome: whether it takes the outcome instead. hint: its annotation, None if it cannot be read.
+    """
+
+    outcome: bool
+    hint: Any
+
+    @classmethod
+    def by(cls, function: Callable[..., Any], place: int) -> "Taken":
+        """Return what *function* takes as its parameter at *place*."""
+        name = list(inspect.signature(function).parameters)[place]
+        hint = _hint(function, name)
+        return cls(name == "outcome" or Failed in get_args(hint), hint)
+
+    def value(self, method: str, found: Any) -> Any:
+        """Return *found*, the value that a wait has brought, as the type that is annotated.
+
+        What a job returned is JSON by now.
+
+        Raises:
+            ContractError: it is not of that type.
+        """
+        if not isinstance(found, dict | list) or self.hint in (None, Any, dict, list):
+            return found
+        validate = getattr(self.hint, "model_validate", None)  # of a pydantic model
+        try:
+            return validate(found) if validate else msgspec.convert(found, self.hint)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ContractError(f"{method} does not take what came: {error}") from error
+        except TypeError:  # a type that msgspec does not know
+            return found
+
+
+class FunctionStep:
+    """A step of a function under a decorator, called as a method would be.
+
+    function: takes the value first; and by their names, as far as it has parameters of those,
+    arguments of the decorated function, and the channel.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], names: Collection[str], channels: Collection[str]
+    ) -> None:
+        self.__func__ = inspect.unwrap(function)
+        self._function = function
+        self._names = names
+        self._channels = channels
+        self.taken = Taken.by(function, 0)
+
+    def __call__(self, request: Any, value: Any, channel: Channel) -> Any:
+        """Call the function with the *value*, and with arguments of the *request*."""
+        given = {name: getattr(request.arguments, name) for name in self._names}
+        return self._function(value, **given, **dict.fromkeys(self._channels, channel))
 
 
 class ContinuingRoute(Route, frozen=True, kw_only=True):
     """The route of something whose first hook, `call`, `get` or `read`, may return Continue.
 
     owner: what errors call whoever wrote the hooks. place: what they are for (`tool 'add'`).
-    continues: its `continue_`, None if it has none.
+    provider: the object whose methods the hooks are. continues: its `continue_`, None if it has
+    none.
     """
 
     owner: str
     place: str
+    provider: Any
     continues: Hook | None
 
     @abstractmethod
@@ -53,6 +116,18 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
             ContractError: the hook must not return such a value.
         """
 
+    def first_of(self, request: Request) -> Any:
+        """Return the first argument of a hook for *request*, which was looked at before."""
+        return request.arguments
+
+    def declined(self, text: str) -> Any:
+        """Return the value for a question that was declined or cancelled, as *text* states.
+
+        Raises:
+            ToolError: such a text would be no result.
+        """
+        raise ToolError(text)
+
     def waiting(self, hook: str, step: Continue, request: Request, seen: Any) -> Continue:
         """Return *step*, by which the first *hook* has answered *request*.
 
@@ -61,9 +136,7 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         Raises:
             ContractError: nobody would go on.
         """
-        if self.continues is None:
-            step.close()
-            raise self.broken(hook, step, "there is no continue_ that would go on")
+        self._check_step(hook, step)
         force_setattr(request, "arguments", seen)
         return step
 
@@ -74,18 +147,98 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
 
         Its arguments are looked at again where the request is not the one the first hook has seen.
         """
+        await self.look_at(channel)
+        if continuation.method:
+            hook = continuation.tag
+            value = await self._in_method(continuation, outcome, channel)
+        else:
+            hook = "continue_"
+            value = await self._in_continue(continuation, outcome, channel)
+        if type(value) is Continue:
+            self._check_step(hook, value)
+            return value
+        return self.result_of(hook, value, channel.request)
+
+    async def _in_continue(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Any:
         if self.continues is None:
             raise ContractError(f"{self.owner} has no continue_ ({self.place})")
-        await self.look_at(channel)
         value = await self.continues(channel, continuation.tag, outcome, channel)
-        if type(value) is Continue:
-            return value
         if value is None:
             raise UnknownTag(
                 f"{self.hook_name('continue_')} returned NoneType: nothing was said for tag "
                 f"{continuation.tag!r} and {type(outcome).__name__}; an empty result is []"
             )
-        return self.result_of("continue_", value, channel.request)
+        return value
+
+    async def _in_method(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Any:
+        """Run the method that `then` has named, or the one for a question that was declined."""
+        name, otherwise = continuation.tag, continuation.otherwise
+        method, taken = self._method(name)
+        value: Any = outcome
+        if isinstance(outcome, Done):
+            value, declined = _answer_of(continuation, outcome.value)
+            if declined and otherwise:
+                name, (method, taken) = otherwise, self._method(otherwise)
+            elif declined and not taken.outcome:
+                return self.declined(declined)
+            value = outcome if taken.outcome else taken.value(self.hook_name(name), value)
+        elif not taken.outcome:
+            outcome.result()
+        hook = Hook(method, inspect.iscoroutinefunction(_function_of(method)))
+        return await hook(channel, self.first_of(channel.request), value, channel)
+
+    def _method(self, name: str) -> tuple[Callable[..., Any], Taken]:
+        """Return the method *name*, as a call takes it, and what it takes.
+
+        Raises:
+            UnknownTag: there is none, in this release of the provider.
+            ContractError: it does not take what a call continues with.
+        """
+        method = getattr(self.provider, name, None)
+        if not callable(method):
+            raise UnknownTag(f"{self.owner} has no method {name} that would go on ({self.place})")
+        if isinstance(method, FunctionStep):
+            return method, method.taken
+        function = _function_of(method)
+        taken = _taken(function, 1 + (function is not method))
+        if isinstance(taken, str):
+            raise ContractError(
+                f"{self.hook_name(name)} must take (request, value, channel): {taken}"
+            )
+        return method, taken
+
+    def _check_step(self, hook: str, step: Continue) -> None:
+        """Check that something goes on once *step*, which *hook* has returned, is over.
+
+        Raises:
+            ContractError: nothing does; what it waits for is released.
+        """
+        try:
+            if step.method is None:
+                if self.continues is None:
+                    raise self.broken(hook, step, _NOBODY)
+                return
+            for given in (step.method, step.otherwise):
+                if given is not None:
+                    self._check_method(hook, given)
+        except ContractError:
+            step.close()
+            raise
+
+    def _check_method(self, hook: str, given: Callable[..., Any]) -> None:
+        try:
+            method, _ = self._method(given.__name__)
+        except UnknownTag:
+            method = None
+        if _function_of(method) is not _function_of(given):
+            raise ContractError(
+                f"{self.hook_name(hook)}: then({given.__qualname__}) names no method of "
+                f"{self.owner} by which it would be found again: give one, self.{given.__name__}"
+            )
 
     async def look_at(self, channel: Channel) -> None:
         """Let the request of *channel* have what the first hook sees of it, unless it has that."""
@@ -104,6 +257,66 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         return ContractError(f"{self.hook_name(hook)} returned {type(value).__name__}: {why}")
 
 
+_NOBODY: Final = (
+    "there is no continue_ that would go on: write one, or return a wait with .then(self.method)"
+)
+
+
+def _answer_of(continuation: Continuation, value: Any) -> tuple[Any, str]:
+    """Return what *value*, what a wait has brought, is to a method; and that it was declined.
+
+    Of an answer that was accepted its content; what was declined stands for itself, and of several
+    questions one that was declined decides. "" if nothing was, or nothing was asked.
+    """
+    if not continuation.asked:
+        return value, ""
+    answers = {"": value} if continuation.alone else value
+    for each in answers.values():
+        if isinstance(each, Declined | Dismissed):
+            did = "declined" if isinstance(each, Declined) else "cancelled the question"
+            return value, f"The user {did}."
+    contents = {
+        key: each.content if isinstance(each, Accepted) else each for key, each in answers.items()
+    }
+    return contents[""] if continuation.alone else contents, ""
+
+
+def _function_of(method: Any) -> Any:
+    return getattr(method, "__func__", method)
+
+
+@lru_cache(maxsize=1024)
+def _taken(function: Callable[..., Any], place: int) -> Taken | str:
+    """Return what *function* takes for the value, at *place*; or why it cannot be called so."""
+    try:
+        inspect.signature(function).bind(*[None] * (place + 2))
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return Taken.by(function, place)
+
+
+def goes_on(provider: object, kind: type) -> bool:
+    """Return whether *provider*, a subclass of *kind* or an instance, has what a call continues in.
+
+    That is `continue_`, or a method that `then` may name: one that is not a
+    hook, and whose third parameter is called `channel` or annotated `Channel`.
+    """
+    if _function_of(getattr(provider, "continue_", None)) is not getattr(kind, "continue_", None):
+        return True
+    cls: type = provider if isinstance(provider, type) else type(provider)
+    own = {key: each for base in cls.__mro__ for key, each in vars(base).items()}
+    return any(_is_step(each) for key, each in own.items() if not hasattr(kind, key))
+
+
+def _is_step(method: Any) -> bool:
+    if not inspect.isfunction(method):
+        return False
+    parameters = list(inspect.signature(method).parameters.values())
+    return len(parameters) == 4 and (
+        parameters[3].name == "channel" or parameters[3].annotation in (Channel, "Channel")
+    )
+
+
 def check_goes_on(owner: str, hook: Any, *, goes_on: bool) -> None:
     """Check that something *goes on* after a *hook* that is annotated to return Continue.
 
@@ -112,20 +325,19 @@ def check_goes_on(owner: str, hook: Any, *, goes_on: bool) -> None:
     Raises:
         ConfigurationError: nothing does.
     """
-    if not goes_on and _names_continue(_returned(hook)):
+    if not goes_on and _names_continue(_hint(inspect.unwrap(hook), "return")):
         raise ConfigurationError(
             f"{owner} is annotated to return Continue, and there is no continue_ that would go on: "
-            f"write one, in the same class"
+            f"write one, in the same class, or a method for .then"
         )
 
 
-def _returned(hook: Any) -> Any:
-    """Return the type that *hook* says it returns, None if that is not known."""
-    function = inspect.unwrap(hook)
+def _hint(function: Any, name: str) -> Any:
+    """Return the annotation *name* of *function*, None if that cannot be read."""
     try:
-        # What it takes is left alone: those names may be there only for a type checker.
-        told = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
-        return get_type_hints(told, getattr(function, "__globals__", {}))["return"]
+        # What else is annotated is left alone: those names may be there only for a type checker.
+        told = SimpleNamespace(__annotations__={name: function.__annotations__[name]})
+        return get_type_hints(told, getattr(function, "__globals__", {}))[name]
     except (AttributeError, KeyError, NameError, SyntaxError, TypeError):
         return None
 

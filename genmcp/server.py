@@ -20,10 +20,10 @@ from typing import Literal
 import msgspec
 
 from genmcp.channel import Channel
-from genmcp.continuation import Continue
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import Visible
 from genmcp.policy import NEVER_A_TASK, Policy

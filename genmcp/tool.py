@@ -25,15 +25,16 @@ from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
 from genmcp.content import json_of, to_result
-from genmcp.continuation import Continue
-from genmcp.continuing import ContinuingRoute, check_goes_on
+from genmcp.continuing import ContinuingRoute, check_goes_on, goes_on
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ArgumentFaults,
     ConfigurationError,
     ContractError,
     InvalidParams,
+    ToolError,
 )
 from genmcp.faults import InvalidArguments
 from genmcp.hook import Hook, check_call, overrides, visibility
@@ -159,7 +160,7 @@ class Tool(Generic[A]):
         said = said_by(cls, _SAID)
         _check(cls.__name__, said)
         _schemas(cls.__name__, said.get("input_schema"), said.get("output_schema"))
-        check_goes_on(f"{cls.__name__}.call", cls.call, goes_on=cls.continue_ is not Tool.continue_)
+        check_goes_on(f"{cls.__name__}.call", cls.call, goes_on=goes_on(cls, Tool))
 
     def validate(self, request: Call[A], channel: Channel) -> Any:
         """Return the call as `call` should see it.
@@ -210,7 +211,7 @@ class Tool(Generic[A]):
 class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
     """A tool made ready once, so that a call costs only what its message needs."""
 
-    tool: Tool[Any]
+    provider: Tool[Any]
     definition: ToolDefinition
     arguments: Arguments
     output: Schema | None
@@ -242,19 +243,18 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
         )
         definition = _definition(owner, tool, arguments, output)
         policy = Policy.of(owner, tool, definition.annotations)
-        continues = Hook.of(tool, "continue_", Tool)
-        if policy.auto_hold and continues is None:
+        if policy.auto_hold and not goes_on(tool, Tool):
             policy = msgspec.structs.replace(policy, auto_hold=False)
         return cls(
             owner=owner,
             place=f"tool {tool.name!r}",
-            tool=tool,
+            provider=tool,
             definition=definition,
             arguments=arguments,
             output=output,
             validates=overrides(tool, "validate", Tool),
             is_async=inspect.iscoroutinefunction(tool.call),
-            continues=continues,
+            continues=Hook.of(tool, "continue_", Tool),
             cancels=Hook.of(tool, "on_cancel", Tool),
             policy=policy,
             eager=policy.eager,
@@ -269,9 +269,9 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
         if self.validates:
             call = await self._validated(call, channel)
         if self.is_async:
-            value = await self.tool.call(call, channel)
+            value = await self.provider.call(call, channel)
         else:
-            value = await channel.in_thread(self.tool.call, call, channel)
+            value = await channel.in_thread(self.provider.call, call, channel)
             if inspect.isawaitable(value):
                 value = await value
         if type(value) is str and self.output is None:
@@ -286,6 +286,16 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
         if self.validates:
             call = await self._validated(call, channel)
         return call.arguments
+
+    def first_of(self, request: Request) -> Call[Any]:
+        """Return the call, as `validate` leaves it."""
+        return Call(request.arguments, request)
+
+    def declined(self, text: str) -> str:
+        """Return *text*, unless the result has to be data."""
+        if self.output is not None:
+            raise ToolError(text)
+        return text
 
     def result_of(self, hook: str, value: Any, request: Request) -> CallToolResult:
         """Return the result that *value* stands for; its data is as the output schema says."""
@@ -317,7 +327,7 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
 
     async def _validated(self, call: Call[Any], channel: Channel) -> Call[Any]:
         try:
-            validated = self.tool.validate(call, channel)
+            validated = self.provider.validate(call, channel)
             if inspect.isawaitable(validated):
                 validated = await validated
         except InvalidParams as error:

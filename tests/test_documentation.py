@@ -201,6 +201,7 @@ async def folders(context: Any) -> ListRootsResult:
     ("name", "tool", "arguments", "expected"),
     [
         ("studio", "transcribe", {"minutes": 2}, "2 minutes of silence, in French."),
+        ("hotel", "reserve", {"name": "Fjord"}, "Reserved: 3 nights in Fjord."),
         ("trips", "book_trip", {"city": "Porto"}, "Booked 3 nights in Porto, by boat."),
         ("drafts", "draft", {}, "Rain, and a warm room. For: notes"),
     ],

@@ -128,6 +128,7 @@ PUBLIC = [
     "starting_with",
     "tool",
     "user",
+    "wait_for",
 ]
 
 

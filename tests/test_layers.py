@@ -20,7 +20,6 @@ LAYERS = [
         "channel",
         "completion",
         "content",
-        "continuation",
         "continuing",
         "decorator",
         "extension",

@@ -33,7 +33,8 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     task: the stored task that the call waits for, if any; heard: the last event of it that the
     client has received. release: the version of the server that wrote this step. key_id: the secret
     that sealed the first state of the call; every process that can open a state of it derives the
-    same ids.
+    same ids. method: whether the call continues in the method *tag*, and not in `continue_`;
+    otherwise: the method for a question that was declined, "" for none.
     """
 
     id: str
@@ -49,6 +50,8 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     heard: str | None = None
     release: str = ""
     key_id: str = ""
+    method: bool = False
+    otherwise: str = ""
 
     def then(self, tag: str, assigns: Mapping[str, Any], release: str = "") -> "Continuation":
         """Return the next step of the same call."""
@@ -61,7 +64,13 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
             answers={},
             task=None,
             release=release,
+            method=False,
+            otherwise="",
         )
+
+    def in_method(self, otherwise: str) -> "Continuation":
+        """Return this step as one that continues in the method *tag*, or in *otherwise*."""
+        return replace(self, method=True, otherwise=otherwise)
 
     def asking(self, questions: Mapping[str, bytes], *, alone: bool) -> "Continuation":
         """Return this step with *questions* to the client, by the tool's own keys.

@@ -20,8 +20,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
+from typing_extensions import TypeVar
 
 from genmcp.core.outcome import Done, Failed, pack
+from genmcp.core.waiting import Wait
 from genmcp.errors import Lost, OutOfTurn
 
 __all__ = [
@@ -46,6 +48,8 @@ __all__ = [
     "with_saved",
 ]
 
+T_co = TypeVar("T_co", default=Any, covariant=True)
+
 End: TypeAlias = Literal["completed", "failed", "cancelled"]
 Status: TypeAlias = Literal["working", "input_required"] | End
 OnLost: TypeAlias = Literal["rerun", "fail"]
@@ -64,7 +68,7 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
 
     timeout: seconds that one attempt may take (default: unlimited). retries: how often a failed job
@@ -93,7 +97,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return whole * (1.0 - self.jitter * chance)
 
 
-class Ref(msgspec.Struct, frozen=True):
+class Ref(Wait[Any], msgspec.Struct, frozen=True):
     """A job that somebody else owns: the *scheme* of a `Foreign`, and what it is called there."""
 
     scheme: str

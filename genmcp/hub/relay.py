@@ -25,8 +25,8 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.notices import HEARD_IN
-from genmcp.continuation import Continue
 from genmcp.core.outcome import Done, Outcome
+from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, GenmcpError, InvalidParams, McpError, Unable
 from genmcp.hub.asked import Asked
 from genmcp.protocol.capabilities import (

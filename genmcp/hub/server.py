@@ -18,10 +18,10 @@ from genmcp.client.errors import (
     ServerSaid,
     Timeout,
 )
-from genmcp.continuation import Continue
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import (
     InvalidParams,
     McpError,

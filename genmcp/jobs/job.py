@@ -1,7 +1,7 @@
 """Functions that run as jobs: found again by name, in whatever process works on them."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypedDict, TypeVar, overload
 
@@ -18,6 +18,7 @@ __all__ = ["Job", "JobFunction", "find", "job"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL: Final = (
@@ -76,7 +77,13 @@ class JobFunction(Generic[P, R]):
         """
         self._signature.bind(**arguments)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    @overload
+    def job(
+        self: "JobFunction[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs
+    ) -> Job[T]: ...
+    @overload
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
         """Return the work of calling it with these arguments, which are JSON.
 
         Raises:
@@ -108,7 +115,7 @@ def job(function: Any = None, /, **options: Unpack[Options]) -> Any:
         @job(timeout=3600, retries=2)
         async def transcribe(run: Run, url: str) -> str: ...
 
-        return Continue("done", transcribe.job(url=url))
+        return transcribe.job(url=url).then(self.done)
 
     The first parameter is the `Run`; the others, and the return value, are JSON. A `def` function
     runs in a thread. A worker finds the function by `name`, by default `module:qualname`, and

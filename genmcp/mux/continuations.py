@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from genmcp.channel import Channel
-from genmcp.continuation import Continue
 from genmcp.core.continuation import Continuation
 from genmcp.core.json_value import check_json
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.core.request import Request
 from genmcp.core.task import Parked
+from genmcp.core.waiting import Continue
 from genmcp.errors import Conflict, ContractError, InvalidParams, Unable
 from genmcp.mux.answers import ask, outcome_of, requests_of, taken, unable
 from genmcp.mux.awaitables import Awaitables
@@ -307,6 +307,8 @@ def _next(
         continuation = Continuation(id, 1, key, step.tag, own, release=release)
     else:
         continuation = last.then(step.tag, own, release)
+    if step.method is not None:
+        continuation = continuation.in_method(getattr(step.otherwise, "__name__", ""))
     if step.questions:
         packed = {key: question.pack() for key, question in step.questions.items()}
         continuation = continuation.asking(packed, alone=step.alone)

@@ -18,7 +18,6 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.channel import Channel
-from genmcp.continuation import Continue
 from genmcp.core.client_key import ClientKey
 from genmcp.core.failures import is_expected, outcome_of, status_of
 from genmcp.core.names import check_length
@@ -28,6 +27,7 @@ from genmcp.core.seal import Keyring, Seal
 from genmcp.core.session import Session
 from genmcp.core.subscription import honoured
 from genmcp.core.task import Parked, Ref
+from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ConfigurationError,
     InternalError,

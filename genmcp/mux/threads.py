@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from genmcp.continuation import Continue
+from genmcp.core.waiting import Continue
 from genmcp.mux.limits import Limits
 from genmcp.mux.turns import Turns
 

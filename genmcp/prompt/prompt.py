@@ -20,10 +20,10 @@ from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
-from genmcp.continuation import Continue
-from genmcp.continuing import ContinuingRoute, check_goes_on
+from genmcp.continuing import ContinuingRoute, check_goes_on, goes_on
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError, InvalidParams
 from genmcp.faults import error_data
 from genmcp.hook import Hook, visibility
@@ -85,7 +85,7 @@ class Prompt(Generic[A]):
             cls.arguments = argument
         take_docstring(cls)
         _checked(cls.__name__, said_by(cls, _SAID))
-        check_goes_on(f"{cls.__name__}.get", cls.get, goes_on=cls.continue_ is not Prompt.continue_)
+        check_goes_on(f"{cls.__name__}.get", cls.get, goes_on=goes_on(cls, Prompt))
 
     def get(self, request: Call[A], channel: Channel) -> Any:
         """Return the messages: whatever `genmcp.prompt.messages` knows; or a `Continue`.
@@ -124,7 +124,7 @@ class Prompt(Generic[A]):
 class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
     """A prompt made ready once, so that getting it costs only what its arguments need."""
 
-    prompt: Prompt[Any]
+    provider: Prompt[Any]
     definition: PromptDefinition
     arguments: PromptArguments
     get: Hook
@@ -151,7 +151,7 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
         return cls(
             owner=owner,
             place=f"prompt {prompt.name!r}",
-            prompt=prompt,
+            provider=prompt,
             definition=_definition(owner, prompt, arguments),
             arguments=arguments,
             get=get,
@@ -181,6 +181,10 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
         except ArgumentFaults as error:
             lines = [f"Invalid arguments for prompt {name}:", *(f"- {x}" for x in error.faults)]
             raise InvalidParams("\n".join(lines), error_data(error.faults, name=name)) from None
+
+    def first_of(self, request: Request) -> Call[Any]:
+        """Return the call of the prompt, with its arguments."""
+        return Call(request.arguments, request)
 
     def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
         """Return the messages that *value* stands for."""

@@ -77,17 +77,17 @@ class Prompts:
         if isinstance(route, PromptRoute):
             return Item(
                 key=route.definition.name,
-                ttl_ms=milliseconds(route.prompt.cache_ttl),
-                cache_scope=route.prompt.cache_scope,
+                ttl_ms=milliseconds(route.provider.cache_ttl),
+                cache_scope=route.provider.cache_scope,
                 visible=route.visible,
                 value=route.definition,
             )
         return Lister(
             key=route.prefix,
-            ttl_ms=milliseconds(route.repo.cache_ttl),
-            cache_scope=route.repo.cache_scope,
+            ttl_ms=milliseconds(route.provider.cache_ttl),
+            cache_scope=route.provider.cache_scope,
             visible=route.visible,
-            owner=f"{type(route.repo).__name__}.list",
+            owner=f"{type(route.provider).__name__}.list",
             hook=route.list,
             named=partial(self._named, route),
         )
@@ -96,7 +96,7 @@ class Prompts:
         """Return the name of *each*, which *route* lists; None if somebody else answers to it."""
         if not isinstance(each, PromptDefinition) or not each.name.startswith(route.prefix):
             raise ContractError(
-                f"{type(route.repo).__name__}.list returned {each!r} in its list: it must be "
+                f"{type(route.provider).__name__}.list returned {each!r} in its list: it must be "
                 f"PromptDefinitions whose names begin with {route.prefix!r}"
             )
         return each.name if self.find(each.name) is route else None

@@ -17,16 +17,17 @@ from typing import Any
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
-from genmcp.continuation import Continue
-from genmcp.continuing import ContinuingRoute, check_goes_on
+from genmcp.continuing import ContinuingRoute, check_goes_on, goes_on
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, PromptNotFound
 from genmcp.hook import Hook, visibility
 from genmcp.metadata import check_metadata
 from genmcp.prompt.messages import prompt_result
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.result import CacheScope
+from genmcp.tool import Call
 
 __all__ = ["PromptRepo", "RepoRoute"]
 
@@ -49,9 +50,7 @@ class PromptRepo:
     def __init_subclass__(cls, **options: Any) -> None:
         """Check that a `get` that may wait is gone on from."""
         super().__init_subclass__(**options)
-        check_goes_on(
-            f"{cls.__name__}.get", cls.get, goes_on=cls.continue_ is not PromptRepo.continue_
-        )
+        check_goes_on(f"{cls.__name__}.get", cls.get, goes_on=goes_on(cls, PromptRepo))
 
     def list(self, cursor: Any, channel: Channel) -> Any:
         """Return a page of `PromptDefinition`s: a list, or a list and the next page's cursor.
@@ -93,7 +92,7 @@ class PromptRepo:
 class RepoRoute(ContinuingRoute, frozen=True, kw_only=True):
     """A repository made ready once."""
 
-    repo: PromptRepo
+    provider: PromptRepo
     prefix: str
     list: Hook
     get: Hook
@@ -118,7 +117,7 @@ class RepoRoute(ContinuingRoute, frozen=True, kw_only=True):
         return cls(
             owner=owner,
             place=f"prompts {prefix}*",
-            repo=repo,
+            provider=repo,
             prefix=prefix,
             list=list_,
             get=get,
@@ -141,6 +140,10 @@ class RepoRoute(ContinuingRoute, frozen=True, kw_only=True):
     def seen(self, request: Request, channel: Channel) -> dict[str, str]:
         """Return the arguments of *request*, which are texts."""
         return dict(request.params.arguments or {})  # type: ignore[attr-defined]
+
+    def first_of(self, request: Request) -> Call[Any]:
+        """Return the call of the prompt, with its arguments."""
+        return Call(request.arguments, request)
 
     def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
         """Return the messages that *value* stands for."""

@@ -1,7 +1,7 @@
 """Asking the client's user: 2026-07-28, client/elicitation."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar, overload
 
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.protocol.capabilities import ClientCapabilities
@@ -14,21 +14,28 @@ from genmcp.question.urls import HTTPS, check_schemes, check_url
 
 __all__ = ["FormQuestion", "UrlQuestion", "elicit", "elicit_url"]
 
+T = TypeVar("T")
 
-def elicit(message: str, asked: Mapping[str, Any] | type | None = None) -> Question:
+
+@overload
+def elicit(message: str, asked: type[T]) -> Question[T]: ...
+@overload
+def elicit(message: str, asked: Mapping[str, Any] | None = None) -> Question[dict[str, Any]]: ...
+def elicit(message: str, asked: Mapping[str, Any] | type | None = None) -> Question[Any]:
     """Ask the user to agree, or to fill in a form.
 
-        Continue("asked", elicit("Delete 3 files?"))
-        Continue("asked", elicit("Who are you?", Contact))
+        elicit("Delete 3 files?").then(self.delete)
+        elicit("Who are you?", Contact).then(self.greet, self.say_goodbye)
 
     asked: what to fill in. A struct, dataclass, TypedDict or pydantic model of texts, numbers,
         booleans, choices (`Literal` or an Enum of texts) and lists of choices, defined at the top
         level of a module; or a JSON Schema of the restricted form (2026-07-28, client/elicitation,
         "Requested Schema"), which is sent as it is. None asks for a yes or no alone.
 
-    The outcome is `Done` with `Accepted(content)`, *content* being the type asked for or else a
-    dict, with `Declined()` or with `Dismissed()`. Secrets MUST NOT be asked for like this, since
-    the client sees them: that is what `elicit_url` is for.
+    `then` gives what the user filled in to its first method, the type asked for or else a dict, and
+    a `Declined()` or `Dismissed()` to its second one. The outcome for `continue_` is `Done` with
+    `Accepted(content)`, `Declined()` or `Dismissed()`. Secrets MUST NOT be asked for like this,
+    since the client sees them: that is what `elicit_url` is for.
 
     Raises:
         ConfigurationError: (a ValueError) a form may not ask for this; names the property.
@@ -43,7 +50,7 @@ def elicit(message: str, asked: Mapping[str, Any] | type | None = None) -> Quest
     return FormQuestion(message, type_name=name_of(asked))
 
 
-def elicit_url(message: str, url: str, *, schemes: Sequence[str] = HTTPS) -> Question:
+def elicit_url(message: str, url: str, *, schemes: Sequence[str] = HTTPS) -> Question[None]:
     """Ask the user to open *url*, for an interaction that the client must not see.
 
     The outcome is `Done` with `Accepted()`, `Declined()` or `Dismissed()`. Accepted means that the

@@ -4,15 +4,21 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
+from typing_extensions import TypeVar
 
+from genmcp.core.waiting import Wait
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.input_required import InputRequest
 
 __all__ = ["Question"]
 
+T_co = TypeVar("T_co", default=Any, covariant=True)
 
-class Question(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
-    """Something a hook asks its client: `Continue("asked", question)`.
+
+class Question(Wait[T_co], msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
+    """Something a hook asks its client: `question.then(self.answered)`.
+
+    T_co is the type of the value that `then` gives to the method.
 
     It is a value of few bytes, so that it can wait with the client or in a store. Its members are
     what cannot be made again.
@@ -22,6 +28,7 @@ class Question(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True
     """
 
     method: ClassVar[str]
+    asks: ClassVar[bool] = True
 
     @property
     def request(self) -> InputRequest:

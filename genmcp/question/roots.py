@@ -14,7 +14,7 @@ from genmcp.schema.words import came, fault
 __all__ = ["RootsQuestion", "roots"]
 
 
-def roots() -> Question:
+def roots() -> Question[list[Root]]:
     """Ask in which folders and files the client lets the server work.
 
     The outcome is `Done` with a list of `Root`; each has a `file://` URI. They are guidance and no
@@ -23,7 +23,7 @@ def roots() -> Question:
     return RootsQuestion()
 
 
-class RootsQuestion(Question, frozen=True, tag="roots"):
+class RootsQuestion(Question[list[Root]], frozen=True, tag="roots"):
     """A question for the roots."""
 
     method: ClassVar[str] = "roots/list"

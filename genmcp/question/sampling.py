@@ -48,10 +48,10 @@ def sample(
     *,
     max_tokens: int = _MAX_TOKENS,
     **options: Unpack[SampleOptions],
-) -> Question:
+) -> Question[CreateMessageResult]:
     """Ask the client's model to carry on a conversation.
 
-        Continue("asked", sample("What is the capital of France?", max_tokens=100))
+        sample("What is the capital of France?", max_tokens=100).then(self.tell)
 
     messages: a text of the user, or a list of SamplingMessage, `user(...)`, `assistant(...)` and
         (role, content); content is what a hook may return that is text, image or audio, or what
@@ -80,7 +80,7 @@ def sample(
     return SampleQuestion(checked)
 
 
-class SampleQuestion(Question, frozen=True, tag="sample"):
+class SampleQuestion(Question[CreateMessageResult], frozen=True, tag="sample"):
     """A question to the client's model."""
 
     method: ClassVar[str] = "sampling/createMessage"

@@ -11,11 +11,11 @@ from weakref import WeakMethod, finalize
 from msgspec.structs import replace
 
 from genmcp.channel import Channel
-from genmcp.continuation import Continue
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.subscription import Change
+from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ConfigurationError,
     InvalidParams,

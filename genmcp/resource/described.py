@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from genmcp.channel import Channel
-from genmcp.continuing import check_goes_on
+from genmcp.continuing import check_goes_on, goes_on
 from genmcp.core.outcome import Outcome
 from genmcp.errors import ConfigurationError
 from genmcp.hook import Hook
@@ -56,8 +56,8 @@ class Described:
         """Take the docstring for the description, and check that a `read` that waits goes on."""
         super().__init_subclass__(**options)
         take_docstring(cls)
-        goes_on = cls.continue_ is not Described.continue_
-        check_goes_on(f"{cls.__name__}.read", getattr(cls, "read", None), goes_on=goes_on)
+        read = getattr(cls, "read", None)
+        check_goes_on(f"{cls.__name__}.read", read, goes_on=goes_on(cls, Described))
 
     def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
         """Go on with a request that waited under *tag*, and return what `read` may return.

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
-from genmcp.continuation import Continue
 from genmcp.continuing import ContinuingRoute
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, ResourceNotFound
 from genmcp.hook import Hook, visibility
 from genmcp.metadata import as_listed, instance_of, milliseconds

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
-from genmcp.continuation import Continue
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import McpError, PromptNotFound, ResourceNotFound, ToolNotFound
 from genmcp.listing import Listing
 from genmcp.prompt.prompt import Prompt

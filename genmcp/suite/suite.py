@@ -9,10 +9,10 @@ from typing_extensions import Unpack
 
 from genmcp.channel import Channel
 from genmcp.completion import complete
-from genmcp.continuation import Continue
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, MethodNotFound
 from genmcp.extension import Extension
 from genmcp.metadata import check_metadata

@@ -26,8 +26,8 @@ class Tools:
         items = [
             Item(
                 key=name,
-                ttl_ms=milliseconds(route.tool.cache_ttl),
-                cache_scope=route.tool.cache_scope,
+                ttl_ms=milliseconds(route.provider.cache_ttl),
+                cache_scope=route.provider.cache_scope,
                 visible=route.visible,
                 value=route.definition,
             )

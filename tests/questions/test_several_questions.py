@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from genmcp.core.waiting import questions_of
 from genmcp.errors import ContractError
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.question.elicitation import elicit
 from genmcp.question.question import Question
 from genmcp.question.roots import roots
-from genmcp.question.several import questions_of
 
 
 def test_one_question_has_the_tag_for_its_key() -> None:

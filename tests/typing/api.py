@@ -6,7 +6,30 @@ from typing import Any, Generic, TypedDict, TypeVar, assert_type
 
 from msgspec import Struct
 
-from genmcp import Call, Channel, Endpoint, Mux, SendStatus, Suite, Tool, result, tool
+from genmcp import (
+    Call,
+    Channel,
+    Continue,
+    Declined,
+    Dismissed,
+    Done,
+    Endpoint,
+    Job,
+    Mux,
+    Outcome,
+    Question,
+    Run,
+    SendStatus,
+    Suite,
+    Tool,
+    elicit,
+    job,
+    result,
+    roots,
+    tool,
+    wait_for,
+)
+from genmcp.protocol.roots import Root
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
 from genmcp.server import Server, Wrapper
 from genmcp.testing import connect
@@ -85,6 +108,58 @@ class Below(Between[City]):
     async def call(self, request: Call[City], channel: Channel) -> str:
         assert_type(request.arguments, City)
         return request.arguments.name
+
+
+@job
+async def look_up(run: Run, city: str) -> House:
+    return {"number": 1}
+
+
+@job
+def count(run: Run) -> int:
+    return 1
+
+
+class Continues(Tool[City]):
+    name = "continues"
+
+    async def call(self, request: Call[City], channel: Channel) -> Continue:
+        assert_type(elicit("Where?", Street), Question[Street])
+        assert_type(elicit("Sure?"), Question[dict[str, Any]])
+        assert_type(look_up.job("Oslo"), Job[House])
+        assert_type(count.job(), Job[int])
+        elicit("Where?", Street).then(self.found, self.not_found)
+        look_up.job("Oslo").then(self.built)
+        wait_for(self.later()).then(self.counted)
+        count.job().then(self.counted)
+        count.job().then(self.any_outcome)
+        elicit("Where?", Street).then(self.counted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        wait_for(self.later()).then(self.found)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        count.job().then(self.built)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        return roots().then(self.listed)
+
+    async def later(self) -> int:
+        return 1
+
+    async def found(self, request: Call[City], street: Street, channel: Channel) -> str:
+        return street.name
+
+    def not_found(
+        self, request: Call[City], answer: Declined | Dismissed, channel: Channel
+    ) -> None: ...
+
+    def built(self, request: Call[City], house: House, channel: Channel) -> int:
+        return house["number"]
+
+    def counted(self, request: Call[City], number: int, channel: Channel) -> int:
+        return number
+
+    def any_outcome(self, request: Call[City], outcome: Outcome, channel: Channel) -> int:
+        assert_type(Done(1).result(), int)
+        return 0
+
+    def listed(self, request: Call[City], found: list[Root], channel: Channel) -> str:
+        return found[0].uri
 
 
 @tool

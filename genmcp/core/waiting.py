@@ -1,0 +1,200 @@
+"""What a hook returns instead of a result: what to wait for, and where the call continues."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent import futures
+from typing import Any, ClassVar, Concatenate, Generic, TypeAlias, overload
+
+from typing_extensions import TypeVar
+
+from genmcp.core.outcome import Done, Failed
+from genmcp.errors import ContractError
+
+__all__ = ["Continue", "Wait", "WaitsFor", "wait_for"]
+
+T = TypeVar("T", default=Any)
+T_co = TypeVar("T_co", default=Any, covariant=True)
+
+_LONGEST = 64  # characters of the key of a question
+
+Method: TypeAlias = (
+    Callable[[Any, T, Any], object]
+    | Callable[[Any, Done[T] | Failed, Any], object]
+    | Callable[[Any, Any, T, Any], object]
+    | Callable[Concatenate[T, ...], object]
+    | Callable[Concatenate[Done[T] | Failed, ...], object]
+)
+"""Takes the request, the value that a wait has brought (or its outcome), and the channel.
+
+One that is given by its class, `Book.sure`, takes the instance before these. A step of a function
+under `@tool` takes the value first, and others by their names.
+"""
+
+
+class Wait(Generic[T_co]):
+    """Something that a call can wait for: a job, a reference to one, a question.
+
+    T_co is the type of the value that it brings to the method given to `then`.
+    """
+
+    __slots__ = ()
+
+    asks: ClassVar[bool] = False
+
+    def then(
+        self, method: Method[T_co], otherwise: Callable[..., object] | None = None
+    ) -> "Continue":
+        """Return what a hook returns to wait for this, and then to continue in *method*.
+
+            return elicit("Book it?", Wish).then(self.book)
+
+        Another process may run the method: it is found by its name in the tool.
+
+        Args:
+            method: a method of the tool, prompt or resource whose hook returns this: `self.book`.
+                It takes `(request, value, channel)`, and returns what the hook may return. The
+                value is what a job or awaitable returned, or what the user filled in. If it is
+                called `outcome`, or annotated `Outcome`, the method gets the outcome instead,
+                whatever that is. A resource gets the key that `read` got in place of the request.
+            otherwise: the method for a question that was declined or cancelled; it gets the
+                `Declined` or `Dismissed`. Default: the call ends with a text that states so.
+
+        A wait that failed, such as a job that raised, ends the call with an `isError` result that
+        has the text of the failure, unless *method* takes the outcome.
+
+        Raises:
+            ContractError: (a TypeError) one of the two is not a named function. Whether it is a
+                method of the tool is checked when the hook returns.
+        """
+        for each in (method, otherwise or method):
+            _check_name(each, self)
+        step = Continue(method.__name__, self)
+        step.method, step.otherwise = method, otherwise
+        return step
+
+    def close(self) -> None:
+        """Release what will not be waited for."""
+
+
+class _Other(Wait[T_co]):
+    """A wait for something that has no `then` of its own."""
+
+    __slots__ = ("on",)
+
+    def __init__(self, on: Any) -> None:
+        self.on = on
+
+    def close(self) -> None:
+        if isinstance(self.on, Coroutine):  # one that has not begun never will
+            self.on.close()
+
+
+@overload
+def wait_for(on: "Awaitable[T] | futures.Future[T]") -> Wait[T]: ...
+@overload
+def wait_for(on: "Mapping[str, Wait[Any]]") -> Wait[dict[str, Any]]: ...
+def wait_for(on: Any) -> Wait[Any]:
+    """Return something that has `then`, for what does not have it itself.
+
+        return wait_for(search(words)).then(self.found)
+        return wait_for({"who": elicit("Who?", Contact), "sure": elicit("Sure?")}).then(self.book)
+
+    Args:
+        on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; or several
+            questions by key. Their answers come as a dict under the same keys: what was filled in
+            if the user agreed to all of them, otherwise what each of them came to.
+    """
+    return _Other(on)
+
+
+WaitsFor: TypeAlias = Awaitable[Any] | futures.Future[Any] | Wait[Any] | Mapping[str, Wait[Any]]
+
+
+class Continue:
+    """The call goes on in `continue_(tag, outcome, channel)` once what it waits *on* is there.
+
+    on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; a `Job`; a `Ref` to
+    a job that somebody else owns; a question to the client, or a dict of them. A coroutine is
+    cancelled with the call; a Task or future is its maker's, and is only not waited for any more.
+
+    `then` of a wait makes one that continues in a method instead: method, otherwise.
+
+    Raises:
+        ContractError: (a TypeError) the tag is no text, or *on* is nothing that can be waited for.
+    """
+
+    __slots__ = ("_on", "alone", "method", "otherwise", "questions", "tag")
+
+    def __init__(self, tag: str, on: WaitsFor) -> None:
+        if not isinstance(tag, str):
+            raise ContractError(f"Continue: the tag must be a text, not {tag!r}")
+        waits: Any = on.on if isinstance(on, _Other) else on
+        self.tag = tag
+        self.method: Callable[..., object] | None = None
+        self.otherwise: Callable[..., object] | None = None
+        self.questions: Mapping[str, Any] = {}
+        self.alone = _asks(waits)
+        self._on: Any = waits
+        if self.alone or isinstance(waits, Mapping):
+            self.questions = questions_of(tag, waits)
+        elif not isinstance(waits, Wait | futures.Future) and not inspect.isawaitable(waits):
+            raise ContractError(
+                f"Continue({tag!r}, ...) cannot wait for {type(waits).__name__}: give a coroutine, "
+                f"a Task or future, a Job, a Ref, or a question"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Continue {self.tag!r} on {self._on!r}>"
+
+    def take(self) -> Any:
+        """Return what is waited for, and let go of it: whoever was to end it may drop it."""
+        on, self._on = self._on, None
+        return on
+
+    @property
+    def work(self) -> Any:
+        """The `Job` or `Ref` it waits for; None if it waits for something else."""
+        return self._on if isinstance(self._on, Wait) and not self.alone else None
+
+    def close(self) -> None:
+        """Let go of what nobody will wait for: a coroutine that has not begun never will."""
+        _Other(self.take()).close()
+
+
+def questions_of(tag: str, on: Any) -> dict[str, Any]:
+    """Return the questions that `Continue(tag, on)` asks, by key; one alone has *tag* for its key.
+
+    Raises:
+        ContractError: there is none, a key is not a text of 1 to 64 characters, or something under
+            a key is no question.
+    """
+    questions = dict(on) if isinstance(on, Mapping) else {tag: on}
+    if not questions:
+        raise ContractError(f"Continue({tag!r}, ...) asks nothing: the questions are empty")
+    for key, question in questions.items():
+        if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST:
+            raise ContractError(
+                f"Continue({tag!r}, ...): the key of a question is a text of 1 to {_LONGEST} "
+                f"characters, not {key!r}"
+            )
+        if not _asks(question):
+            raise ContractError(
+                f"Continue({tag!r}, ...): what is under the key {key!r} is no question but "
+                f"{type(question).__name__}"
+            )
+    return questions
+
+
+def _asks(on: Any) -> bool:
+    return isinstance(on, Wait) and on.asks
+
+
+def _check_name(method: Any, wait: Wait[Any]) -> None:
+    name = getattr(method, "__name__", None)
+    if callable(method) and isinstance(name, str) and name.isidentifier():
+        return
+    wait.close()
+    raise ContractError(
+        f"then() takes a method of the tool, by whose name another process finds it; {method!r} "
+        f"has no such name"
+    )

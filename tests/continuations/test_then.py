@@ -1,0 +1,716 @@
+"""Waits that continue in a method: `elicit(...).then(self.book)`, and the same on every wait."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import msgspec
+import pytest
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    ConfigurationError,
+    Continue,
+    ContractError,
+    Declined,
+    Dismissed,
+    Done,
+    Endpoint,
+    Failed,
+    Foreign,
+    MemoryStore,
+    Mux,
+    Outcome,
+    Prompt,
+    PromptRepo,
+    Ref,
+    Resource,
+    ResourceRepo,
+    Run,
+    Snapshot,
+    Storage,
+    Suite,
+    Tool,
+    ToolError,
+    elicit,
+    elicit_url,
+    job,
+    roots,
+    wait_for,
+)
+from tests.asgi import MODERN, PATIENCE, TASKS, Client, Connection
+from tests.continuations.asking import Asked, failure_of, muxed, text_of
+from tests.prompts.answering import ASKABLE, request
+
+OPEN: list[Mux] = []
+
+
+@pytest.fixture(autouse=True)
+async def _closed() -> AsyncIterator[None]:
+    yield
+    while OPEN:
+        await OPEN.pop().aclose()
+
+
+class Room(msgspec.Struct):
+    name: str
+    seats: int = 1
+
+
+class Wish(msgspec.Struct):
+    breakfast: bool
+
+
+YES = {"action": "accept", "content": {"breakfast": True}}
+NO = {"action": "decline"}
+NEITHER = {"action": "cancel"}
+
+
+class Book(Tool[Room]):
+    """Books a room."""
+
+    name = "book"
+
+    async def call(self, request: Call[Room], channel: Channel) -> Continue:
+        channel.assigns["by"] = "phone"
+        return elicit("With breakfast?", Wish).then(self.sure)
+
+    async def sure(self, request: Call[Room], wish: Wish, channel: Channel) -> Continue:
+        seats = request.arguments.seats
+        return book_room.job(request.arguments.name, seats, wish.breakfast).then(self.booked)
+
+    def booked(self, request: Call[Room], booking: "Booking", channel: Channel) -> str:
+        assert isinstance(booking, Booking)
+        assert isinstance(request.arguments, Room)
+        return f"{booking.text} by {channel.assigns['by']}"
+
+
+class Asks(Book):
+    """Asks before it does nothing."""
+
+    name = "asks"
+
+    async def call(self, request: Call[Room], channel: Channel) -> Continue:
+        return elicit("With breakfast?", Wish).then(self.sure, self.not_sure)
+
+    async def not_sure(
+        self, request: Call[Room], answer: Declined | Dismissed, channel: Channel
+    ) -> str:
+        return f"{request.arguments.name}: {type(answer).__name__}"
+
+
+class Booking(msgspec.Struct):
+    text: str
+
+
+@job
+async def book_room(run: Run, name: str, seats: int, breakfast: bool) -> Booking:
+    return Booking(f"{seats} in {name}, {'with' if breakfast else 'without'} breakfast")
+
+
+def serving(*components: Any, **options: Any) -> Endpoint:
+    kinds: dict[str, list[Any]] = {"tools": [], "prompts": [], "resources": []}
+    for each in components:
+        cls = each if isinstance(each, type) else type(each)
+        kind = "resources"
+        for base, known in ((Tool, "tools"), (Prompt, "prompts"), (PromptRepo, "prompts")):
+            kind = known if issubclass(cls, base) else kind
+        kinds[kind].append(each)
+    OPEN.append(Mux(Suite(name="test", version="1", **kinds), **options))  # type: ignore[arg-type]
+    return Endpoint(OPEN[-1])
+
+
+async def call(app: Any, *answers: Any, version: str = MODERN, **arguments: Any) -> Connection:
+    name = arguments.pop("tool", "book")
+    return await request(app, version, "tools/call", *answers, name=name, arguments=arguments)
+
+
+# What a method gets
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+async def test_call_continues_in_methods_in_every_revision(version: str) -> None:
+    """With its typed arguments, the typed value, and the assigns of the steps before."""
+    answered = await call(serving(Book), YES, version=version, name="Fjord", seats=2)
+
+    assert "2 in Fjord, with breakfast by phone" == text_of(answered)
+
+
+async def test_task_continues_in_methods() -> None:
+    """Its client polls it and updates what it asks."""
+
+    class Always(Book):
+        name = "always"
+        task = "always"
+
+        async def call(self, request: Call[Room], channel: Channel) -> Continue:
+            channel.assigns["by"] = "task"
+            return book_room.job(request.arguments.name, 3, False).then(self.booked)
+
+    client = Client(serving(Always), capabilities=TASKS)
+    answer = await client.send(client.call("always", {"name": "Fjord"}))
+
+    result = await over(client, answer.json["result"]["taskId"])
+    assert "3 in Fjord, without breakfast by task" == result["content"][0]["text"]
+
+
+async def over(client: Client, id: str) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = await client.send(client.request("tasks/get", {"taskId": id}))
+            if answer.json["result"]["status"] == "completed":
+                return answer.json["result"]["result"]
+            await asyncio.sleep(0.001)
+
+
+async def test_call_continues_in_another_process() -> None:
+    """The name of the method is sealed into the state: any process with the secret goes on."""
+    here, there = (muxed(Asks, secret="a secret that both processes have") for _ in range(2))
+    client = Asked(here)
+    asked = await client.send(client.call("asks", {"name": "Fjord"}))
+    client.app = there
+
+    (key,) = asked.json["result"]["inputRequests"]
+    answered = await client.send(client.again(asked, **{key: NO}))
+
+    assert "sure" == key
+    assert "Fjord: Declined" == text_of(answered)
+
+
+class Waits(Tool):
+    """Waits for what it is given, and shows what the method got."""
+
+    name = "waits"
+
+    def __init__(self, wait: Any) -> None:
+        self.wait = wait
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        return self.wait().then(self.shown)
+
+    async def shown(self, request: Call, value: Any, channel: Channel) -> str:
+        return repr(value)
+
+
+async def nine() -> int:
+    return 9
+
+
+def done() -> "futures.Future[int]":
+    future: futures.Future[int] = futures.Future()
+    future.set_result(8)
+    return future
+
+
+ROOT = {"roots": [{"uri": "file:///home"}]}
+AGREED = {"action": "accept", "content": {}}
+
+
+@pytest.mark.parametrize(
+    ("wait", "answers", "shown"),
+    [
+        (lambda: wait_for(nine()), [], "9"),
+        (lambda: wait_for(done()), [], "8"),
+        (lambda: elicit("Sure?"), [AGREED], "{}"),
+        (lambda: elicit_url("Go?", "https://x.org"), [AGREED], "None"),
+        (roots, [ROOT], "[Root(uri='file:///home', name=None, meta=None)]"),
+        (
+            lambda: wait_for({"a": elicit("A?", Wish), "b": elicit("B?")}),
+            [YES, AGREED],
+            "{'a': Wish(breakfast=True), 'b': {}}",
+        ),
+    ],
+)
+async def test_every_kind_of_wait_continues_in_a_method(
+    wait: Any, answers: list[Any], shown: str
+) -> None:
+    """The method gets what the wait brought, and of a form what was filled in."""
+    app = serving(Waits(wait))
+
+    answered = await asked_all(app, answers)
+
+    assert shown == text_of(answered)
+
+
+async def asked_all(app: Any, answers: list[Any]) -> Connection:
+    """Call `waits`, and give all answers at once."""
+    client = Asked(app)
+    answer = await client.send(client.call("waits"))
+    if answers:
+        keys = answer.json["result"]["inputRequests"]
+        answer = await client.send(client.again(answer, **dict(zip(keys, answers, strict=True))))
+    return answer
+
+
+class Queue(Foreign):
+    """A queue whose jobs have all ended."""
+
+    scheme = "queue"
+
+    async def snapshot(self, ref: str) -> Snapshot:
+        return Snapshot("completed", result={"text": f"{ref} done"})
+
+    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+        yield await self.snapshot(ref)
+
+    async def cancel(self, ref: str) -> None: ...
+
+
+async def test_external_job_continues_in_a_method() -> None:
+    """Its result is read as the type that the method annotates."""
+
+    class Follows(Waits):
+        name = "follows"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            return Ref("queue", "7").then(self.typed)
+
+        async def typed(self, request: Call, value: Booking, channel: Channel) -> str:
+            return value.text
+
+    app = serving(Follows(None), store=Storage(store=MemoryStore(), foreign=[Queue()]))
+
+    assert "7 done" == text_of(await call(app, tool="follows"))
+
+
+# What a job returned is JSON, and is read as the method annotates it
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Size(TypedDict):
+    width: int
+
+
+@job
+async def gives(run: Run, value: Any) -> Any:
+    return value
+
+
+class Reads(Tool):
+    """Reads the value of a job."""
+
+    name = "reads"
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        how = request.arguments["how"]
+        return gives.job(request.arguments["value"]).then(getattr(self, how))
+
+    def point(self, request: Call, value: Point, channel: Channel) -> str:
+        return repr(value)
+
+    def sizes(self, request: Call, value: list[Size], channel: Channel) -> str:
+        return repr(value)
+
+    def model(self, request: Call, value: "Model", channel: Channel) -> str:
+        return repr(value)
+
+    def unread(self, request: Call, value: "NotDefined", channel: Channel) -> str:  # type: ignore[name-defined]  # noqa: F821
+        return repr(value)
+
+    def odd(self, request: Call, value: Point | Booking, channel: Channel) -> str:
+        return repr(value)
+
+
+class Model:
+    """Stands for a pydantic model."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Model({self.value})"
+
+    @classmethod
+    def model_validate(cls, value: Any) -> "Model":
+        if "x" not in value:
+            raise ValueError("x is missing")
+        return cls(value)
+
+
+@pytest.mark.parametrize(
+    ("how", "value", "shown"),
+    [
+        ("point", {"x": 1}, "Point(x=1)"),
+        ("sizes", [{"width": 3}], "[{'width': 3}]"),
+        ("model", {"x": 1}, "Model({'x': 1})"),
+        ("unread", {"x": 1}, "{'x': 1}"),
+        ("odd", {"x": 1}, "{'x': 1}"),
+    ],
+)
+async def test_value_of_a_job_is_read_as_its_type(how: str, value: Any, shown: str) -> None:
+    """As far as its type can be read: an annotation may be there only for a type checker."""
+    assert shown == text_of(await call(serving(Reads), tool="reads", how=how, value=value))
+
+
+@pytest.mark.parametrize("how", ["point", "model"])
+async def test_value_of_another_type_is_a_contract_error(how: str, caplog: Any) -> None:
+    """The log states what was wrong and where; the client gets a reference."""
+    answered = await call(serving(Reads), tool="reads", how=how, value={"y": 1})
+
+    assert -32603 == answered.messages[-1]["error"]["code"]
+    assert f"Reads.{how} (tool 'reads') does not take what came" in caplog.text
+
+
+# Declined, cancelled, failed
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+@pytest.mark.parametrize(
+    ("answer", "method", "default"),
+    [
+        (NO, "Fjord: Declined", "The user declined."),
+        (NEITHER, "Fjord: Dismissed", "The user cancelled the question."),
+    ],
+)
+async def test_question_that_is_declined_ends_elsewhere(
+    answer: Any, method: str, default: str, version: str
+) -> None:
+    """In the second method; without one the call ends with a plain text."""
+    app = serving(Book, Asks)
+
+    told = await call(app, answer, version=version, tool="asks", name="Fjord")
+    untold = await call(app, answer, version=version, name="Fjord")
+
+    assert method == text_of(told)
+    assert default == text_of(untold)
+
+
+async def test_one_of_several_questions_that_is_declined_counts_for_all() -> None:
+    """The second method gets what each of them came to."""
+    wait = {"a": elicit("A?", Wish), "b": elicit("B?")}
+
+    class Both(Waits):
+        async def call(self, request: Call, channel: Channel) -> Any:
+            return wait_for(wait).then(self.shown, self.refused)
+
+        async def refused(self, request: Call, answers: Any, channel: Channel) -> str:
+            return repr(answers)
+
+    refused = await asked_all(serving(Both(None)), [YES, NO])
+    default = await asked_all(serving(Waits(lambda: wait_for(wait))), [YES, NO])
+
+    assert repr({"a": Accepted(Wish(True)), "b": Declined()}) == text_of(refused)
+    assert "The user declined." == text_of(default)
+
+
+async def test_declined_question_of_a_tool_with_data_is_an_error() -> None:
+    """A text is no result where a schema wants data."""
+
+    class Typed(Book):
+        name = "typed"
+        output_schema = Booking
+
+    answered = await call(serving(Typed), NO, tool="typed", name="Fjord")
+
+    assert "The user declined." == failure_of(answered)
+
+
+@job
+async def breaks(run: Run) -> str:
+    raise ToolError("out of paper")
+
+
+async def test_wait_that_failed_is_an_error_with_its_text() -> None:
+    """The method does not run."""
+    assert "out of paper" == failure_of(await asked_all(serving(Waits(breaks.job)), []))
+
+
+class Outcomes(Tool):
+    """Has methods that take the outcome."""
+
+    name = "outcomes"
+
+    def call(self, request: Call, channel: Channel) -> Any:
+        method = getattr(self, request.arguments["method"])
+        if request.arguments["on"] == "job":
+            return breaks.job().then(method)
+        return elicit("Sure?").then(method)
+
+    def by_name(self, request: Call, outcome: Any, channel: Channel) -> str:
+        return repr(outcome)
+
+    def by_type(self, request: Call, came: Outcome, channel: Channel) -> str:
+        match came:
+            case Failed(error):
+                return f"failed: {error}"
+            case Done(value):
+                return f"done: {value}"
+
+
+@pytest.mark.parametrize(
+    ("method", "on", "answers", "shown"),
+    [
+        ("by_type", "job", [], "failed: out of paper"),
+        ("by_type", "question", [AGREED], "done: Accepted(content={})"),
+        ("by_name", "question", [NO], "Done(value=Declined())"),
+    ],
+)
+async def test_method_may_take_the_outcome(
+    method: str, on: str, answers: list[Any], shown: str
+) -> None:
+    """If its parameter is called `outcome` or is annotated so; then it gets all outcomes."""
+    app = serving(Outcomes)
+
+    answered = await call(app, *answers, tool="outcomes", method=method, on=on)
+
+    assert shown == text_of(answered)
+
+
+async def test_client_that_cannot_be_asked_is_told_so() -> None:
+    """-32021 with the capability, as when `continue_` raises it (2026-07-28)."""
+    client = Asked(serving(Book), able={})
+
+    answer = await client.send(client.call("book", {"name": "Fjord"}))
+
+    assert -32021 == answer.json["error"]["code"]
+
+
+async def test_method_may_give_an_empty_result() -> None:
+    """As `call` may: None is no missing case, since the method was named."""
+
+    class Quiet(Waits):
+        async def shown(self, request: Call, value: Any, channel: Channel) -> None:  # type: ignore[override]
+            return None
+
+    answered = await asked_all(serving(Quiet(lambda: wait_for(nine()))), [])
+
+    assert [] == answered.json["result"]["content"]
+
+
+# Methods that a call cannot continue in
+
+
+class Wrong(Tool):
+    """Names a method in which it cannot go on."""
+
+    name = "wrong"
+
+    async def call(self, request: Call, channel: Channel) -> Any:
+        method: Any = {
+            "another tool's": Reads().point,
+            "a function": nowhere,
+            "two": self.two,
+            "second": self.good,
+        }[request.arguments["how"]]
+        otherwise = nowhere if method == self.good else None
+        return wait_for(never()).then(method, otherwise)
+
+    async def two(self, request: Call, channel: Channel) -> None: ...
+
+    async def good(self, request: Call, value: Any, channel: Channel) -> None: ...
+
+
+async def never() -> None:
+    raise AssertionError("it does not begin")
+
+
+async def nowhere(request: Any, value: Any, channel: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("another tool's", r"then(Reads.point) names no method of Wrong"),
+        ("a function", r"then(nowhere) names no method of Wrong"),
+        ("two", "Wrong.two (tool 'wrong') must take (request, value, channel): too many"),
+        ("second", "then(nowhere) names no method of Wrong"),
+    ],
+)
+async def test_method_that_cannot_continue_a_call_is_reported(
+    how: str, says: str, caplog: Any
+) -> None:
+    """At once, with its name; what the call would wait for never begins."""
+    answered = await call(serving(Wrong), tool="wrong", how=how)
+
+    assert -32603 == answered.messages[-1]["error"]["code"]
+    assert says in caplog.text
+
+
+async def test_step_that_names_a_wrong_method_is_reported(caplog: Any) -> None:
+    """Also where a later step returns it."""
+
+    class Later(Waits):
+        async def shown(self, request: Call, value: Any, channel: Channel) -> Any:
+            return wait_for(never()).then(nowhere)
+
+    answered = await asked_all(serving(Later(lambda: wait_for(nine()))), [])
+
+    assert -32603 == answered.messages[-1]["error"]["code"]
+    assert "Later.shown (tool 'waits'): then(nowhere) names no method of Later" in caplog.text
+
+
+@pytest.mark.parametrize("method", [lambda request, value, channel: None, "sure", None])
+async def test_method_without_a_name_is_refused_where_it_is_given(method: Any) -> None:
+    """Another process could not find it."""
+    for wait in (wait_for(never()), elicit("Sure?")):
+        with pytest.raises(ContractError, match="has no such name"):
+            wait.then(method)
+
+
+async def test_second_method_without_a_name_is_refused() -> None:
+    """As the first one."""
+    unnamed: Any = 3
+    with pytest.raises(ContractError, match="3 has no such name"):
+        wait_for(never()).then(nowhere, unnamed)
+
+
+async def test_method_of_the_class_continues_as_that_of_the_instance() -> None:
+    """It is found by its name in the tool."""
+
+    class Named(Waits):
+        async def call(self, request: Call, channel: Channel) -> Any:
+            return wait_for(nine()).then(Waits.shown)
+
+    assert "9" == text_of(await asked_all(serving(Named(None)), []))
+
+
+async def test_method_that_a_release_lacks_fails_the_call(caplog: Any) -> None:
+    """As for a tag that no case of `continue_` knows."""
+
+    class Old(Tool):
+        name = "versioned"
+
+        async def call(self, request: Call, channel: Channel) -> Any:
+            return elicit("Sure?").then(self.gone)
+
+        async def gone(self, request: Call, value: Any, channel: Channel) -> None: ...
+
+    class New(Old):
+        name = "versioned"
+        gone = None  # type: ignore[assignment]
+
+    old, new = (muxed(each, secret="a secret that both processes have") for each in (Old, New))
+    client = Asked(old)
+    asked = await client.send(client.call("versioned"))
+    client.app = new
+    answered = await client.send(client.again(asked, gone=AGREED))
+
+    assert -32603 == answered.json["error"]["code"]
+    assert "New has no method gone that would go on (tool 'versioned')" in caplog.text
+
+
+def test_tool_that_returns_a_wait_needs_somewhere_to_continue() -> None:
+    """Seen when the class is made: it is annotated so, and has no method for it."""
+    with pytest.raises(ConfigurationError, match=r"or a method for \.then"):
+
+        class Nowhere(Tool):
+            async def call(self, request: Call, channel: Channel) -> Continue:
+                raise NotImplementedError
+
+            def helper(self, text: str) -> str:
+                raise NotImplementedError
+
+
+def test_tool_that_continues_in_methods_may_be_held_over() -> None:
+    """As one with `continue_`: the result tool is listed for it, and its calls have a `hold`."""
+    holds = [
+        Suite(name="test", version="1", tools=[each]).find("tools/call", "get_call_result")
+        for each in (Book, Reads, Plain)
+    ]
+
+    assert [True, True, False] == [each is not None for each in holds]
+
+
+class Plain(Tool):
+    """Has a method that is no step."""
+
+    name = "plain"
+
+    async def call(self, request: Call, channel: Channel) -> str:
+        return self.helper("a", "b")
+
+    def helper(self, a: str, b: str) -> str:
+        return a + b
+
+    other = 1
+
+
+# Prompts and resources
+
+
+class Letter(Prompt[Room]):
+    """Writes a letter."""
+
+    name = "letter"
+
+    async def get(self, request: Call[Room], channel: Channel) -> Continue:
+        return elicit("With breakfast?", Wish).then(self.written)
+
+    async def written(self, request: Call[Room], wish: Wish, channel: Channel) -> str:
+        return f"{request.arguments.name}, {wish.breakfast}"
+
+
+class Letters(PromptRepo):
+    """Letters to anyone."""
+
+    prefix = "to/"
+
+    async def list(self, cursor: Any, channel: Channel) -> Any:
+        return [], None
+
+    async def get(self, name: str, arguments: Any, channel: Channel) -> Continue:
+        return elicit("With breakfast?", Wish).then(self.written)
+
+    async def written(self, request: Call, wish: Wish, channel: Channel) -> str:
+        return f"{request.arguments['name']}, {wish.breakfast}"
+
+
+class Page(Resource):
+    """A page."""
+
+    uri = "page://one"
+    name = "page"
+
+    async def read(self, uri: str, channel: Channel) -> Continue:
+        return elicit("With breakfast?", Wish).then(self.written)
+
+    async def written(self, uri: str, wish: Wish, channel: Channel) -> str:
+        return f"{uri}, {wish.breakfast}"
+
+
+class Pages(ResourceRepo):
+    """Pages by number."""
+
+    prefix = "pages://"
+    name = "pages"
+
+    def parse_uri(self, uri: str) -> int:
+        return int(uri.rpartition("/")[2])
+
+    async def read(self, number: int, channel: Channel) -> Continue:
+        return elicit("With breakfast?", Wish).then(self.written)
+
+    async def written(self, number: int, wish: Wish, channel: Channel) -> str:
+        return f"{number + 1}, {wish.breakfast}"
+
+
+ALL = (Letter, Letters, Page, Pages)
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+@pytest.mark.parametrize(
+    ("method", "params", "shown"),
+    [
+        ("prompts/get", {"name": "letter", "arguments": {"name": "Fjord"}}, "Fjord, True"),
+        ("prompts/get", {"name": "to/me", "arguments": {"name": "Fjord"}}, "Fjord, True"),
+        ("resources/read", {"uri": "page://one"}, "page://one, True"),
+        ("resources/read", {"uri": "pages://7"}, "8, True"),
+    ],
+)
+async def test_prompts_and_resources_continue_in_methods(
+    method: str, params: Any, shown: str, version: str
+) -> None:
+    """A prompt gets its typed arguments, a resource the key that `read` got."""
+    answered = await request(serving(*ALL), version, method, YES, **params)
+    refused = await request(serving(*ALL), version, method, NO, **params)
+
+    assert shown in answered.body.decode()
+    assert "The user declined." == refused.messages[-1]["error"]["message"]
