@@ -198,8 +198,8 @@ def request_at_once(headers: Headers, body: bytes, catalog: Catalog) -> Request 
     rejected; `modern_request` then returns or raises the same verdict, of the body as a message.
     """
     method = _METHOD_BY_HEADER.get(headers.get(METHOD_HEADER, b""))
-    if method is None:
-        return None
+    if method is None or headers.get(VERSION_HEADER) not in _MODERN_BY_HEADER:
+        return None  # clients may send the method in a session, too
     try:
         message = _reader_of(method)(body)
         if message.method != method.name:
