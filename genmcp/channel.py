@@ -379,4 +379,4 @@ def is_detached(channel: Channel) -> bool:
     The client may resume the stream (2025-11-25, transports, "Resumability and Redelivery").
     """
     # Only a response over HTTP can outlive its connection.
-    return getattr(getattr(channel._sink, "visit", None), "detached", False)
+    return getattr(getattr(channel._sink, "caller", None), "detached", False)

@@ -38,7 +38,7 @@ from genmcp.errors import (
 from genmcp.jobs.foreign import Snapshot
 from genmcp.jobs.throttle import Throttle
 from genmcp.mux.awaitables import is_cancelled
-from genmcp.mux.calls import Calls
+from genmcp.mux.calls import CallRegistry
 from genmcp.mux.cursors import Cursors
 from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
@@ -153,7 +153,7 @@ class Mux:
         self.streams = Occupancy("streams", bounds)
         self.bodies = Occupancy("bodies", bounds, noun="bytes of request bodies")
         self.subscribed = Occupancy("subscribed", bounds, noun="bytes of subscriptions")
-        self.calls = Calls()
+        self.calls = CallRegistry()
         self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)
         self.threads = Threads.within(bounds)
         self.observers = Observers(telemetry)

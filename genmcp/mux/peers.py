@@ -7,7 +7,7 @@ import msgspec
 from genmcp.core.client_key import ClientKey
 from genmcp.core.session import Session
 from genmcp.errors import StoreError
-from genmcp.mux.calls import Calls
+from genmcp.mux.calls import CallRegistry
 from genmcp.mux.inbox import EVERYBODY, Inbox
 from genmcp.mux.limits import Limits
 from genmcp.mux.sessions import Sessions
@@ -43,7 +43,7 @@ class Peers:
     """
 
     def __init__(
-        self, store: Store, audience: str, limits: Limits, sessions: Sessions, calls: Calls
+        self, store: Store, audience: str, limits: Limits, sessions: Sessions, calls: CallRegistry
     ) -> None:
         self._sessions = sessions
         self._calls = calls

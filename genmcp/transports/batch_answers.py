@@ -1,63 +1,100 @@
-"""The limits of one batch: how many of its requests run at once, and the size of its response."""
+"""The responses of a batch: how many of its requests run at once, and the size of the whole."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 
+from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
 from genmcp.errors import Overloaded, TooLarge
 from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer, Mux
-from genmcp.transports.held import Held
-from genmcp.transports.hooks import NO_ANSWER
+from genmcp.transports.responder import Responder, finish_at_once
+from genmcp.transports.running_call import NO_ANSWER
+from genmcp.transports.stream import OpenResponse
+from genmcp.transports.visit import Visit
 
-__all__ = ["BatchAnswers"]
+__all__ = ["BatchAnswers", "serve_batch"]
 
 
-Begin = Callable[[Request], Answer | Awaitable[Answer]]
-"""Runs a request up to its first wait; returns its answer, or an awaitable of it."""
+async def serve_batch(
+    visit: Visit, exchange: Exchange, requests: Sequence[Request], refused: Sequence[bytes]
+) -> None:
+    """Answer *requests*, each hook in an asyncio.Task of its own; *refused* are answered."""
+    response = OpenResponse(visit, requests, exchange)
+    answers = BatchAnswers(visit.mux, refused)
+    calls = [Responder(visit, request, response=response) for request in requests]
+    left = dict.fromkeys(calls)
+    members: set[asyncio.Task[None]] = set()
+
+    async def answer_member(call: Responder) -> None:
+        call.respond(await answers.answer(call, response))
+        del left[call]
+
+    try:
+        for message in refused:
+            response.writer.refuse(message)
+        async for call in answers.in_turn(calls):
+            members.add(asyncio.create_task(answer_member(call)))
+        for ended in await asyncio.gather(*members, return_exceptions=True):
+            # A hook that has cancelled itself does not cancel the others.
+            if isinstance(ended, Exception):
+                raise ended
+        for call in left:
+            call.respond(call.cancelled_answer())
+        await response.finish()
+    except asyncio.CancelledError:
+        for call in left:
+            call.respond(call.cancelled_answer())
+        await finish_at_once(response)
+        raise
+    finally:
+        for member in members:
+            member.cancel()
+        try:
+            await asyncio.gather(*members, return_exceptions=True)
+        finally:  # a host may cancel again and again
+            promotions = [each for call in calls for each in call.promotions()]
+            await response.end(promotions)
 
 
 class BatchAnswers:
     """The limits on the requests and answers of one batch. Owned by the response to the batch.
 
     refused: the errors of members that are not valid requests; they count towards `Limits.result`.
-    held: the response over HTTP. turns: the semaphore (`Limits.batch_concurrency`) that each
-    running request holds.
+    turns: the semaphore (`Limits.batch_concurrency`) that each running request holds.
     """
 
-    def __init__(self, mux: Mux, refused: Iterable[bytes] = (), held: Held | None = None) -> None:
-        self._held = held
+    def __init__(self, mux: Mux, refused: Iterable[bytes] = ()) -> None:
         self.turns = asyncio.Semaphore(mux.limits.batch_concurrency)
         self._mux = mux
         self._left = mux.limits.result - sum(map(len, refused))
 
-    async def in_turn(self, requests: Iterable[Request]) -> AsyncIterator[Request]:
-        """Acquire a turn for each of *requests* and yield it; `answer` releases the turn.
+    async def in_turn(self, calls: Iterable[Responder]) -> AsyncIterator[Responder]:
+        """Acquire a turn for each of *calls* and yield it; `answer` releases the turn.
 
-        Nothing is allocated for a request before its turn: a client may send many batches whose
+        Nothing is started for a request before its turn: a client may send many batches whose
         first requests wait, and an asyncio.Task for each of the others would dominate memory use.
         """
-        for request in requests:
+        for call in calls:
             await self.turns.acquire()
-            yield request
+            yield call
 
-    async def answer(self, request: Request, begin: Begin) -> Answer:
-        """Start *request*, which holds a turn, with *begin*; return its answer, release the turn.
+    async def answer(self, call: Responder, response: OpenResponse) -> Answer:
+        """Start *call*, which holds a turn; return its answer, and release the turn.
 
-        It is not started if the response or the session has ended, if the server is shutting down,
-        or if there is no room for its answer.
+        It is not started if the *response* or the session has ended, if the server is shutting
+        down, or if there is no room for its answer.
         """
-        held, sessions = self._held, self._mux.sessions
-        assert held is not None
+        request, sessions = call.request, self._mux.sessions
         try:
-            if held.closed or (request.session and sessions.has_ended(request.session)):
+            if call.closed or (request.session and sessions.has_ended(request.session)):
                 return NO_ANSWER
-            if held.hooks.reason is Reason.STOPPING:
+            if response.reason is Reason.STOPPING:
                 return self._mux.refusal(request, Overloaded("The server is shutting down"))
             if self.full:  # not started, so the client can retry it
                 return self._mux.refusal(request, self.overflow())
-            begun = begin(request)
-            answer = begun if isinstance(begun, Answer) else await begun
+            begun = call.begin()
+            answer = begun if isinstance(begun, Answer) else await call.outcome(begun)
             await asyncio.sleep(0)  # let requests of other clients run between two members
             return self.bounded(request, answer)
         finally:

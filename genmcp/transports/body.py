@@ -7,8 +7,7 @@ from typing import Any, Final
 from genmcp.errors import InvalidRequest, TooLarge, TooSlow
 from genmcp.mux.limits import Limits
 from genmcp.transports.asgi import ClientLeft, Message
-from genmcp.transports.deadline import Deadline
-from genmcp.transports.steps import resume
+from genmcp.transports.steps import Deadline, resume
 from genmcp.transports.visit import Visit
 from genmcp.wire import jsonrpc
 

@@ -33,8 +33,8 @@ from genmcp.stores.store import Event
 from genmcp.transports.batch_answers import BatchAnswers
 from genmcp.transports.body import decoded
 from genmcp.transports.listening import farewell, heard, honoured, without_params
-from genmcp.transports.pace import Newest
 from genmcp.transports.piped import PipedCall
+from genmcp.transports.rates import LatestProgress
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
@@ -80,7 +80,7 @@ class Conversation:
         self.principal = principal
         self.client_key = LOCAL if principal is None else ClientKey(principal)
         self._outlet = outlet
-        self._newest = Newest(mux.limits.progress_rate, outlet.put)
+        self._progress = LatestProgress(mux.limits.progress_rate, outlet.put)
         self._server = ServerConnection(mux, session)
         self._begun: Session | None = None
         self._news = _News(self)
@@ -170,7 +170,7 @@ class Conversation:
         self._news.cancel(id)
         for call in self._calls:
             if call.request.id == id:
-                call.cancel()
+                call.withdraw()
 
     def refused(
         self, error: McpError, id: jsonrpc.RequestId | None, method: str | None = None
@@ -200,17 +200,17 @@ class Conversation:
 
     async def report(self, request: Request, message: bytes) -> None:
         """Send the newest progress of *request*, once there is room and it is time."""
-        self._newest.offer(request, message, room=not self._outlet.full)
+        self._progress.offer(request, message, room=not self._outlet.full)
 
     async def answer(self, request: Request, message: bytes | None) -> None:
         """Send what answers *request*, behind its progress."""
-        self._newest.finish(request)
+        self._progress.finish(request)
         if message is not None:
             await self.say(message)
 
     def said(self) -> None:
         """Take in that the client has read all there was for it."""
-        self._newest.say()
+        self._progress.flush()
 
     # Its calls.
 
@@ -253,7 +253,7 @@ class Conversation:
         for task in self._tasks:
             task.cancel()
         await _over(self._tasks, LAST_WORDS)
-        self._newest.close()
+        self._progress.close()
         if self._begun is not None:
             with suppress(StoreError):
                 owner = self.mux.owners.of(self.client_key)

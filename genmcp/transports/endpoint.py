@@ -287,7 +287,7 @@ async def _post(visit: Visit) -> None:
         raise
     if request is not None:
         visit.id = request.id
-        answering = Responder(visit).serve(request)
+        answering = Responder(visit, request).serve()
     else:
         answering = post(visit, message)
         del message

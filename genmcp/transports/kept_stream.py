@@ -77,10 +77,14 @@ class KeptStream:
             # The client still receives them; only a resumption after a disconnect is lost.
             logger.warning("what a stream says cannot be kept for resuming it: %s", error)
 
-    async def follow(self, request: Request, task: str) -> None:
-        """Record that *request* waits for *task*, so that another process can follow the task."""
+    def set_task(self, request: Request, task: str | None) -> None:
+        """Record that *request* waits for *task*; the record is stored with the next events."""
         if request in self._calls:
             self._calls[request] = task
+
+    async def follow(self, request: Request, task: str) -> None:
+        """Record that *request* waits for *task*, so that another process can follow the task."""
+        self.set_task(request, task)
         if self._begun:
             try:
                 await self._replay.note(self._session, self._stream, self._open(), self._owner)

@@ -20,6 +20,7 @@ from genmcp.core.server import (
 from genmcp.core.server_dispatch import SESSION_HEADER, Era, check_batch, era_of, exchange_of
 from genmcp.core.session import Session
 from genmcp.errors import InvalidRequest, MalformedParams
+from genmcp.transports.batch_answers import serve_batch
 from genmcp.transports.legacy import session_of
 from genmcp.transports.responder import Responder
 from genmcp.transports.visit import Visit
@@ -46,7 +47,7 @@ def post(visit: Visit, message: Message | list[Message | InvalidRequest]) -> Awa
         session = session_of(visit)
     action = ServerConnection(visit.mux, session, headers=visit.table).receive(message, era)
     if isinstance(action, Start):
-        return Responder(visit).serve(action.request)
+        return Responder(visit, action.request).serve()
     return _respond(visit, session, action)
 
 
@@ -127,4 +128,4 @@ async def _post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -
         expected=len(requests) + len(refused),
         batch=True,
     )
-    await Responder(visit).serve_batch(exchange, requests, refused)
+    await serve_batch(visit, exchange, requests, refused)

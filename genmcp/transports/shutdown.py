@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextvars import Context
 from typing import Final, Protocol
 
-from genmcp.transports.pending import PendingCalls
+from genmcp.transports.timers import TICK, TimerTable
 
 __all__ = ["LAST_WORDS", "Shutdown", "Stoppable", "is_exiting", "uvicorn_server"]
 
@@ -46,16 +46,6 @@ class Shutdown:
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self._loops: dict[asyncio.AbstractEventLoop, _Open] = {}
-        self._pending: dict[asyncio.AbstractEventLoop, PendingCalls] = {}
-
-    def pending(self, loop: asyncio.AbstractEventLoop) -> PendingCalls:
-        """Return the pending calls of *loop*, the running one."""
-        pending = self._pending.get(loop)
-        if pending is None:
-            for closed in [each for each in self._pending if each.is_closed()]:
-                del self._pending[closed]
-            pending = self._pending[loop] = PendingCalls(loop)
-        return pending
 
     def add(self, stoppable: Stoppable) -> None:
         """Count *stoppable* as open."""
@@ -80,7 +70,7 @@ class Shutdown:
         """End what is open on this loop, and return when it has."""
         loop = asyncio.get_running_loop()
         # A pending call is not registered as stoppable: open it first.
-        self.pending(loop).open_all()
+        TimerTable.of(loop).expire_all(TICK)
         opened = self._loops.get(loop)
         if opened is not None:
             await opened.stop()

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -85,6 +86,14 @@ class Visit(msgspec.Struct, eq=False):
         """Stop counting the bytes of the body."""
         self.mux.bodies.leave(self.client_key, size=self.body_size)
         self.body_size = 0
+
+    def in_loop(self, step: Callable[..., object], *arguments: Any) -> None:
+        """Call *step* in the event loop of the request: now, or soon if this is another thread."""
+        if threading.get_ident() == self.thread:
+            step(*arguments)
+        else:
+            with suppress(RuntimeError):  # the loop was closed, and the request with it
+                self.loop.call_soon_threadsafe(step, *arguments)
 
     def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> Awaitable[None]:
         """Send a complete answer; a *body* is JSON."""

@@ -14,7 +14,7 @@ import pytest
 
 from genmcp import Call, Channel, ClientLogHandler, Tool
 from genmcp.transports.endpoint import Endpoint
-from genmcp.transports.pending import TICK
+from genmcp.transports.timers import TICK
 from tests.asgi import MODERN, Client, serving
 
 HOST: ContextVar[str] = ContextVar("HOST", default="")

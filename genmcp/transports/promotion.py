@@ -1,8 +1,14 @@
-"""When a call has run so long that its client gets a handle instead of waiting on."""
+"""Promotion of a call to a task while its hook runs.
+
+The record is written before the client gets the handle. If the call ends meanwhile it is answered
+with its result, and if the client leaves it is cancelled; in both cases the record is withdrawn. If
+another client already has the handle, through the same idempotency key, the record stays and the
+client gets the handle. If the store fails, the write is retried with the same id, since the record
+may have been written.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from genmcp.channel import Channel
@@ -16,8 +22,9 @@ from genmcp.mux.task_sink import TaskSink
 from genmcp.mux.tasks import handle_of, held_over
 from genmcp.policy import RESULT_TOOL
 from genmcp.protocol.result import Result
+from genmcp.transports.timers import TimerTable
 
-__all__ = ["Patience"]
+__all__ = ["PromotionTimer"]
 
 logger = logging.getLogger("genmcp")
 
@@ -26,80 +33,83 @@ _LONGEST: Final = 5.0
 """Seconds before promotion to a task is retried: `_AGAIN` at first, doubled up to `_LONGEST`."""
 
 
-class Response(Protocol):
-    """The response in which a call is held."""
+class Promotable(Protocol):
+    """A running call."""
 
-    def holds(self, request: Request) -> bool:
-        """Whether the call still runs, and its client is still there."""
+    @property
+    def holds(self) -> bool:
+        """Whether the hook still runs, and its client waits for it."""
 
-    async def hand_out(self, request: Request, answer: Answer) -> None:
-        """Send what answers the call while it runs on; from now on a disconnect means nothing."""
+    async def hand_out(self, answer: Answer) -> None:
+        """Send *answer*, a handle, while the hook runs on."""
+
+    def cancel(self, reason: Reason) -> None:
+        """Cancel the call, from any thread."""
 
 
-class Patience:
-    """The timer that promotes the call of *channel*, held in *response*, to a task while it runs.
+class PromotionTimer:
+    """The timer after which *call*, the one of *channel*, becomes a task. Owned by the call.
 
-    Owned by the hook of the call. *stop* cancels the call, from any thread.
-
-    The record is written before the client gets the handle. If the call ended meanwhile it is
-    answered with its result, and if the client left it is cancelled; in both cases the record is
-    withdrawn. If another client already has its handle through the same idempotency key, the record
-    stays and the client gets the handle. If the store fails, the write is retried with the same id,
-    since the record may have been written.
+    It expires after `promote_after` for a client with the tasks extension, else after `hold`.
     """
 
-    __slots__ = ("_as_task", "_channel", "_id", "_mux", "_pause", "_response", "_stop", "_timer")
+    __slots__ = ("_as_task", "_call", "_channel", "_id", "_mux", "_pause", "_seconds", "_timers")
 
-    def __init__(
-        self, mux: Mux, response: Response, channel: Channel, stop: Callable[[Reason], None]
-    ) -> None:
+    def __init__(self, mux: Mux, call: Promotable, channel: Channel) -> None:
         self._mux = mux
-        self._response = response
+        self._call = call
         self._channel = channel
-        self._stop = stop
         policy = channel.request.route.policy
         self._as_task = policy.task != "never" and has_tasks(channel.request)
         self._pause = _AGAIN
         self._id: str | None = None  # id of a record that may have been written
-        self._timer = self._armed()
+        self._timers = TimerTable.of(asyncio.get_running_loop())
+        self._seconds = 0.0
+        self._start()
 
     @staticmethod
-    def ends(request: Request) -> bool:
-        """Whether the call of *request* may not be held for as long as it takes."""
+    def applies(request: Request) -> bool:
+        """Return whether the call of *request* may not be held for as long as it takes."""
         route = request.route
         if route is None:
             return False
         policy = route.policy
         return policy.hold is not None or (policy.task != "never" and has_tasks(request))
 
-    def end(self) -> "list[asyncio.Task[None]]":
-        """Have none any more; return what still has to be waited for."""
-        self._timer.cancel()
+    def end(self) -> None:
+        """Stop the timer: the call has ended."""
+        self._timers.discard(self, self._seconds)
+
+    def unfinished(self) -> "list[asyncio.Task[None]]":
+        """Return the promotion that the end of the call has to wait for, if any."""
         promotion = self._channel.carrier.promotion
         if promotion is None and self._id is not None:
             promotion = asyncio.get_running_loop().create_task(self._withdraw())
         return [] if promotion is None else [promotion]
 
-    def _armed(self) -> asyncio.TimerHandle:
+    def _start(self) -> None:
         policy = self._channel.request.route.policy
-        seconds = policy.patience if self._as_task else policy.hold
-        return asyncio.get_running_loop().call_later(seconds or 0, self._begin)
+        self._expire_in((policy.patience if self._as_task else policy.hold) or 0.0)
 
-    def _begin(self) -> None:
+    def _expire_in(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timers.add(self, seconds)
+
+    def expire(self) -> None:
+        """Start the promotion, or the timer again if the call can't become a task now."""
         if self._channel.carrier.asks:  # the delay is the client's: start the time again
-            self._timer = self._armed()
+            self._start()
         elif self._channel.carrier.waits:
-            self._timer = asyncio.get_running_loop().call_later(_AGAIN, self._begin)
+            self._expire_in(_AGAIN)
         else:
-            self.promotion()
+            self.begin()
 
-    def promotion(self) -> "asyncio.Task[None]":
-        """Begin to make the call a task, unless that has begun, and return what does it.
+    def begin(self) -> "asyncio.Task[None]":
+        """Start the promotion, unless it has started, and return it.
 
-        It goes on whatever becomes of the call: a record that was written is either told of or
-        deleted.
+        It continues when the call ends: a record that was written is either handed out or deleted.
         """
-        self._timer.cancel()
+        self.end()
         carrier = self._channel.carrier
         if carrier.promotion is None:
             carrier.promotion = asyncio.get_running_loop().create_task(self._promote())
@@ -122,11 +132,11 @@ class Patience:
             logger.error("a call cannot become a task, and is held on: %s", error, exc_info=error)
 
     async def _try_again(self) -> None:
-        if not self._response.holds(self._channel.request):
+        if not self._call.holds:
             await self._withdraw()
             return
         self._channel.carrier.promotion = None
-        self._timer = asyncio.get_running_loop().call_later(self._pause, self._begin)
+        self._expire_in(self._pause)
         self._pause = min(2 * self._pause, _LONGEST)
 
     async def _withdraw(self) -> None:
@@ -140,7 +150,7 @@ class Patience:
 
     async def _keep(self) -> None:
         """Write the record, and hand it out if the call still runs and its client is there."""
-        channel, request, tasks = self._channel, self._channel.request, self._mux.long.tasks
+        channel, tasks = self._channel, self._mux.long.tasks
         carrier = channel.carrier
         written = None if self._id else carrier.continuation
         self._id = id = self._id or tasks.new_id()
@@ -148,7 +158,7 @@ class Patience:
         if task.over:  # written by an earlier attempt, and taken for lost while the store failed
             self._id = None
             raise Unavailable(f"task {id} is over")
-        if not self._response.holds(request):
+        if not self._call.holds:
             await self._withdraw()
             return
         self._id = None
@@ -164,24 +174,22 @@ class Patience:
 
     def _stopped(self) -> None:
         self._channel.carrier.stopped = True
-        self._stop(Reason.ASKED)
+        self._call.cancel(Reason.ASKED)
 
     async def _leave(self, id: str) -> None:
-        """Let go of a call whose task, *id*, is in the store already, and is only followed here."""
-        channel, request = self._channel, self._channel.request
+        """Hand out task *id*, which the call only follows, and cancel the call."""
         try:
-            task = await self._mux.long.jobs.get(id, channel.principal)
+            task = await self._mux.long.jobs.get(id, self._channel.principal)
         except TaskNotFound as error:
             logger.debug("task %s is followed on: %s", id, error)
             return
-        if self._response.holds(request):
+        if self._call.holds:
             await self._hand_out(task)
-            self._stop(Reason.HELD_OVER)
+            self._call.cancel(Reason.HELD_OVER)
 
     async def _hand_out(self, task: Task) -> None:
-        request = self._channel.request
         self._channel.carrier.told = told = self._told(task)
-        await self._response.hand_out(request, self._mux.said(request, told))
+        await self._call.hand_out(self._mux.said(self._channel.request, told))
 
     def _told(self, task: Task) -> Result:
         if self._as_task:

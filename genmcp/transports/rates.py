@@ -1,4 +1,4 @@
-"""Things that come no faster than so many a second."""
+"""Limits on how many messages are sent in a second."""
 
 import asyncio
 import time
@@ -7,11 +7,11 @@ from math import inf
 
 from genmcp.core.request import Request
 
-__all__ = ["Newest", "Pace"]
+__all__ = ["LatestProgress", "RateLimiter"]
 
 
-class Pace:
-    """Lets *rate* things pass in a second, evenly."""
+class RateLimiter:
+    """Spreads events evenly: at most *rate* of them in a second."""
 
     __slots__ = ("_gap", "_next")
 
@@ -20,7 +20,7 @@ class Pace:
         self._next = -inf
 
     def delay(self) -> float:
-        """Return for how many seconds nothing passes; 0 means that this one passes now."""
+        """Return the seconds until an event is admitted; 0 admits one now."""
         if not self._gap:
             return 0.0
         now = time.monotonic()
@@ -30,7 +30,7 @@ class Pace:
         return 0.0
 
     def turn(self) -> float:
-        """Return in how many seconds it is the turn of this one, which waits until then."""
+        """Reserve the next place for an event; return the seconds that it has to wait."""
         if not self._gap:
             return 0.0
         now = time.monotonic()
@@ -39,64 +39,58 @@ class Pace:
         return at - now
 
 
-class Newest:
-    """The newest progress of each request, while there is no time or no room for it.
+class LatestProgress:
+    """The latest progress of each request that cannot be sent now; earlier progress is dropped.
 
-    rate: how many are said in a second. say: says one.
+    rate: how many notifications are sent in a second. send: sends one.
     """
 
-    __slots__ = ("_kept", "_pace", "_rate", "_say", "_timer")
+    __slots__ = ("_kept", "_limiter", "_send", "_timer")
 
-    def __init__(self, rate: float, say: Callable[[bytes], None]) -> None:
-        self._rate = rate
-        self._say = say
-        # Most responses send no progress: the state for it is made with the first notification.
-        self._pace: Pace | None = None
-        self._kept: dict[Request, bytes] | None = None
+    def __init__(self, rate: float, send: Callable[[bytes], None]) -> None:
+        self._limiter = RateLimiter(rate)
+        self._send: Callable[[bytes], None] | None = send
+        self._kept: dict[Request, bytes] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def offer(self, request: Request, message: bytes, *, room: bool) -> None:
-        """Say *message*, or keep it instead of older until there is time and *room*."""
+        """Send *message*, or keep it in place of an earlier one until there is time and *room*."""
         if room and not self._kept and not self._wait():
             self._say(message)
-        elif self._kept is None:
-            self._kept = {request: message}
         else:
             self._kept[request] = message
 
-    def say(self) -> None:
-        """Say what is kept, now that there is room for it, or as soon as its time has come."""
+    def flush(self) -> None:
+        """Send what is kept, now that there is room for it, or as soon as its time has come."""
         if self._kept and not self._wait():
             kept, self._kept = self._kept, {}
             for message in kept.values():
                 self._say(message)
 
     def finish(self, request: Request) -> None:
-        """Say what is kept of *request*, whose answer comes next."""
-        if self._kept and request in self._kept:
+        """Send what is kept of *request*, whose answer is next."""
+        if request in self._kept:
             self._say(self._kept.pop(request))
 
     def close(self) -> None:
-        """Say no more."""
+        """Send nothing more."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._say = _drop
+        self._timer = self._send = None
+
+    def _say(self, message: bytes) -> None:
+        if self._send is not None:
+            self._send(message)
 
     def _wait(self) -> bool:
-        """Return whether it is too early; it is tried again when it is not."""
+        """Return whether it is too early; what is kept is sent when it is not."""
         if self._timer is not None:
             return True
-        self._pace = self._pace or Pace(self._rate)
-        delay = self._pace.delay()
+        delay = self._limiter.delay()
         if delay:
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_time)
         return delay > 0
 
     def _on_time(self) -> None:
         self._timer = None
-        self.say()
-
-
-def _drop(message: bytes) -> None:
-    """Send nothing: the response is over."""
+        self.flush()

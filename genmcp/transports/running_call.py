@@ -1,0 +1,319 @@
+"""One request while its hook runs, on whichever transport it came: the sink of its channel.
+
+Whose cancellation ended a hook is decided here and nowhere else. A hook runs in the asyncio.Task of
+its transport (over HTTP that of the host's request), so that a CancelledError in it may have three
+sources: `RunningCall.cancel`, the host, and the hook itself. Only the first one is taken back with
+`uncancel`; the others propagate.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from genmcp.channel import Channel
+from genmcp.core.client_key import ClientKey
+from genmcp.core.request import Request
+from genmcp.errors import Overloaded
+from genmcp.log_handler import ClientLogHandler, forwarding
+from genmcp.mux.calls import Reason
+from genmcp.mux.mux import AT_ONCE, Answer, Mux
+from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.tools import CallToolRequestParams, CallToolResult
+from genmcp.protocol.value import Value
+from genmcp.subscription import Announcer
+from genmcp.transports.promotion import PromotionTimer
+from genmcp.transports.steps import resume
+
+__all__ = ["NO_ANSWER", "Begun", "Caller", "RunningCall"]
+
+NO_ANSWER: Final = Answer(None)
+
+Begun = Answer | Coroutine[Any, Any, Answer]
+"""A hook after its first step: its answer, or the rest of its work."""
+
+
+class Caller(Protocol):
+    """The source of a request: an HTTP request, or the connection of a client."""
+
+    @property
+    def mux(self) -> Mux:
+        """The mux that serves it."""
+
+    @property
+    def principal(self) -> str | None:
+        """The authenticated identity."""
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client that its requests count towards."""
+
+    @property
+    def copied(self) -> Mapping[str, Any] | None:
+        """The assigns copied from the host's request."""
+
+    @property
+    def keep(self) -> Collection[str]:
+        """The keys of copied assigns that are stored with a call."""
+
+
+C = TypeVar("C", bound=Caller)
+
+
+class RunningCall(msgspec.Struct, Generic[C], eq=False):
+    """A request and its hook. Owned by the transport, which subclasses it.
+
+    handed_out: whether the client got a handle, and the call gets no other response. over: whether
+    nothing is sent any more. channel: set while the hook waits.
+    """
+
+    caller: C
+    request: Request
+    handed_out: bool = False
+    over: bool = False
+    channel: Channel | None = None
+    _task: "asyncio.Task[Any] | None" = None
+    _reason: Reason | None = None
+    _cancels: int = 0
+    _counted: int = 0
+    _promotion: PromotionTimer | None = None
+
+    idle = False
+
+    def begin(self) -> Begun:
+        """Run the hook in the current asyncio.Task up to its first wait.
+
+        A hook that waits takes a slot of `Limits.calls`, and its client can cancel it from then on;
+        pass the rest of its work to `outcome`.
+
+        Raises:
+            Overloaded: no slot is free. `overloaded` may return an answer instead.
+        """
+        caller, request = self.caller, self.request
+        mux = caller.mux
+        if mux.held.full and request.method not in AT_ONCE:
+            try:
+                mux.held.check(caller.client_key, _tool_of(request))
+            except Overloaded as error:
+                return self.overloaded(error)
+        channel = Channel(request, self, caller.principal, mux.assigns, caller.copied)
+        work = mux.answer(request, channel)
+        if ClientLogHandler.made:
+            work = forwarding(channel, work)
+        try:
+            waited = work.send(None)
+        except StopIteration as done:
+            answer: Answer = done.value
+            return answer
+        self.hold(channel)
+        return resume(work, waited)
+
+    def overloaded(self, error: Overloaded) -> Answer:
+        """Return the answer of a request that found no slot, or raise *error*."""
+        raise error
+
+    def hold(self, channel: Channel) -> None:
+        """Register the call: its hook waits in the current asyncio.Task."""
+        caller, request = self.caller, self.request
+        self.channel = channel
+        self._task = task = asyncio.current_task()
+        self._counted = task.cancelling() if task is not None else 0
+        caller.mux.held.take(caller.client_key, _tool_of(request))
+        if request.session is not None:
+            caller.mux.calls.add(request.session, self)
+
+    def limit(self) -> None:
+        """Start the promotion timer, if the call may not be held for as long as it takes."""
+        channel, route = self.channel, self.request.route
+        if channel is None or route is None:
+            return
+        if route.pending:  # its policy is not known yet
+            channel.carrier.found = self.limit
+        elif PromotionTimer.applies(self.request):
+            self._promotion = PromotionTimer(self.caller.mux, self, channel)
+
+    async def outcome(self, work: Awaitable[Answer]) -> Answer:
+        """Await the rest of the *work* of the hook; return the answer to send.
+
+        It has no message if the client cancelled the request.
+
+        Raises:
+            asyncio.CancelledError: the hook was not cancelled by `cancel`.
+        """
+        channel = self.channel
+        assert channel is not None
+        try:
+            answer = await work
+        except asyncio.CancelledError as error:
+            return await self._settle(channel, NO_ANSWER, error)
+        except BaseException:  # the process exits, or the loop was closed
+            self.end()
+            raise
+        if self._reason is None and self._promotion is None:
+            self.end()
+            return answer
+        return await self._settle(channel, answer)
+
+    async def _settle(
+        self, channel: Channel, answer: Answer, cancelled: asyncio.CancelledError | None = None
+    ) -> Answer:
+        mux = self.caller.mux
+        channel.carrier.outcome = answer.outcome  # set before a late promotion looks for it
+        try:
+            reason = self.end(cancelled)
+        finally:
+            if channel.promoted:
+                await mux.long.ended(channel, answer.outcome, stopped=answer is NO_ANSWER)
+        if reason in (Reason.ASKED, Reason.LEFT):
+            await mux.long.abandon(channel)
+        if reason is Reason.ASKED:
+            return NO_ANSWER
+        if reason is Reason.STOPPING and answer is NO_ANSWER:
+            return mux.refusal(self.request, Overloaded("The server is shutting down"))
+        return answer
+
+    def end(self, cancelled: asyncio.CancelledError | None = None) -> Reason | None:
+        """Return the slot of the call, whose hook has ended; return why it was cancelled, if so.
+
+        The asyncio.Task continues, and is not cancelled by `cancel` any more.
+
+        Raises:
+            asyncio.CancelledError: *cancelled*, which has another source than `cancel`.
+        """
+        task, self._task = self._task, None
+        if task is None:
+            return None
+        self.channel = None  # the channel refers to this call: a reference cycle
+        caller, request = self.caller, self.request
+        caller.mux.held.leave(caller.client_key, _tool_of(request))
+        if request.session is not None:
+            caller.mux.calls.discard(request.session, self)
+        if self._promotion is not None:
+            self._promotion.end()
+        for _ in range(self._cancels):
+            task.uncancel()
+        # A higher count than before may also be left behind by the hook (asyncio.TaskGroup does
+        # that before Python 3.13), so that it counts only if the hook ended with a cancellation.
+        if cancelled is not None and (self._reason is None or task.cancelling() > self._counted):
+            raise cancelled
+        return self._reason
+
+    def cancel(self, reason: Reason) -> None:
+        """Cancel the call, from any thread; ignored if it has ended by then."""
+        task = self._task
+        if task is not None:
+            with suppress(RuntimeError):  # its loop was closed, and the call with it
+                task.get_loop().call_soon_threadsafe(self.cancel_now, reason)
+
+    def cancel_now(self, reason: Reason) -> None:
+        """Cancel the call, from its own loop; ignored if it has ended.
+
+        A call that its client cancelled gets no response, whatever the later reasons.
+        """
+        if self._task is not None:
+            if self._reason is not Reason.ASKED:
+                self._reason = reason
+            self._cancels += 1
+            self._task.cancel()
+
+    def stop(self) -> None:
+        """Cancel the call: the server is shutting down."""
+        self.cancel_now(Reason.STOPPING)
+
+    # Promotion to a task.
+
+    @property
+    def holds(self) -> bool:
+        """Whether the hook still runs, and its client waits for it."""
+        return self._task is not None and not self.closed
+
+    async def hand_out(self, answer: Answer) -> None:
+        """Send *answer*, a handle, while the hook runs on.
+
+        From now on the client may disconnect, and only `tasks/cancel` cancels the call.
+        """
+        self.handed_out = True
+        if self.request.session is not None:
+            self.caller.mux.calls.discard(self.request.session, self)
+
+    def promotions(self) -> "list[asyncio.Task[None]]":
+        """Return the promotion that has not ended, if any; the call has."""
+        promotion, self._promotion = self._promotion, None
+        return [] if promotion is None else promotion.unfinished()
+
+    # The sink of the channel.
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self.over
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client that the request counts towards."""
+        return self.caller.client_key
+
+    @property
+    def announcer(self) -> Announcer:
+        """Announces changes of the server."""
+        return self.caller.mux.announcer
+
+    @property
+    def keep(self) -> Collection[str]:
+        """The keys of copied assigns that are stored with a call."""
+        return self.caller.keep
+
+    def open(self) -> None:
+        """Start the event stream; ignored where the connection is a stream."""
+
+    def release(self, retry: int) -> None:
+        """End the connection; ignored where the client cannot resume."""
+
+    def watch_client(self) -> None:
+        """Detect a disconnect at once from now on."""
+
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+        """Send a notification; return whether the client accepts any."""
+        raise NotImplementedError
+
+    def send(self, message: bytes) -> Awaitable[None] | None:
+        """Send a request of the server, or a notification that belongs to one."""
+        raise NotImplementedError
+
+    async def promote(self, channel: Channel) -> None:
+        """Make the call of *channel* a task, while it runs on."""
+        await asyncio.sleep(0)  # the call is registered when its hook first waits
+        self.watch_client()
+        if self._promotion is not None:
+            await asyncio.shield(self._promotion.begin())
+
+    async def ask(self, request: Request, method: str, params: Value) -> bytes:
+        """Send a request to the client, and return its result as JSON.
+
+        Raises:
+            Failure: the client cannot be asked, answers with an error, or not in time.
+        """
+        asked = self.caller.mux.long.asked
+        return await asked.ask(request, self.caller.principal, method, params, self.send)
+
+    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
+        """Return the result of the call *id*."""
+        return await self.caller.mux.long.outcome_of(id, principal)
+
+    async def level(self, request: Request) -> LoggingLevel | None:
+        """Return the log level of the request, or of its session."""
+        if request.session is None:
+            return request.log_level
+        return await self.caller.mux.sessions.level(request.session)
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a blocking *function* in the thread pool of the mux."""
+        caller = self.caller
+        return await caller.mux.threads.run(function, *arguments, client=caller.client_key.owner)
+
+
+def _tool_of(request: Request) -> str | None:
+    params = request.params
+    return params.name if isinstance(params, CallToolRequestParams) else None

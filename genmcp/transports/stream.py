@@ -1,0 +1,446 @@
+"""Responses that stay open: the third of the three levels of a response.
+
+A response allocates only what it uses. A call whose hook returns at its first step is answered at
+once (level 1). A call that waits is *pending* (level 2): it has a slot and an entry in the
+`TimerTable` of its loop. A call that is pending for longer than a tick, or has something to send on
+the way, is *open* (level 3): it then has an `OpenResponse`, with an asyncio.Task that waits for the
+client to disconnect. A `ResponseWriter`, with the exchange and the stored events, exists only from
+the first message that is sent on the way.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from math import ceil
+
+from genmcp.core.actions import Action, Begin, Record
+from genmcp.core.exchange import Exchange, State
+from genmcp.core.request import Request
+from genmcp.core.server_dispatch import exchange_of
+from genmcp.mux.calls import Reason
+from genmcp.mux.mux import Answer
+from genmcp.transports.asgi import ClientLeft, encoded, left, perform
+from genmcp.transports.kept_stream import KeptStream
+from genmcp.transports.rates import LatestProgress, RateLimiter
+from genmcp.transports.running_call import RunningCall
+from genmcp.transports.shutdown import LAST_WORDS
+from genmcp.transports.steps import Deadline, start
+from genmcp.transports.timers import TICK, TimerTable
+from genmcp.transports.visit import Visit
+
+__all__ = ["OpenResponse", "ResponseWriter"]
+
+logger = logging.getLogger("genmcp")
+
+
+class OpenResponse:
+    """The response of one POST whose calls are open. Owned by the POST.
+
+    It waits for the client to disconnect, is registered for the shutdown, and breaks silences. When
+    it is closed, nothing of that is left.
+
+    calls: the calls whose hooks have waited. reason: why all calls were cancelled, if they were.
+    over: whether the response has ended.
+    """
+
+    idle = False
+
+    __slots__ = (
+        "_exchange",
+        "_requests",
+        "_silence",
+        "_visit",
+        "_watch",
+        "_writer",
+        "calls",
+        "over",
+        "reason",
+    )
+
+    def __init__(
+        self, visit: Visit, requests: Sequence[Request], exchange: Exchange | None = None
+    ) -> None:
+        self.calls: dict[RunningCall[Visit], None] = {}
+        self.over = False
+        self.reason: Reason | None = None
+        self._visit = visit
+        self._requests = requests
+        self._exchange = exchange
+        self._silence = visit.heartbeat
+        self._writer: ResponseWriter | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self.over or (self._writer is not None and self._writer.exchange.closed)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was sent, and the client has not left: one JSON body can be sent."""
+        return self._writer is None
+
+    @property
+    def writer(self) -> "ResponseWriter":
+        """The writer of the response; made at the first access."""
+        if self._writer is None:
+            self._writer = ResponseWriter(self._visit, self, self._requests, self._exchange)
+            if self._watch is not None:
+                self._writer.start()
+        return self._writer
+
+    def hold(self, call: RunningCall[Visit]) -> None:
+        """Keep the response open for *call*, whose hook waits."""
+        self.calls[call] = None
+        writer = self._writer
+        if writer is not None:
+            writer.follow(call)
+        if self._watch is None:
+            visit = self._visit
+            visit.shutdown.add(self)
+            visit.table = {}  # there may be many open responses, and headers are not read again
+            self._watch = start(visit.loop, self._watch_client())
+            TimerTable.of(visit.loop).add(self, self._silence)
+            if writer is not None:
+                writer.start()
+
+    def cancel(self, reason: Reason) -> None:
+        """Cancel the running calls; a client with a handle may disconnect, and its call runs on."""
+        self.reason = reason
+        for call in self.calls:
+            if reason is not Reason.LEFT or not call.handed_out:
+                call.cancel_now(reason)
+
+    def stop(self) -> None:
+        """Cancel the calls, and respond that the server is shutting down."""
+        self.writer.hasten()
+        self.cancel(Reason.STOPPING)
+
+    def expire(self) -> None:
+        """Send a comment if nothing was sent for `Endpoint(heartbeat=)` seconds.
+
+        Messages do not restart the timer, which would cost each of them; it runs for the rest of
+        the silence instead, in whole ticks so that there are few durations.
+        """
+        heartbeat, loop = self._visit.heartbeat, self._visit.loop
+        silent = heartbeat if self._writer is None else loop.time() - self._writer.spoke
+        if silent >= heartbeat:
+            self.writer.beat()
+            silent = 0.0
+        self._silence = TICK * ceil((heartbeat - silent) / TICK) if silent else heartbeat
+        TimerTable.of(loop).add(self, self._silence)
+
+    async def _watch_client(self) -> None:
+        try:
+            await left(self._visit.receive)
+        except Exception:
+            self.cancel(Reason.LEFT)
+            raise
+        self.leave()
+
+    def leave(self) -> None:
+        """Handle a disconnect of the client."""
+        if self.over:
+            return
+        self._visit.detached = True
+        exchange = self.writer.exchange
+        # The route of an extension's tool may have become known after the exchange was made.
+        routes = [call.request.route for call in self.calls]
+        exchange.cancels |= any(each and each.on_disconnect == "cancel" for each in routes)
+        if exchange.leave():
+            self.cancel(Reason.LEFT)
+
+    def check(self) -> None:
+        """Raise what the host's `receive` has raised, if anything."""
+        watch = self._watch
+        if watch is not None and watch.done() and not watch.cancelled():
+            watch.result()
+
+    async def finish(self) -> None:
+        """Send what is left.
+
+        Raises:
+            Exception: what the host's `receive` or `send` has raised.
+        """
+        self.check()
+        await self.writer.finish()
+
+    def close(self) -> None:
+        """Unregister the response, and stop its watch and timer."""
+        self.over = True
+        self.calls = {}  # they refer to this: a reference cycle
+        visit, watch = self._visit, self._watch
+        if watch is not None:
+            # Not awaited, since it has nothing to clean up. With a server that reports a disconnect
+            # after each response it ends by itself in this iteration of the loop, which is cheaper.
+            visit.loop.call_soon(watch.cancel)
+            self._watch = None
+            TimerTable.of(visit.loop).discard(self, self._silence)
+            visit.shutdown.discard(self)
+
+    async def end(self, promotions: "Sequence[asyncio.Task[None]]" = ()) -> None:
+        """Close the response; wait for the *promotions*, the writer and the stored events."""
+        self.close()
+        writer, self._writer = self._writer, None
+        tasks = list(promotions)
+        if writer is not None:
+            self._visit.answered = writer.begun
+            tasks += writer.close()
+        try:
+            if tasks:  # a host may cancel this, but not what is written or deleted meanwhile
+                await asyncio.wait(tasks)
+        finally:
+            if writer is not None:
+                await writer.end()
+
+
+class ResponseWriter:
+    """Sends the messages of one response as fast as its client reads. Owned by the response.
+
+    The exchange decides what is sent, as the answers, notifications and events of the connection
+    demand. An asyncio.Task exists only while something waits to be sent.
+
+    begun: whether anything was sent. spoke: when the last message was sent, or when the writer was
+    made, by the clock of the loop.
+    """
+
+    __slots__ = (
+        "_closing",
+        "_deadline",
+        "_hastened",
+        "_kept",
+        "_logs",
+        "_progress",
+        "_read",
+        "_ready",
+        "_requests",
+        "_response",
+        "_size",
+        "_started",
+        "_task",
+        "_visit",
+        "begun",
+        "exchange",
+        "spoke",
+    )
+
+    def __init__(
+        self,
+        visit: Visit,
+        response: OpenResponse,
+        requests: Sequence[Request],
+        exchange: Exchange | None,
+    ) -> None:
+        self.begun = False
+        self.spoke = visit.loop.time()
+        self._visit = visit
+        self._response = response
+        self._requests = requests
+        self._ready: list[Action] = []
+        self._size = 0
+        self._task: asyncio.Task[None] | None = None
+        self._read: asyncio.Event | None = None
+        self._deadline: Deadline | None = None
+        self._progress: LatestProgress | None = None
+        self._logs: RateLimiter | None = None
+        self._kept: KeptStream | None = None
+        self._started = self._closing = self._hastened = False
+        if exchange is None:
+            request = requests[0]
+            resumable = visit.streams and request.session is not None
+            stream = secrets.token_urlsafe(9) if resumable else None
+            exchange = exchange_of(requests, request.revision, stream=stream, streams=visit.streams)
+        self.exchange = exchange
+        if exchange.batch:  # the stored events count answers that precede the stream
+            self._store()
+
+    # What is sent.
+
+    def send(self, message: bytes) -> None:
+        """Send a notification, or a request of the server."""
+        if not self.exchange.closed:
+            self._push(self.exchange.note(message), len(message))
+
+    def report(self, request: Request, message: bytes) -> None:
+        """Send the progress of *request*, or later progress once there is room again."""
+        if self._progress is None:
+            self._progress = LatestProgress(self._visit.mux.limits.progress_rate, self.send)
+        self._progress.offer(request, message, room=not self._full)
+
+    async def log_turn(self) -> None:
+        """Wait as `Limits.log_rate` demands before a log message is sent."""
+        if self._logs is None:
+            self._logs = RateLimiter(self._visit.mux.limits.log_rate)
+        if wait := self._logs.turn():
+            await asyncio.sleep(wait)
+
+    def open(self) -> None:
+        """Start the event stream."""
+        if not self.exchange.closed:
+            self._push(self.exchange.open())
+
+    def beat(self) -> None:
+        """Send a comment, so that the silence does not end the connection."""
+        self._push(self.exchange.beat())
+
+    def release(self, retry: int) -> None:
+        """End the connection, not the stream, if the client can resume it."""
+        if not self.exchange.closed:
+            self._push(self.exchange.release(retry))
+
+    def hand_over(self) -> None:
+        """End the connection, from any thread: the client resumes the stream on another one."""
+        self._visit.in_loop(lambda: self._push(self.exchange.hand_over()))
+
+    def answer(self, request: Request, answer: Answer) -> None:
+        """Send the answer to *request*."""
+        if self.exchange.closed:
+            return
+        if self._progress is not None:
+            self._progress.finish(request)
+        visit, exchange = self._visit, self.exchange
+        if answer.headers and not exchange.batch:
+            visit.headers = [*visit.headers, *encoded(answer.headers)]
+        actions = exchange.answer(answer.message, answer.status)
+        if self._kept is not None:
+            self._kept.answered(request, actions)
+        self._push(actions)
+
+    def refuse(self, message: bytes) -> None:
+        """Send the error *message* that answers an invalid member of a batch."""
+        self._push(self.exchange.answer(message))
+
+    # The stored events.
+
+    def _store(self) -> None:
+        """Store the events from now on, if the client can resume the stream."""
+        stream, visit = self.exchange.stream, self._visit
+        session = self._requests[0].session if self._requests else None
+        if session is None or stream is None:
+            return
+        owner = visit.mux.owners.of(visit.client_key)
+        self._kept = KeptStream(visit.mux.replay, session, stream, self._requests, owner)
+        self._kept.add(self)
+        for call in self._response.calls:
+            self.follow(call)
+
+    def follow(self, call: RunningCall[Visit]) -> None:
+        """Store with the events which task *call* waits for, now or later."""
+        if self._kept is not None and call.channel is not None:
+            carrier = call.channel.carrier
+            self._kept.set_task(call.request, carrier.follows)
+            carrier.following = partial(self._kept.follow, call.request)
+
+    # How it is sent.
+
+    def _push(self, actions: list[Action], size: int = 0) -> None:
+        """Send *actions*, of about *size* bytes, together with what is already waiting."""
+        if actions and self._kept is None and type(actions[0]) is Begin:
+            self._store()
+        self._ready += actions
+        self._size += size
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._ready and self._started and self._task is None:
+            self._task = self._visit.loop.create_task(self._write())
+
+    def start(self) -> None:
+        """Start sending; what was pushed before waited for the first step of the hook to end."""
+        self._started = True
+        self._wake()
+
+    def pause(self) -> None:
+        """Start no asyncio.Task any more: `finish` is called next and sends the rest."""
+        self._started = False
+
+    @property
+    def _full(self) -> bool:
+        full = self._size > self._visit.mux.limits.buffer
+        return full and self.exchange.state is not State.WAITING
+
+    async def room(self) -> None:
+        """Wait until the client has read enough that more can be sent, or has left."""
+        while self._full and not self._closing:
+            if self._read is None:
+                self._read = asyncio.Event()
+            self._read.clear()
+            await self._read.wait()
+
+    async def finish(self) -> None:
+        """Send what is left.
+
+        Raises:
+            Exception: what the host's `send` has raised.
+        """
+        self._started = False
+        self._closing = True
+        if self._task is not None:
+            await self._task
+        if self._ready:
+            await self._flush()
+
+    def hasten(self) -> None:
+        """Give the client `LAST_WORDS` seconds to read what is left."""
+        self._hastened = True
+        if self._deadline is not None:
+            self._deadline.hasten(LAST_WORDS)
+
+    def close(self) -> "list[asyncio.Task[None]]":
+        """Send nothing more; return the asyncio.Task that has to be waited for, if any."""
+        self._started = False
+        self._closing = True
+        if self._progress is not None:
+            self._progress.close()
+        if self._kept is not None:
+            self._kept.discard(self)
+        if self._read is not None:
+            self._read.set()
+        task = self._task
+        if task is None or task.done():
+            return []
+        task.cancel()
+        return [task]
+
+    async def end(self) -> None:
+        """End the stored stream, so that no client waits for it."""
+        if self._kept is not None:
+            await self._kept.end()
+
+    async def _write(self) -> None:
+        while self._ready:
+            await self._flush()
+        self._task = None  # unless `send` has raised: `finish` raises that
+
+    async def _flush(self) -> None:
+        """Send everything that waits; treat a client that reads too slowly as disconnected."""
+        stall = LAST_WORDS if self._hastened else self._visit.mux.limits.stall
+        self._deadline = Deadline(stall)
+        try:
+            await self._deadline.bound(self._perform())
+        except TimeoutError:
+            logger.info("a client reads nothing any more: its connection is given up")
+            self._response.leave()
+        except ClientLeft:
+            self._response.leave()
+        except Exception:
+            self._response.leave()  # a defect of the host, which gets it back
+            raise
+        finally:
+            if self._read is not None:
+                self._read.set()
+        if self._progress is not None:
+            self._progress.flush()
+
+    async def _perform(self) -> None:
+        actions, self._ready = self._ready, []
+        self._size = 0
+        if self._kept is not None:
+            records = [action for action in actions if type(action) is Record]
+            if records:
+                await self._kept.keep(records)  # what is sent can be resumed from at once
+        self.begun = True
+        await perform(actions, self._visit.send, self._visit.headers)
+        self.spoke = self._visit.loop.time()

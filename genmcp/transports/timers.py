@@ -1,0 +1,117 @@
+"""Deadlines of the calls of one event loop, served by a single timer."""
+
+import asyncio
+from contextvars import Context, copy_context
+from math import inf
+from typing import Final, Protocol
+
+__all__ = ["TICK", "Timed", "TimerTable"]
+
+TICK: Final = 0.05
+"""Seconds for which a call is pending before it is opened."""
+
+
+class Timed(Protocol):
+    """Something with a deadline."""
+
+    def expire(self) -> None:
+        """Handle the deadline; called on the loop, once for each `add`."""
+
+
+class TimerTable:
+    """The deadlines of one event loop: of pending calls, heartbeats and promotions.
+
+    A call nearly always ends before its deadlines, so that adding and discarding must be cheap: an
+    asyncio.TimerHandle for each would cost more than the call itself pays elsewhere. Deadlines of
+    equal duration are in one table, where insertion order is deadline order: a tick looks at what
+    is due and at one more entry of each table. There are few durations: the tick, the heartbeat of
+    an endpoint, the settings of tools.
+    """
+
+    __slots__ = ("_due", "_loop", "_tables", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tables: dict[float, dict[Timed, tuple[float, Context]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = inf
+
+    @staticmethod
+    def of(loop: asyncio.AbstractEventLoop) -> "TimerTable":
+        """Return the table of *loop*, the running one."""
+        table = _of_loops.get(loop)
+        if table is None:
+            for closed in [each for each in list(_of_loops) if each.is_closed()]:
+                _of_loops.pop(closed, None)
+            table = _of_loops[loop] = TimerTable(loop)
+        return table
+
+    def add(self, item: Timed, seconds: float) -> None:
+        """Expire *item* in *seconds*, unless it is discarded before.
+
+        It expires in the context of the caller: what an open call starts then runs with the
+        context variables of its own request, not of the one that started the timer.
+        """
+        deadline = self._loop.time() + seconds
+        table = self._tables.get(seconds)
+        if table is None:
+            table = self._tables[seconds] = {}
+        table[item] = deadline, copy_context()
+        if deadline < self._due:
+            self._arm(deadline)
+
+    def discard(self, item: Timed, seconds: float) -> None:
+        """Remove *item*, which was added with *seconds*, if it has not expired."""
+        table = self._tables.get(seconds)
+        if table is None:
+            return
+        table.pop(item, None)
+        # After short waits the timer is left to fire, which is cheaper than to cancel it each time.
+        if not table and seconds > TICK and not any(self._tables.values()):
+            self._disarm()
+
+    def expire_all(self, seconds: float) -> None:
+        """Expire everything that was added with *seconds* now."""
+        for item, (_, context) in self._tables.pop(seconds, {}).items():
+            self._expire(item, context)
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = deadline
+        self._timer = self._loop.call_at(deadline, self._tick, context=Context())
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._due = None, inf
+
+    def _tick(self) -> None:
+        self._timer, self._due = None, inf
+        now, following = self._loop.time(), inf
+        due: list[tuple[Timed, float, Context]] = []
+        for seconds, table in list(self._tables.items()):
+            for item, (deadline, context) in table.items():
+                if deadline > now:
+                    following = min(following, deadline)
+                    break
+                due.append((item, seconds, context))
+            if not table:
+                del self._tables[seconds]
+        if following < inf:
+            self._arm(following)
+        for item, seconds, context in due:
+            # An item that expires may discard others.
+            if self._tables.get(seconds, {}).pop(item, None) is not None:
+                self._expire(item, context)
+
+    def _expire(self, item: Timed, context: Context) -> None:
+        try:
+            context.run(item.expire)
+        except Exception as error:  # the other deadlines are kept
+            self._loop.call_exception_handler(
+                {"message": f"{item!r} failed at its deadline", "exception": error}
+            )
+
+
+_of_loops: Final[dict[asyncio.AbstractEventLoop, TimerTable]] = {}

@@ -1,0 +1,134 @@
+"""Whose cancellation ended a hook, and the registry through which clients cancel."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+
+from genmcp import Mux, Suite
+from genmcp.channel import Channel
+from genmcp.core.client_key import LOCAL
+from genmcp.core.request import Client, Request
+from genmcp.mux.calls import Reason
+from genmcp.protocol.params import RequestParams
+from genmcp.protocol.revisions.chain import REVISIONS
+from genmcp.transports.running_call import RunningCall
+
+
+class Host:
+    """A caller of one mux."""
+
+    principal = None
+    client_key = LOCAL
+    copied: Mapping[str, Any] | None = None
+    keep: Collection[str] = ()
+
+    def __init__(self) -> None:
+        self.mux = Mux(Suite(name="test", version="1"))
+
+
+def held(host: Host, id: int = 1) -> RunningCall[Host]:
+    """Return a call whose hook waits in the current asyncio.Task."""
+    request = Request(
+        id=id,
+        method="ping",
+        params=RequestParams(),
+        raw=b"",
+        revision=REVISIONS["2025-11-25"],
+        client=Client("2025-11-25"),
+        session="key",
+    )
+    call = RunningCall(host, request)
+    call.hold(Channel(request, call))
+    return call
+
+
+async def cancelled_call(host: Host, *ids: int | None) -> Reason | None:
+    """Let a call wait until *ids* are cancelled, and return why it ended."""
+    call = held(host)
+    for id in ids:
+        host.mux.calls.cancel("key", id)
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await asyncio.Event().wait()
+    return call.end(caught.value)
+
+
+@pytest.mark.parametrize("ids", [(1,), (None,), (2, 1), (1, 1)])
+async def test_registry_cancels_one_call_or_all(ids: tuple[int | None, ...]) -> None:
+    """The asyncio.Task of the call is not cancelled any more after its end."""
+    host = Host()
+
+    async def work() -> tuple[Any, int]:
+        reason = await cancelled_call(host, *ids)
+        task = asyncio.current_task()
+        assert task is not None
+        return reason, task.cancelling()
+
+    assert (Reason.ASKED, 0) == await asyncio.create_task(work())
+    assert (0, 0) == (len(host.mux.calls), len(host.mux.held))
+
+
+async def test_registry_ignores_an_unknown_session_or_id() -> None:
+    """2025-11-25, cancellation, "Behavior Requirements"."""
+    host = Host()
+    call = held(host)
+    host.mux.calls.cancel("key", 2)
+    host.mux.calls.cancel("unknown")
+    await asyncio.sleep(0)
+
+    assert call.end() is None
+
+
+async def test_call_that_has_ended_is_not_cancelled() -> None:
+    """Its asyncio.Task serves something else by then. Its slot is returned once."""
+    host = Host()
+    call = held(host)
+    call.cancel(Reason.ASKED)
+    call.end()
+    call.cancel_now(Reason.LEFT)
+    call.cancel(Reason.LEFT)
+    call.end()
+    await asyncio.sleep(0)
+
+    assert 0 == len(host.mux.held)
+
+
+async def test_client_cancellation_outlasts_later_reasons() -> None:
+    """A call that its client cancelled gets no response, even at a shutdown."""
+    call = held(Host())
+    call.cancel_now(Reason.ASKED)
+    call.cancel_now(Reason.STOPPING)
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await asyncio.sleep(0)
+
+    assert Reason.ASKED is call.end(caught.value)
+
+
+async def test_cancellation_by_the_host_propagates() -> None:
+    """Even if the call was cancelled as well; the slot is returned."""
+    host = Host()
+
+    async def work() -> None:
+        call = held(host)
+        call.cancel_now(Reason.LEFT)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await asyncio.sleep(0)
+        call.end(caught.value)
+
+    task = asyncio.create_task(work())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert 0 == len(host.mux.held)
+
+
+def test_cancelling_a_call_of_a_closed_loop_is_ignored() -> None:
+    """The call ended with its loop."""
+    host = Host()
+
+    async def wait() -> RunningCall[Host]:
+        return held(host)
+
+    call = asyncio.run(wait())
+    call.cancel(Reason.ASKED)
