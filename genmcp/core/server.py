@@ -20,10 +20,8 @@ from genmcp.core.server_dispatch import (
     modern_request,
     session_request,
 )
-from genmcp.core.session import Session, begin
+from genmcp.core.session import Session, begin, introduction
 from genmcp.errors import InvalidRequest, McpError
-from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeRequestParams
@@ -93,15 +91,7 @@ class Reject(msgspec.Struct, frozen=True):
 Action = Start | OpenSession | SessionReady | Cancel | Deliver | Accept | Reject
 
 
-def _anonymous() -> Session:
-    client = Implementation(name="", version="")
-    params = InitializeRequestParams(
-        protocol_version=REVISION.version, capabilities=ClientCapabilities(), client_info=client
-    )
-    return begin(params, key="", now=0.0)
-
-
-ANONYMOUS: Final = _anonymous()
+ANONYMOUS: Final = begin(introduction(REVISION), key="", now=0.0)
 """The session of a `ping` that precedes `initialize`."""
 
 _ACCEPT: Final = Accept()

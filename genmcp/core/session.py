@@ -17,7 +17,7 @@ from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams, InitializeResult
 
-__all__ = ["Session", "begin"]
+__all__ = ["Session", "begin", "introduction"]
 
 
 _SPOKEN: Final = [revision.version for revision in LEGACY]
@@ -99,6 +99,15 @@ class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
 
 _decoder = msgspec.msgpack.Decoder(Session)
+
+
+def introduction(revision: Revision, name: str = "") -> InitializeRequestParams:
+    """Return the params of a client that has not introduced itself and can do nothing."""
+    return InitializeRequestParams(
+        protocol_version=revision.version,
+        capabilities=ClientCapabilities(),
+        client_info=Implementation(name=name, version="1" if name else ""),
+    )
 
 
 def begin(params: InitializeRequestParams, *, key: str, now: float) -> Session:

@@ -19,7 +19,7 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.client_key import ClientKey
-from genmcp.core.failures import is_expected, outcome_of, status_of
+from genmcp.core.failures import is_expected, outcome_of, refusal_of, status_of
 from genmcp.core.names import check_length
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
@@ -33,6 +33,7 @@ from genmcp.errors import (
     InternalError,
     McpError,
     Overloaded,
+    StoreError,
     StoreFull,
 )
 from genmcp.jobs.foreign import Snapshot
@@ -62,7 +63,7 @@ from genmcp.subscription import Announcer
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.printable import printable
 
-__all__ = ["AT_ONCE", "LISTEN", "Answer", "Mux"]
+__all__ = ["AT_ONCE", "LISTEN", "Answer", "Mux", "error_of"]
 
 logger = logging.getLogger("genmcp")
 
@@ -344,6 +345,18 @@ class Mux:
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()
+
+
+def error_of(error: Exception) -> McpError:
+    """Return the error to respond with for *error*, which no hook has raised; log a defect."""
+    if isinstance(error, McpError):
+        return error
+    reference = secrets.token_hex(6)
+    if isinstance(error, StoreError):
+        logger.warning("a request was refused [%s]: %s", reference, error)
+        return refusal_of(error, reference)
+    logger.error("a request failed [%s]", reference, exc_info=error)
+    return InternalError(f"Internal error (reference {reference})", reference=reference)
 
 
 def _secret(

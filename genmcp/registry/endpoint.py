@@ -13,6 +13,7 @@ from genmcp.registry.registry import Registry
 from genmcp.server import Server
 from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, reply
 from genmcp.transports.endpoint import Endpoint
+from genmcp.transports.visit import Serve
 from genmcp.wire import jsonrpc
 
 if TYPE_CHECKING:
@@ -26,10 +27,12 @@ class _All(Endpoint):
 
     loop: asyncio.AbstractEventLoop | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, serve: Serve | None = None
+    ) -> None:
         """Serve one ASGI scope."""
         self.loop = asyncio.get_running_loop()
-        await super().__call__(scope, receive, send)
+        await super().__call__(scope, receive, send, serve)
 
 
 class RegistryEndpoint:

@@ -6,14 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.core.session import begin
+from genmcp.core.session import begin, introduction
 from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound
 from genmcp.mux.mux import LISTEN, Mux
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeRequestParams
+from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.transports.conversation import Conversation
 from genmcp.wire import jsonrpc
@@ -31,18 +30,7 @@ _PAGES: Final = 1000
 """How many pages the list of one server may have."""
 
 #: As whom a message is answered that does not say it: nobody shook hands, nobody can be asked.
-_NOBODY: Final = begin(
-    msgspec.convert(
-        {
-            "protocolVersion": REVISION.version,
-            "capabilities": {},
-            "clientInfo": msgspec.to_builtins(Implementation(name="in-process", version="1")),
-        },
-        InitializeRequestParams,
-    ),
-    key="in-process",
-    now=0.0,
-)
+_NOBODY: Final = begin(introduction(REVISION, "in-process"), key="in-process", now=0.0)
 
 #: What goes on behind its answer: an event loop alone would not keep it.
 _RUNNING: Final[dict["asyncio.Task[None]", Conversation]] = {}

@@ -25,8 +25,8 @@ from genmcp.core.server import (
     Start,
 )
 from genmcp.core.session import Session, begin
-from genmcp.errors import InternalError, InvalidRequest, McpError, StoreError
-from genmcp.mux.mux import LISTEN, Answer, Mux
+from genmcp.errors import InvalidRequest, McpError, StoreError
+from genmcp.mux.mux import LISTEN, Answer, Mux, error_of
 from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.stores.store import Event
@@ -103,7 +103,7 @@ class Conversation:
                 method = message.method if message.is_request else None
                 self._perform(self._server.receive(message))
         except Exception as error:  # whatever it is, it costs one message
-            self.put(self.refused(_told(error), jsonrpc.id_of(body), method))
+            self.put(self.refused(error_of(error), jsonrpc.id_of(body), method))
 
     def refuse(self, beginning: bytes, error: McpError) -> None:
         """Answer with *error* a message of which no more than the *beginning* was read."""
@@ -157,7 +157,7 @@ class Conversation:
             return self._server.receive_member(member)
         except Exception as error:  # a defect of the server costs one member
             assert isinstance(member, Message)
-            return Reject(_told(error), True, member.request_id, member.method)
+            return Reject(error_of(error), True, member.request_id, member.method)
 
     async def _deliver(self, session: Session, message: Message) -> None:
         try:
@@ -223,7 +223,7 @@ class Conversation:
         try:
             await pipe.run(call)
         except Exception as error:
-            await pipe.answer(request, self.refused(_told(error), request.id, request.method))
+            await pipe.answer(request, self.refused(error_of(error), request.id, request.method))
         finally:
             self._calls.discard(call)
 
@@ -315,7 +315,7 @@ class _News:
             logger.warning("a client hears of no more changes: %s", error)
             await conversation.say(farewell(conversation.mux, request))
         except Exception as error:
-            told = conversation.refused(_told(error), request.id, request.method)
+            told = conversation.refused(error_of(error), request.id, request.method)
             await conversation.say(told)
 
     async def _relayed(self, session: Session) -> None:
@@ -375,15 +375,6 @@ class _Batch:
         await asyncio.gather(*calls, return_exceptions=True)
         if self.said:
             await self.say(jsonrpc.encode_batch(self.said))
-
-
-def _told(error: Exception) -> McpError:
-    """Return what a client is told of *error*; a defect, here or of the server, is logged."""
-    if isinstance(error, McpError):
-        return error
-    reference = secrets.token_hex(6)
-    logger.error("a request failed [%s]", reference, exc_info=error)
-    return InternalError(f"Internal error (reference {reference})", reference=reference)
 
 
 async def _over(tasks: "Collection[asyncio.Task[None]]", seconds: float) -> None:

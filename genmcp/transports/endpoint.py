@@ -2,22 +2,18 @@
 
 import inspect
 import logging
-import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from genmcp.core.failures import refusal_of
 from genmcp.core.json_value import check_json
 from genmcp.core.server_dispatch import check_get, check_legacy, request_at_once
 from genmcp.errors import (
     ConfigurationError,
-    InternalError,
     McpError,
     NotAllowed,
-    StoreError,
 )
-from genmcp.mux.mux import Mux
+from genmcp.mux.mux import Mux, error_of
 from genmcp.server import Server
 from genmcp.transports import legacy
 from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded
@@ -29,7 +25,7 @@ from genmcp.transports.principal import Principal, authenticated, principal_of
 from genmcp.transports.responder import Responder
 from genmcp.transports.shutdown import Shutdown
 from genmcp.transports.target import mux_of
-from genmcp.transports.visit import Visit
+from genmcp.transports.visit import Serve, Visit
 from genmcp.wire import jsonrpc
 from genmcp.wire.http import (
     Gate,
@@ -115,8 +111,10 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"<Endpoint of {self.mux!r}>"
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI scope."""
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, serve: Serve | None = None
+    ) -> None:
+        """Serve one ASGI scope; *serve* is used in place of the endpoint's own methods."""
         if scope["type"] != "http":
             await self._serve_other(scope, receive, send)
             return
@@ -125,7 +123,7 @@ class Endpoint:
         )
         try:
             self._admit(visit, scope)
-            await _METHODS.get(scope["method"], _not_allowed)(visit)
+            await (serve or _METHODS.get(scope["method"], _not_allowed))(visit)
         except Exception as error:
             await _fail(visit, error)
         finally:
@@ -156,25 +154,7 @@ class Endpoint:
         from genmcp.transports.route import EndpointRoute
         from genmcp.transports.sse_pair import SsePair
 
-        return EndpointRoute(path, SsePair(self._admitted))
-
-    async def _admitted(
-        self, scope: Scope, receive: Receive, send: Send, serve: Callable[[Visit], Awaitable[None]]
-    ) -> None:
-        """Let *serve* answer an HTTP request, if it may come in."""
-        visit = Visit(
-            self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._client_key
-        )
-        try:
-            self._admit(visit, scope)
-            await serve(visit)
-        except Exception as error:
-            await _fail(visit, error)
-        finally:
-            if visit.body_size:
-                visit.release_body()
-        if not visit.answered:
-            await _hang_up(visit)
+        return EndpointRoute(path, SsePair(self.__call__))
 
     async def aclose(self) -> None:
         """Close responses on this event loop, hand jobs to other processes, and close an own mux.
@@ -260,16 +240,6 @@ def _check_function(option: str, function: object) -> None:
         raise ConfigurationError(f"{option} takes a plain function, not {function!r}")
 
 
-def _unexpected(error: Exception) -> InternalError:
-    """Log *error*, a defect here or of the host, and return what its client is told."""
-    reference = secrets.token_hex(6)
-    if isinstance(error, StoreError):
-        logger.warning("a request was refused [%s]: %s", reference, error)
-        return refusal_of(error, reference)
-    logger.error("a request failed [%s]", reference, exc_info=error)
-    return InternalError(f"Internal error (reference {reference})", reference=reference)
-
-
 async def _post(visit: Visit) -> None:
     table = visit.table
     mux = visit.mux
@@ -320,7 +290,7 @@ async def _fail(visit: Visit, error: Exception) -> None:
     """Answer with *error*; what came too late to be answered goes to the host."""
     if isinstance(error, ClientLeft):
         return  # nobody is there to be told
-    told = error if isinstance(error, McpError) else _unexpected(error)
+    told = error_of(error)
     if visit.answered:
         raise error
     await _refuse(visit, told)
@@ -341,7 +311,7 @@ async def _refuse(visit: Visit, error: McpError) -> None:
 
 _CLIENT_CLOSED_REQUEST: Final = 499
 
-_METHODS: Final[dict[str, Callable[[Visit], Awaitable[None]]]] = {
+_METHODS: Final[dict[str, Serve]] = {
     "GET": _get,
     "POST": _post,
     "DELETE": _delete,

@@ -11,11 +11,9 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
-import msgspec
-
 from genmcp.core.request import Request
 from genmcp.core.server import OpenSession, Reject, ServerConnection, Start
-from genmcp.core.session import Session, begin
+from genmcp.core.session import Session, begin, introduction
 from genmcp.errors import (
     Conflict,
     InvalidParams,
@@ -28,40 +26,28 @@ from genmcp.errors import (
     StoreFull,
 )
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
-from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.stores.store import Delete, Entry, Put
 from genmcp.transports.asgi import Receive, Scope, Send
 from genmcp.transports.body import decoded, read_body
 from genmcp.transports.event_stream import EventStream, place
 from genmcp.transports.piped import PipedCall
 from genmcp.transports.post import perform, rejected
-from genmcp.transports.visit import Visit
+from genmcp.transports.visit import Serve, Visit
 from genmcp.wire import sse
 from genmcp.wire.http import judge_get, judge_post, preflight_headers
 
 __all__ = ["SsePair"]
 
-logger = logging.getLogger("genmcp")
-
-Serve = Callable[[Visit], Awaitable[None]]
 Admit = Callable[[Scope, Receive, Send, Serve], Awaitable[None]]
-"""Makes a visit of an ASGI request, if it may come in, and answers what is raised."""
+"""Admits an ASGI request, serves it with the given function and responds to what that raises."""
+
+logger = logging.getLogger("genmcp")
 
 _UNSENT: Final = "a message cannot be put on the stream of its client: %s"
 
 _PARAMETER: Final = "session"
 _LARGEST: Final = 4096
 """How many bytes a client may say of itself: they are kept for as long as its session lives."""
-
-#: Who opens a stream has not said yet who it is.
-_NOBODY: Final = msgspec.convert(
-    {
-        "protocolVersion": REVISION.version,
-        "capabilities": {},
-        "clientInfo": {"name": "", "version": ""},
-    },
-    InitializeRequestParams,
-)
 
 
 class SsePair:
@@ -73,21 +59,19 @@ class SsePair:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
+        await self._admit(scope, receive, send, self._serve)
 
-        async def serve(visit: Visit) -> None:
-            match scope["method"]:
-                case "GET":
-                    await self._get(visit, _path(scope))
-                case "POST":
-                    await self._post(visit, scope["query_string"])
-                case "OPTIONS":
-                    origin = visit.table.get(b"origin", b"")
-                    visit.headers = preflight_headers(visit.table, origin)
-                    await visit.reply(204)
-                case _:
-                    raise NotAllowed("This endpoint takes GET, and POST", "GET", "POST", "OPTIONS")
-
-        await self._admit(scope, receive, send, serve)
+    async def _serve(self, visit: Visit) -> None:
+        match visit.scope["method"]:
+            case "GET":
+                await self._get(visit, _path(visit.scope))
+            case "POST":
+                await self._post(visit, visit.scope["query_string"])
+            case "OPTIONS":
+                visit.headers = preflight_headers(visit.table, visit.table.get(b"origin", b""))
+                await visit.reply(204)
+            case _:
+                raise NotAllowed("This endpoint takes GET, and POST", "GET", "POST", "OPTIONS")
 
     async def _get(self, visit: Visit, path: str) -> None:
         """Begin a session, which ends with its stream.
@@ -99,7 +83,7 @@ class SsePair:
         mux = visit.mux
         mux.peers.open()
         with place(visit.mux, visit.client_key):
-            session, id = mux.sessions.begin(_NOBODY, visit.principal)
+            session, id = mux.sessions.begin(introduction(REVISION), visit.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
             owner = mux.owners.of(visit.client_key)
             ttl = mux.limits.session

@@ -17,7 +17,7 @@ from genmcp.transports.asgi import Headers, Receive, Scope, Send, reply
 from genmcp.transports.peer_address import FindClientKey, find_address
 from genmcp.transports.shutdown import Shutdown
 
-__all__ = ["Visit"]
+__all__ = ["Serve", "Visit"]
 
 
 class Visit(msgspec.Struct, eq=False):
@@ -120,3 +120,7 @@ class Visit(msgspec.Struct, eq=False):
             session=session,
         )
         self.mux.observers.rejected(rejection)
+
+
+Serve = Callable[[Visit], Awaitable[None]]
+"""Serves a request that was admitted."""
