@@ -2,13 +2,13 @@
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
@@ -21,7 +21,16 @@ from genmcp.protocol.result import Result
 from genmcp.question.answers import Accepted, Declined, Dismissed
 from genmcp.server import Route
 
-__all__ = ["ContinuingRoute", "FunctionStep", "UnknownTag", "check_goes_on", "goes_on"]
+__all__ = [
+    "ContinuingRoute",
+    "FunctionStep",
+    "HasSteps",
+    "Taken",
+    "UnknownTag",
+    "check_goes_on",
+    "goes_on",
+    "hint_of",
+]
 
 
 class UnknownTag(ContractError):
@@ -41,7 +50,7 @@ class Taken(msgspec.Struct, frozen=True):
     def by(cls, function: Callable[..., Any], place: int) -> "Taken":
         """Return what *function* takes as its parameter at *place*."""
         name = list(inspect.signature(function).parameters)[place]
-        hint = _hint(function, name)
+        hint = hint_of(function, name)
         return cls(name == "outcome" or Failed in get_args(hint), hint)
 
     def value(self, method: str, found: Any) -> Any:
@@ -63,26 +72,42 @@ class Taken(msgspec.Struct, frozen=True):
             return found
 
 
-class FunctionStep:
-    """A step of a function under a decorator, called as a method would be.
+class FunctionStep(msgspec.Struct, frozen=True, eq=False):
+    """A step of a function under `@tool` or `@prompt`, called as a method would be.
 
-    function: takes the value first; and by their names, as far as it has parameters of those,
-    arguments of the decorated function, and the channel.
+    function: takes the value first. names, channels: its parameters that are arguments of the
+    decorated function, and those that get the channel. bound: the instance, if it is a method.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], names: Collection[str], channels: Collection[str]
-    ) -> None:
-        self.__func__ = inspect.unwrap(function)
-        self._function = function
-        self._names = names
-        self._channels = channels
-        self.taken = Taken.by(function, 0)
+    function: Callable[..., Any]
+    names: Collection[str]
+    channels: Collection[str]
+    taken: Taken
+    bound: tuple[Any, ...] = ()
+
+    @property
+    def __func__(self) -> Callable[..., Any]:
+        return self.function
 
     def __call__(self, request: Any, value: Any, channel: Channel) -> Any:
         """Call the function with the *value*, and with arguments of the *request*."""
-        given = {name: getattr(request.arguments, name) for name in self._names}
-        return self._function(value, **given, **dict.fromkeys(self._channels, channel))
+        given = {name: getattr(request.arguments, name) for name in self.names}
+        given.update(dict.fromkeys(self.channels, channel))
+        return self.function(*self.bound, value, **given)
+
+
+class HasSteps:
+    """What is made of a function: a call of it continues in *function_steps*, by their names."""
+
+    function_steps: Mapping[str, FunctionStep] = {}
+    bound: tuple[Any, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a step; asked for what is no attribute."""
+        step = self.function_steps.get(name)
+        if step is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return replace(step, bound=self.bound)
 
 
 class ContinuingRoute(Route, frozen=True, kw_only=True):
@@ -220,7 +245,8 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         try:
             if step.method is None:
                 if self.continues is None:
-                    raise self.broken(hook, step, _NOBODY)
+                    of_function = isinstance(self.provider, HasSteps)
+                    raise self.broken(hook, step, _missing(self.owner, of_function=of_function))
                 return
             for given in (step.method, step.otherwise):
                 if given is not None:
@@ -235,9 +261,12 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         except UnknownTag:
             method = None
         if _function_of(method) is not _function_of(given):
+            what, remedy = "method", f"give one, self.{given.__name__}"
+            if isinstance(self.provider, HasSteps):
+                what, remedy = "step", f"put it under @{self.owner}.step"
             raise ContractError(
-                f"{self.hook_name(hook)}: then({given.__qualname__}) names no method of "
-                f"{self.owner} by which it would be found again: give one, self.{given.__name__}"
+                f"{self.hook_name(hook)}: then({given.__qualname__}) names no {what} of "
+                f"{self.owner} by which it would be found again: {remedy}"
             )
 
     async def look_at(self, channel: Channel) -> None:
@@ -257,9 +286,14 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         return ContractError(f"{self.hook_name(hook)} returned {type(value).__name__}: {why}")
 
 
-_NOBODY: Final = (
-    "there is no continue_ that would go on: write one, or return a wait with .then(self.method)"
-)
+def _missing(owner: str, *, of_function: bool) -> str:
+    """Return what *owner* lacks that returns a wait, and what to do."""
+    if of_function:
+        return (
+            f"there is no step that would go on: write one, under @{owner}.step, and give it to "
+            f".then of the wait"
+        )
+    return "there is no continue_ that would go on: write one, or a method to give to .then"
 
 
 def _answer_of(continuation: Continuation, value: Any) -> tuple[Any, str]:
@@ -298,11 +332,13 @@ def _taken(function: Callable[..., Any], place: int) -> Taken | str:
 def goes_on(provider: object, kind: type) -> bool:
     """Return whether *provider*, a subclass of *kind* or an instance, has what a call continues in.
 
-    That is `continue_`, or a method that `then` may name: one that is not a
+    That is `continue_`, a step of a function, or a method that `then` may name: one that is not a
     hook, and whose third parameter is called `channel` or annotated `Channel`.
     """
     if _function_of(getattr(provider, "continue_", None)) is not getattr(kind, "continue_", None):
         return True
+    if isinstance(provider, HasSteps):
+        return bool(provider.function_steps)
     cls: type = provider if isinstance(provider, type) else type(provider)
     own = {key: each for base in cls.__mro__ for key, each in vars(base).items()}
     return any(_is_step(each) for key, each in own.items() if not hasattr(kind, key))
@@ -317,22 +353,29 @@ def _is_step(method: Any) -> bool:
     )
 
 
-def check_goes_on(owner: str, hook: Any, *, goes_on: bool) -> None:
+def check_goes_on(
+    owner: str,
+    hook: Any,
+    *,
+    goes_on: bool,
+    of_function: bool = False,
+) -> None:
     """Check that something *goes on* after a *hook* that is annotated to return Continue.
 
-    An annotation that cannot be read says nothing; then the first call tells.
+    An annotation that cannot be read says nothing; then the first call tells. *of_function*:
+    whether *hook* is a function under a decorator.
 
     Raises:
         ConfigurationError: nothing does.
     """
-    if not goes_on and _names_continue(_hint(inspect.unwrap(hook), "return")):
+    if not goes_on and _names_continue(hint_of(inspect.unwrap(hook), "return")):
         raise ConfigurationError(
-            f"{owner} is annotated to return Continue, and there is no continue_ that would go on: "
-            f"write one, in the same class, or a method for .then"
+            f"{owner} is annotated to return Continue, and "
+            f"{_missing(owner, of_function=of_function)}"
         )
 
 
-def _hint(function: Any, name: str) -> Any:
+def hint_of(function: Any, name: str) -> Any:
     """Return the annotation *name* of *function*, None if that cannot be read."""
     try:
         # What else is annotated is left alone: those names may be there only for a type checker.

@@ -3,39 +3,92 @@
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from genmcp.continuing import check_goes_on
+from genmcp.channel import Channel
+from genmcp.continuing import FunctionStep, HasSteps, Taken, check_goes_on, hint_of
 from genmcp.errors import ConfigurationError
-from genmcp.signature import Signature, check_bound, name_of
+from genmcp.signature import Signature, check_bound, is_channel, name_of
+from genmcp.tool import Call
 
-__all__ = ["Decorated", "Decorator"]
+__all__ = ["Decorated", "Decorator", "Made", "Stepped"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+S = TypeVar("S")
+
+
+class Stepped(Protocol[P, R_co]):
+    """A function under `@tool` or `@prompt`, as type checkers see it.
+
+    It is called as without the decorator.
+    """
+
+    __name__: str
+    __qualname__: str
+    __module__: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Call the function."""
+
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> "Stepped[P, R_co]": ...
+    @overload
+    def __get__(
+        self: "Stepped[Concatenate[S, Q], R]", instance: S, owner: type, /
+    ) -> "Stepped[Q, R]": ...
+
+    def step(self, function: F, /) -> F:
+        """Register *function* as a step in which a call continues: `elicit(...).then(function)`.
+
+            @book.step
+            async def sure(wish: Wish, room: str, channel: Channel) -> str: ...
+
+        Its first parameter is the value that the wait brought. The others are arguments of the
+        decorated function, by their names, or annotated `Channel`. It is found again by its name.
+
+        Raises:
+            ConfigurationError: a parameter is neither, or there is another step of that name.
+        """
 
 
 class Decorated(msgspec.Struct, frozen=True):
-    """A function under a decorator: what it says, and the *attributes* that it may not say."""
+    """A function under a decorator.
+
+    attributes: what it cannot say itself. steps: the functions in which it continues, by name.
+    """
 
     function: Callable[..., Any]
     signature: Signature
     attributes: Mapping[str, Any]
-
-    def describe(self, made: Any) -> None:
-        """Let what was *made* of the function say of itself what is said here."""
-        made.__name__ = name_of(self.function)
-        made.name = self.function.__name__
-        made.description = inspect.getdoc(self.function) or None
-        for key, value in self.attributes.items():
-            setattr(made, key, value)
+    steps: dict[str, FunctionStep]
 
 
-class Made(Protocol):
-    """What a decorator makes of a function."""
+class Made(HasSteps):
+    """What a decorator makes of a function, whose parameters are its arguments."""
 
-    decorated: Decorated
+    def __init__(self, decorated: Decorated) -> None:
+        function = decorated.function
+        self.decorated = decorated
+        self.function_steps = decorated.steps
+        if inspect.ismethod(function):
+            self.bound = (function.__self__,)
+        self._function = function
+        self._given = decorated.signature.given
+        self.__name__ = name_of(function)
+        self.name = function.__name__
+        self.description = inspect.getdoc(function) or None
+        for key, value in decorated.attributes.items():
+            setattr(self, key, value)
 
-    def __init__(self, decorated: Decorated) -> None: ...
+    def run(self, request: Call[Any], channel: Channel) -> Any:
+        """Call the function with the arguments."""
+        return self._function(**self._given(request.arguments, channel))
 
 
 M = TypeVar("M", bound=Made)
@@ -81,8 +134,10 @@ class Decorator(msgspec.Struct, Generic[M], frozen=True):
             )
         decorated = made.decorated
         if decorated.function is not function:  # a method of an instance, or another decorator's
-            made = self._make(function, decorated.attributes)
+            made = self._make(function, decorated.attributes, decorated.steps)
         check_bound(function)
+        owner = name_of(function)
+        check_goes_on(owner, function, goes_on=bool(decorated.steps), of_function=True)
         return made
 
     @property
@@ -92,16 +147,50 @@ class Decorator(msgspec.Struct, Generic[M], frozen=True):
     def _marked(self, function: Any, attributes: Mapping[str, Any]) -> Any:
         if not inspect.isfunction(function):
             raise ConfigurationError(f"@{self.name} is for functions, not for {function!r}")
-        setattr(function, self._mark, self._make(function, attributes))
+        made = self._make(function, attributes, {})
+        setattr(function, self._mark, made)
+        function.__dict__["step"] = partial(_add_step, made)
         return function
 
-    def _make(self, function: Callable[..., Any], attributes: Mapping[str, Any]) -> M:
+    def _make(
+        self,
+        function: Callable[..., Any],
+        attributes: Mapping[str, Any],
+        steps: dict[str, FunctionStep],
+    ) -> M:
         owner = name_of(function)
         if unknown := attributes.keys() - self.attributes:
             raise ConfigurationError(f"{owner}: @{self.name} takes no {', '.join(sorted(unknown))}")
-        signature = Signature.of(function, decorator=f"@{self.name}")
-        check_goes_on(owner, function, goes_on=False)
+        closed = attributes.get("extra_arguments", "forbid") == "forbid"
+        signature = Signature.of(function, decorator=f"@{self.name}", closed=closed)
         kind = self.of_async if inspect.iscoroutinefunction(function) else self.of_def
-        made = kind(Decorated(function, signature, attributes))
+        made = kind(Decorated(function, signature, attributes, steps))
         self.check(made)  # so that what is wrong is told where it stands
         return made
+
+
+def _add_step(made: Made, function: F) -> F:
+    owner, steps = made.__name__, made.decorated.steps
+    if not inspect.isfunction(function):
+        raise ConfigurationError(f"@{owner}.step is for functions, not for {function!r}")
+    name = function.__name__
+    if name in steps or hasattr(made, name):
+        raise ConfigurationError(
+            f"@{owner}.step: a step cannot be called {name}: it is found by its name, and there is "
+            f"another {name}"
+        )
+    parameters = list(inspect.signature(function).parameters)
+    arguments = made.decorated.signature.arguments.__struct_fields__
+    place = int(parameters[:1] == ["self"])
+    channels = [each for each in parameters if is_channel(hint_of(function, each))]
+    others = parameters[place + 1 :]
+    unknown = [each for each in others if each not in channels and each not in arguments]
+    if len(parameters) <= place or unknown:
+        wrong = f"{unknown[0]} is none of them" if unknown else "it takes nothing"
+        raise ConfigurationError(
+            f"@{owner}.step: {name} takes the value that came, then arguments of {owner} by their "
+            f"names, and the channel, annotated Channel; {wrong}"
+        )
+    names = [each for each in others if each not in channels]
+    steps[name] = FunctionStep(function, names, channels, Taken.by(function, place))
+    return function

@@ -2,27 +2,41 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, Final, Literal, TypedDict, TypeVar, get_origin, is_typeddict, overload
+from typing import (
+    Any,
+    Final,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    get_origin,
+    is_typeddict,
+    overload,
+)
 
 import msgspec
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
 from genmcp.content import CONTENT
-from genmcp.decorator import Decorated, Decorator
+from genmcp.decorator import Decorated, Decorator, Made, Stepped
 from genmcp.hook import Visible
+from genmcp.policy import OnLost, TaskUse
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.result import CacheScope
 from genmcp.protocol.tools import ToolAnnotations
+from genmcp.schema.arguments import Extra
+from genmcp.schema.schema import Formats
 from genmcp.tool import Call, Tool, ToolRoute
 
 __all__ = ["tool", "tool_of"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Attributes(TypedDict, total=False):
-    """What a function's name, docstring and hints may not give; `visible` is a function too."""
+    """What a function's name, docstring and hints may not give; the last two are functions too."""
 
     name: str
     title: str
@@ -31,16 +45,28 @@ class Attributes(TypedDict, total=False):
     icons: Sequence[Icon]
     meta: Mapping[str, Any]
     output_schema: Mapping[str, Any] | type
+    formats: Formats
+    extra_arguments: Extra
     on_disconnect: Literal["finish", "cancel"]
+    task: TaskUse
+    requires_tasks: bool
+    patience: float
+    hold: float | Literal["auto"] | None
+    ttl: float
+    once: bool
+    on_lost: OnLost | None
     cache_ttl: float
     cache_scope: CacheScope
     visible: Visible
+    on_cancel: Callable[[Channel], Any]
 
 
 @overload
-def tool(function: F, /) -> F: ...
+def tool(function: Callable[P, R], /) -> Stepped[P, R]: ...
 @overload
-def tool(**attributes: Unpack[Attributes]) -> Callable[[F], F]: ...
+def tool(
+    **attributes: Unpack[Attributes],
+) -> Callable[[Callable[P, R]], Stepped[P, R]]: ...
 def tool(function: Any = None, /, **attributes: Any) -> Any:
     """Make a tool of a function, and return the function unharmed.
 
@@ -51,6 +77,16 @@ def tool(function: Any = None, /, **attributes: Any) -> Any:
     Its name, docstring and type hints become the tool's name, description and input schema; a
     parameter annotated `Channel` gets the channel. A return type that is a struct, dataclass,
     TypedDict or pydantic model becomes the output schema. *attributes* are those of `Tool`.
+
+    A call that has to wait returns a wait, as a method would, and continues in a step, which gets
+    the value that came, and the arguments it names:
+
+        @tool
+        async def book(room: str) -> Continue:
+            return elicit(f"Book {room}?", Wish).then(sure)
+
+        @book.step
+        async def sure(wish: Wish, room: str) -> str: ...
 
     A method may be decorated too; what is registered is then the method of an instance.
 
@@ -70,21 +106,18 @@ def tool_of(function: Any) -> Tool[Any]:
     return _TOOL.made_of(function)
 
 
-class FunctionTool(Tool[Any]):
+class FunctionTool(Made, Tool[Any]):
     """A tool whose arguments are a function's parameters."""
 
     def __init__(self, decorated: Decorated) -> None:
-        self.decorated = decorated
-        self._function = decorated.function
-        self._given = decorated.signature.given
         self.input_schema = decorated.signature.arguments
         if _is_data(decorated.signature.returned):
             self.output_schema = decorated.signature.returned
-        decorated.describe(self)
+        super().__init__(decorated)
 
     def call(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return self._function(**self._given(request.arguments, channel))
+        return self.run(request, channel)
 
 
 class AsyncFunctionTool(FunctionTool):
@@ -92,7 +125,7 @@ class AsyncFunctionTool(FunctionTool):
 
     async def call(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return await self._function(**self._given(request.arguments, channel))
+        return await self.run(request, channel)
 
 
 _TOOL: Final = Decorator(

@@ -12,7 +12,7 @@ from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError
 from genmcp.hook import check_call
 
-__all__ = ["Signature", "check_bound", "name_of"]
+__all__ = ["Signature", "check_bound", "is_channel", "name_of"]
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -27,8 +27,12 @@ class Signature(msgspec.Struct, frozen=True):
     returned: Any
 
     @classmethod
-    def of(cls, function: Callable[..., Any], *, decorator: str) -> "Signature":
+    def of(
+        cls, function: Callable[..., Any], *, decorator: str, closed: bool = True
+    ) -> "Signature":
         """Read *function*, which is under *decorator*.
+
+        closed: whether other arguments are rejected, as a call of the function would.
 
         Raises:
             ConfigurationError: it yields, a parameter cannot be passed by name, or its type is
@@ -38,7 +42,7 @@ class Signature(msgspec.Struct, frozen=True):
         check_call(owner, function)
         hints = _hints(owner, function, decorator)
         parameters = inspect.signature(function).parameters
-        channels = [name for name in parameters if _is_channel(hints.get(name))]
+        channels = [name for name in parameters if is_channel(hints.get(name))]
         fields = [
             _field(owner, parameter, hints.get(name, Any))
             for name, parameter in parameters.items()
@@ -48,7 +52,7 @@ class Signature(msgspec.Struct, frozen=True):
             function.__name__,
             fields,
             kw_only=True,
-            forbid_unknown_fields=True,  # as a call of the function would
+            forbid_unknown_fields=closed,
             module=function.__module__,
         )
         return cls(arguments, channels, hints.get("return"))
@@ -89,7 +93,8 @@ def _hints(owner: str, function: Callable[..., Any], decorator: str) -> dict[str
         ) from error
 
 
-def _is_channel(hint: Any) -> bool:
+def is_channel(hint: Any) -> bool:
+    """Return whether a parameter with the annotation *hint* gets the channel."""
     return hint is Channel or Channel in get_args(hint)
 
 

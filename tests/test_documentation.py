@@ -182,7 +182,7 @@ async def test_documentation_does_what_it_says(
 
 async def fill_in(context: Any, params: Any) -> ElicitResult:
     """Agree to everything, and fill in what a form needs."""
-    known: dict[str, str | int] = {"language": "French", "nights": 3, "by": "boat"}
+    known: dict[str, str | int] = {"language": "French", "nights": 3, "by": "boat", "hour": 20}
     asked = params.requested_schema["properties"]
     return ElicitResult(action="accept", content={k: known[k] for k in known if k in asked})
 
@@ -202,6 +202,7 @@ async def folders(context: Any) -> ListRootsResult:
     [
         ("studio", "transcribe", {"minutes": 2}, "2 minutes of silence, in French."),
         ("hotel", "reserve", {"name": "Fjord"}, "Reserved: 3 nights in Fjord."),
+        ("tables", "reserve_table", {"guests": 4}, "A table for 4, at 20."),
         ("trips", "book_trip", {"city": "Porto"}, "Booked 3 nights in Porto, by boat."),
         ("drafts", "draft", {}, "Rain, and a warm room. For: notes"),
     ],

@@ -276,7 +276,6 @@ def waits() -> str | Continue: ...  # type: ignore[empty-body]
         (takes_unknown, "takes_unknown: its type hints cannot be read: name 'Nowhere'"),
         (takes_object, "takes_object: "),
         (yields, "yields yields; return one result"),
-        (waits, "waits is annotated to return Continue, and there is no continue_"),
         (lambda: 1, "<lambda>.name must be"),
         (Order, "@tool is for functions, not for <class"),
         (functools.partial(print), "@tool is for functions, not for functools.partial"),
@@ -287,6 +286,14 @@ def test_function_tool_is_refused_where_it_is_decorated(function: Any, said: str
     """What cannot be a tool is told at its definition, by its name."""
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         tool(function)
+
+
+def test_function_that_waits_needs_a_step() -> None:
+    """Seen when it is registered: until then one may be written below it."""
+    waiting = tool(waits)
+
+    with pytest.raises(ConfigurationError, match=r"there is no step that would go on: write one"):
+        Suite(name="test", version="1", tools=[waiting])
 
 
 @pytest.mark.parametrize(

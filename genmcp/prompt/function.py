@@ -1,12 +1,12 @@
 """Prompts made from plain functions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypedDict, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypedDict, TypeVar, overload
 
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
-from genmcp.decorator import Decorated, Decorator
+from genmcp.decorator import Decorated, Decorator, Made, Stepped
 from genmcp.hook import Visible
 from genmcp.prompt.prompt import Prompt, PromptRoute
 from genmcp.protocol.implementation import Icon
@@ -15,7 +15,8 @@ from genmcp.tool import Call
 
 __all__ = ["prompt", "prompt_of"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Attributes(TypedDict, total=False):
@@ -34,9 +35,11 @@ class Attributes(TypedDict, total=False):
 
 
 @overload
-def prompt(function: F, /) -> F: ...
+def prompt(function: Callable[P, R], /) -> Stepped[P, R]: ...
 @overload
-def prompt(**attributes: Unpack[Attributes]) -> Callable[[F], F]: ...
+def prompt(
+    **attributes: Unpack[Attributes],
+) -> Callable[[Callable[P, R]], Stepped[P, R]]: ...
 def prompt(function: Any = None, /, **attributes: Any) -> Any:
     """Make a prompt of a function, and return the function unharmed.
 
@@ -46,7 +49,8 @@ def prompt(function: Any = None, /, **attributes: Any) -> Any:
             return f"Review this {language} code:\\n{code}"
 
     Its name, docstring and type hints become the prompt's name, description and arguments; a
-    parameter annotated `Channel` gets the channel. *attributes* are those of `Prompt`.
+    parameter annotated `Channel` gets the channel. *attributes* are those of `Prompt`. One that has
+    to wait continues in a step, `@review.step`, as a function under `@tool` does.
 
     A method may be decorated too; what is registered is then the method of an instance.
 
@@ -66,19 +70,16 @@ def prompt_of(function: Any) -> Prompt[Any]:
     return _PROMPT.made_of(function)
 
 
-class FunctionPrompt(Prompt[Any]):
+class FunctionPrompt(Made, Prompt[Any]):
     """A prompt whose arguments are a function's parameters."""
 
     def __init__(self, decorated: Decorated) -> None:
-        self.decorated = decorated
-        self._function = decorated.function
-        self._given = decorated.signature.given
         self.arguments = decorated.signature.arguments
-        decorated.describe(self)
+        super().__init__(decorated)
 
     def get(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return self._function(**self._given(request.arguments, channel))
+        return self.run(request, channel)
 
 
 class AsyncFunctionPrompt(FunctionPrompt):
@@ -86,7 +87,7 @@ class AsyncFunctionPrompt(FunctionPrompt):
 
     async def get(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return await self._function(**self._given(request.arguments, channel))
+        return await self.run(request, channel)
 
 
 _PROMPT: Final = Decorator(

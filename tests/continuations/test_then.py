@@ -599,7 +599,7 @@ async def test_method_that_a_release_lacks_fails_the_call(caplog: Any) -> None:
 
 def test_tool_that_returns_a_wait_needs_somewhere_to_continue() -> None:
     """Seen when the class is made: it is annotated so, and has no method for it."""
-    with pytest.raises(ConfigurationError, match=r"or a method for \.then"):
+    with pytest.raises(ConfigurationError, match=r"or a method to give to \.then"):
 
         class Nowhere(Tool):
             async def call(self, request: Call, channel: Channel) -> Continue:

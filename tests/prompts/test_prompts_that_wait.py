@@ -261,13 +261,14 @@ def hopeless() -> tuple[Any, list[Any]]:
 async def test_prompt_that_nobody_goes_on_with_fails(
     number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A Continue without a `continue_` costs that one request; what it waits for never begins."""
+    """A Continue that nothing goes on with costs that one request; its wait never begins."""
     kinds, made = hopeless()
 
     answered = await request(serving(kinds[number]), MODERN, "prompts/get", name="x")
 
     assert -32603 == answered.json["error"]["code"]
-    assert "returned Continue: there is no continue_ that would go on" in caplog.text
+    what = ("continue_", "continue_", "step")[number]
+    assert f"returned Continue: there is no {what} that would go on" in caplog.text
     assert inspect.CORO_CLOSED == inspect.getcoroutinestate(made[0])
 
 
@@ -296,7 +297,7 @@ async def test_prompt_that_waited_needs_its_continue_later_too(
 
 
 def test_prompt_annotated_to_wait_is_refused_without_a_continue_() -> None:
-    """It is told when the class, or the function, is made."""
+    """It is reported when the class is made, and of a function when that is registered."""
     with pytest.raises(ConfigurationError, match=r"Waits\.get is annotated to return Continue"):
 
         class Waits(Prompt):
@@ -309,11 +310,12 @@ def test_prompt_annotated_to_wait_is_refused_without_a_continue_() -> None:
             async def get(self, name: str, arguments: Any, channel: Channel) -> "Continue | None":
                 raise NotImplementedError
 
-    with pytest.raises(ConfigurationError, match=r"waiting is annotated to return Continue"):
+    @prompt
+    async def waiting() -> Continue:
+        raise NotImplementedError
 
-        @prompt
-        async def waiting() -> Continue:
-            raise NotImplementedError
+    with pytest.raises(ConfigurationError, match=r"waiting is annotated to return Continue"):
+        Suite(name="test", version="1", prompts=[waiting])
 
 
 async def test_prompt_continue_has_no_default() -> None:

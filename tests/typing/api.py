@@ -167,6 +167,22 @@ async def plain(a: int, *, b: str = "") -> str:
     return b * a
 
 
+@tool(task="always")
+async def wanders(city: str) -> Continue:
+    elicit("Where?", Street).then(no_street)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return elicit("Where?", Street).then(street_found)
+
+
+@wanders.step
+async def street_found(street: Street, city: str, channel: Channel) -> str:
+    return f"{street.name}, {city}"
+
+
+@wanders.step
+async def no_street(number: int) -> str:
+    return str(number)
+
+
 @tool(name="other", annotations={"readOnlyHint": True}, output_schema={"type": "integer"})
 def named(a: int) -> int:
     return a
@@ -179,6 +195,8 @@ class Shop:
 
 
 async def functions_keep_their_signatures() -> None:
+    assert_type(await wanders("Oslo"), Continue)
+    assert_type(await no_street(1), str)
     assert_type(await plain(1, b="x"), str)
     assert_type(named(1), int)
     assert_type(Shop().buy("x"), str)

@@ -1,0 +1,299 @@
+"""Functions under `@tool` and `@prompt` that wait: they continue in their steps."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp import (
+    Channel,
+    ConfigurationError,
+    Continue,
+    Declined,
+    Dismissed,
+    Done,
+    Endpoint,
+    Failed,
+    Mux,
+    Outcome,
+    Run,
+    Suite,
+    ToolError,
+    elicit,
+    job,
+    prompt,
+    tool,
+    wait_for,
+)
+from tests.asgi import MODERN, TASKS, Client, Connection, until
+from tests.continuations.asking import Asked, failure_of, muxed, text_of
+from tests.prompts.answering import ASKABLE, request
+
+OPEN: list[Mux] = []
+
+
+@pytest.fixture(autouse=True)
+async def _closed() -> AsyncIterator[None]:
+    yield
+    while OPEN:
+        await OPEN.pop().aclose()
+
+
+def serving(*tools: Any, prompts: Any = ()) -> Endpoint:
+    OPEN.append(Mux(Suite(name="test", version="1", tools=tools, prompts=prompts)))
+    return Endpoint(OPEN[-1])
+
+
+async def call(app: Any, *answers: Any, version: str = MODERN, **arguments: Any) -> Connection:
+    name = arguments.pop("tool", "book")
+    return await request(app, version, "tools/call", *answers, name=name, arguments=arguments)
+
+
+class Wish(msgspec.Struct):
+    breakfast: bool
+
+
+YES = {"action": "accept", "content": {"breakfast": True}}
+NO = {"action": "decline"}
+
+
+@job
+async def reserve(run: Run, room: str, seats: int, breakfast: bool) -> str:
+    if room == "none":
+        raise ToolError("there is no such room")
+    return f"{seats} in {room}, breakfast: {breakfast}"
+
+
+@tool
+async def book(room: str, channel: Channel, seats: int = 1) -> Continue:
+    """Books a room."""
+    channel.assigns["by"] = "phone"
+    return elicit(f"Book {room}?", Wish).then(sure, not_sure)
+
+
+@book.step
+async def sure(wish: Wish, room: str, seats: int) -> Continue:
+    return reserve.job(room, seats, wish.breakfast).then(reserved)
+
+
+@book.step
+def not_sure(answer: Declined | Dismissed, *, room: str, line: Channel) -> str:
+    return f"{room} is left to others by {line.assigns['by']}: {answer}"
+
+
+@book.step
+def reserved(text: str, channel: Channel) -> str:
+    return f"{text}, by {channel.assigns['by']}"
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+async def test_function_continues_in_its_steps(version: str) -> None:
+    """A step gets the value, the arguments that it names, and the channel."""
+    agreed = await call(serving(book), YES, version=version, room="Fjord", seats=2)
+    declined = await call(serving(book), NO, version=version, room="Fjord")
+    failed = await call(serving(book), YES, version=version, room="none")
+
+    assert "2 in Fjord, breakfast: True, by phone" == text_of(agreed)
+    assert "Fjord is left to others by phone: Declined()" == text_of(declined)
+    assert "there is no such room" == failure_of(failed)
+
+
+async def test_function_is_called_as_without_its_decorator() -> None:
+    """So are its steps: tests of them need no server."""
+    channel: Any = type("Line", (), {"assigns": {}})()
+
+    assert "<Continue 'sure'" in repr(await book("Fjord", channel))
+    assert "<Continue 'reserved'" in repr(await sure(Wish(True), "Fjord", 1))
+
+
+async def test_function_continues_in_another_process() -> None:
+    """The step is found by its name there."""
+    here, there = (muxed(book, secret="a secret that both processes have") for _ in range(2))
+    client = Asked(here)
+    asked = await client.send(client.call("book", {"room": "Fjord"}))
+    client.app = there
+
+    answered = await client.send(client.again(asked, sure=NO))
+
+    assert "Fjord is left to others by phone: Declined()" == text_of(answered)
+
+
+class Stage:
+    """What a tool here has seen."""
+
+    saw: list[Any]
+    go: asyncio.Event
+
+
+@job
+async def endless(run: Run) -> None:
+    Stage.saw.append(run.id)
+    await asyncio.Event().wait()
+
+
+@tool(
+    task="always",
+    requires_tasks=True,
+    patience=1.0,
+    hold=2.0,
+    ttl=3.0,
+    once=True,
+    on_lost="rerun",
+    formats=False,
+    extra_arguments="ignore",
+    on_cancel=lambda channel: Stage.saw.append(channel.run_id),
+)
+async def lasting(text: str) -> Continue:
+    """Is a task."""
+    return endless.job().then(lasted)
+
+
+@lasting.step
+async def lasted(value: None) -> None: ...
+
+
+async def test_function_may_be_a_task() -> None:
+    """It takes each option that a class has, its hooks for `visible` and `on_cancel` as well."""
+    Stage.saw = []
+    client = Client(serving(lasting), capabilities=TASKS)
+
+    refused = await Client(client.app).send(Client(client.app).call("lasting", {"text": "a"}))
+    answer = await client.send(client.call("lasting", {"text": "a", "more": 1}))
+    task = answer.json["result"]
+    await until(lambda: len(Stage.saw) == 1, pause=0.001)
+    await client.send(client.request("tasks/cancel", {"taskId": task["taskId"]}, id=2))
+    await until(lambda: len(Stage.saw) == 2, pause=0.001)
+
+    assert -32021 == refused.json["error"]["code"]
+    assert 3000 == task["ttlMs"]
+    assert Stage.saw[0] == Stage.saw[1]
+
+
+class Shop:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @tool
+    async def buy(self, item: str) -> Continue:
+        """Buys something."""
+        return elicit("Sure?").then(self.bought)
+
+    @buy.step
+    async def bought(self, answer: dict[str, Any], item: str) -> str:
+        return f"{item} of {self.name}"
+
+
+async def test_method_continues_in_its_steps() -> None:
+    """Of the instance whose method was registered."""
+    yes = {"action": "accept", "content": {}}
+    for name in ("Ada", "Bo"):
+        answered = await call(serving(Shop(name).buy), yes, tool="buy", item="tea")
+        assert f"tea of {name}" == text_of(answered)
+
+
+@tool
+async def shows() -> Continue:
+    """Shows how its job ended."""
+    return reserve.job("none", 1, False).then(ended)
+
+
+@shows.step
+async def ended(came: Outcome) -> str:
+    match came:
+        case Failed(error):
+            return f"failed: {error}"
+        case Done(value):
+            return f"done: {value}"
+
+
+async def test_step_may_take_the_outcome() -> None:
+    """As a method may."""
+    assert "failed: there is no such room" == text_of(await call(serving(shows), tool="shows"))
+
+
+@prompt
+async def letter(to: str) -> Continue:
+    """Writes a letter."""
+    return elicit("With breakfast?", Wish).then(written)
+
+
+@letter.step
+async def written(wish: Wish, to: str) -> str:
+    return f"To {to}: {wish.breakfast}"
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+async def test_prompt_function_continues_in_its_steps(version: str) -> None:
+    """As a tool does."""
+    params = {"name": "letter", "arguments": {"to": "Ada"}}
+
+    answered = await request(serving(prompts=[letter]), version, "prompts/get", YES, **params)
+
+    assert "To Ada: True" in answered.body.decode()
+
+
+# What is wrong
+
+
+async def never() -> None:
+    raise AssertionError("it does not begin")
+
+
+async def nowhere(value: None) -> None: ...
+
+
+@tool
+async def loses(how: str) -> Any:
+    """Returns a wait that nothing follows."""
+    return Continue("tag", never()) if how == "tag" else wait_for(never()).then(nowhere)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("tag", "there is no step that would go on: write one, under @loses.step"),
+        ("then", "then(nowhere) names no step of loses by which it would be found again: put it "),
+    ],
+)
+async def test_function_without_the_step_says_what_to_do(how: str, says: str, caplog: Any) -> None:
+    """Where no annotation shows it before; what it would wait for never begins."""
+    answered = await call(serving(loses), tool="loses", how=how)
+
+    assert -32603 == answered.messages[-1]["error"]["code"]
+    assert says in caplog.text
+
+
+async def unknown(value: int, rooom: str) -> None: ...
+async def takes_nothing() -> None: ...
+async def description(value: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (unknown, "unknown takes the value that came, .*; rooom is none of them"),
+        (takes_nothing, "takes_nothing takes the value .*; it takes nothing"),
+        (description, "a step cannot be called description"),
+        (sure, "a step cannot be called sure"),
+        (Shop, "@book.step is for functions, not for <class"),
+    ],
+)
+def test_step_that_cannot_be_one_is_refused_where_it_stands(function: Any, says: str) -> None:
+    """By the name of the tool and the step."""
+    with pytest.raises(ConfigurationError, match=says):
+        book.step(function)
+
+
+def test_function_with_steps_may_be_held_over() -> None:
+    """The result tool is listed for it, as for a class that continues."""
+
+    @tool
+    async def plain() -> str:
+        return "plain"
+
+    suites = [Suite(name="test", version="1", tools=[each]) for each in (book, plain)]
+
+    found = [each.find("tools/call", "get_call_result") for each in suites]
+    assert [True, False] == [each is not None for each in found]
