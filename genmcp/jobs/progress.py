@@ -95,6 +95,7 @@ class Reporter:
     async def close(self) -> Progress:
         """Write nothing any more, and return what was not written yet."""
         self._open = False
+        self._stop = _nothing  # it leads to the work, whose exception leads here: a cycle
         if self._writing is not None:
             self._writing.cancel()
             with suppress(asyncio.CancelledError):

@@ -72,7 +72,7 @@ class TaskSink:
         self.client_key = client_key
         self._writer = writer
         self._carrier = carrier
-        self._reporter = Reporter(self._write)
+        self._reporter: Reporter | None = None  # while there is progress to write
 
     @property
     def closed(self) -> bool:
@@ -104,18 +104,22 @@ class TaskSink:
 
     def _report(self, params: ProgressNotificationParams) -> bool:
         """Have progress written soon; False if the task is over, or somebody else's."""
-        if self._carrier.reports is None:
-            self._reporter = Reporter(self._write)  # the last one may be closed
+        reporter = self._reporter
+        if reporter is None:
+            reporter = self._reporter = Reporter(self._write)
             self._carrier.reports = self
-        if self._reporter.refused:
+        if reporter.refused:
             return False
-        self._reporter.report(params.progress, params.total, params.message)
+        reporter.report(params.progress, params.total, params.message)
         return True
 
     async def flush(self) -> None:
         """Write the progress that is not written yet."""
-        left = await self._reporter.close()
-        if left != Progress() and not self._reporter.refused:
+        reporter, self._reporter = self._reporter, None  # they refer to each other
+        if reporter is None:
+            return
+        left = await reporter.close()
+        if left != Progress() and not reporter.refused:
             with suppress(StoreError, OutOfTurn):
                 await self._write(left)
 

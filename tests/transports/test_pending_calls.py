@@ -6,7 +6,6 @@ test_cancellation.py and test_shutdown.py hold for these calls as well; here is 
 import asyncio
 import gc
 import json
-from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,6 +15,9 @@ from genmcp import Call, Channel, ClientLogHandler, Tool
 from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.timers import TICK
 from tests.asgi import MODERN, Client, serving
+from tests.garbage import kinds, no_collections
+
+__all__ = ["no_collections"]
 
 HOST: ContextVar[str] = ContextVar("HOST", default="")
 
@@ -69,15 +71,6 @@ async def bare(app: Endpoint, client: Client, message: Any, *, leaves: bool) -> 
     await app(scope, receive, send)
 
 
-@pytest.fixture
-def no_collections() -> Iterator[None]:
-    """Keep the garbage collector from running by itself, so that garbage can be counted."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
 @pytest.mark.parametrize("forwards_logs", [False, True])
 @pytest.mark.parametrize(
@@ -117,17 +110,6 @@ async def test_waiting_call_leaves_no_cyclic_garbage(
     few, many = await garbage(40), await garbage(80)
 
     assert many <= few, await kinds(garbage)
-
-
-async def kinds(garbage: Callable[[int], Awaitable[int]]) -> str:
-    """Return which objects one call leaves, for the message of a failure."""
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        await garbage(1)
-        return "\n".join(f"{type(each).__name__}: {each!r:.200}" for each in gc.garbage)
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
 
 
 async def test_pending_call_runs_in_the_task_of_its_request() -> None:
