@@ -6,7 +6,8 @@ actions. Nothing that a client sends makes the machine raise; an exception of `C
 is the server author's code, passes through.
 """
 
-from typing import Final
+from collections.abc import Container
+from typing import Final, Protocol
 
 import msgspec
 
@@ -22,6 +23,7 @@ from genmcp.core.server_dispatch import (
 )
 from genmcp.core.session import Session, begin, introduction
 from genmcp.errors import InvalidRequest, McpError
+from genmcp.protocol.capabilities import TASKS, ServerCapabilities
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeRequestParams
@@ -38,6 +40,7 @@ __all__ = [
     "ServerConnection",
     "SessionReady",
     "Start",
+    "is_offered",
 ]
 
 
@@ -97,6 +100,42 @@ ANONYMOUS: Final = begin(introduction(REVISION), key="", now=0.0)
 _ACCEPT: Final = Accept()
 _READY: Final = SessionReady()
 _INITIALIZE: Final = REVISION.methods["initialize"]
+
+
+class Offering(Protocol):
+    """What a server says of itself, as far as it decides which methods are answered."""
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """The capabilities that it declares."""
+
+    @property
+    def methods(self) -> Container[str]:
+        """The methods that it answers itself."""
+
+    @property
+    def announcer(self) -> object | None:
+        """The source of its change notifications, if it sends any."""
+
+
+def is_offered(server: Offering, own: Container[str], method: str) -> bool:
+    """Return whether *method* is answered, by *server* or as one of the mux's *own* methods.
+
+    A client may send what the declared capabilities permit, and nothing else: 2026-07-28, basic,
+    and 2025-11-25, lifecycle, "Capability Negotiation".
+    """
+    match method:
+        case "logging/setLevel":
+            return server.capabilities.logging is not None
+        case "subscriptions/listen":
+            return server.announcer is not None
+        case "tasks/get" | "tasks/update" | "tasks/cancel":
+            return TASKS in (server.capabilities.extensions or ())
+        case "resources/subscribe" | "resources/unsubscribe":
+            resources = server.capabilities.resources
+            return resources is not None and bool(resources.subscribe)
+        case _:
+            return method in own or method in server.methods
 
 
 class ServerConnection(msgspec.Struct, eq=False):

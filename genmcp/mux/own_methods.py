@@ -1,17 +1,18 @@
 """The methods that a mux answers itself, whatever server is below it."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
+from genmcp.core.server import is_offered
 from genmcp.core.server_dispatch import discovered
 from genmcp.errors import InvalidParams, ResourceNotFound
 from genmcp.mux.listeners import Listeners
 from genmcp.mux.owners import Owners
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.task_methods import TaskMethods
-from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.result import Result
 from genmcp.server import Server
 
@@ -41,23 +42,10 @@ class OwnMethods:
         self._listeners = listeners
         self._tasks = tasks
         self._owners = owners
+        self.offers = partial(is_offered, server, _METHODS)
 
     def __contains__(self, method: str) -> bool:
         return method in _METHODS
-
-    def offers(self, method: str) -> bool:
-        """Return whether *method* is answered, by the mux itself or by its server."""
-        server = self._server
-        if method == "logging/setLevel":
-            return server.capabilities.logging is not None
-        if method == LISTEN:
-            return server.announcer is not None
-        if method in _TASKS:
-            return TASKS in (server.capabilities.extensions or ())
-        if method in SUBSCRIBING:
-            resources = server.capabilities.resources
-            return resources is not None and bool(resources.subscribe)
-        return method in _METHODS or method in server.methods
 
     async def answer(self, request: Request, channel: Channel) -> Result:
         """Answer *request*, which is for one of them."""

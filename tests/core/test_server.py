@@ -18,11 +18,17 @@ from genmcp.core.server import (
     ServerConnection,
     SessionReady,
     Start,
+    is_offered,
 )
 from genmcp.core.server_dispatch import Era
 from genmcp.core.session import Session
 from genmcp.errors import InvalidRequest, MethodNotFound, ToolNotFound
-from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.capabilities import (
+    TASKS,
+    ClientCapabilities,
+    ResourcesCapability,
+    ServerCapabilities,
+)
 from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
 from genmcp.wire import jsonrpc
@@ -287,3 +293,39 @@ def test_server_actions_without_content_are_shared() -> None:
     """Nothing is made for a notification that has no effect."""
     assert Accept() == pipe().receive(READY)
     assert SessionReady() == pipe(session()).receive(READY)
+
+
+LOGGING = ServerCapabilities(logging={})
+RESOURCES = ServerCapabilities(resources=ResourcesCapability())
+SUBSCRIBED = ServerCapabilities(resources=ResourcesCapability(subscribe=True))
+WITH_TASKS = ServerCapabilities(extensions={TASKS: {}})
+
+
+@pytest.mark.parametrize(
+    ("method", "capabilities", "announcer", "offered"),
+    [
+        ("logging/setLevel", LOGGING, None, True),
+        ("logging/setLevel", RESOURCES, None, False),
+        ("subscriptions/listen", RESOURCES, object(), True),
+        ("subscriptions/listen", RESOURCES, None, False),
+        *[(f"tasks/{each}", WITH_TASKS, None, True) for each in ("get", "update", "cancel")],
+        *[(f"tasks/{each}", LOGGING, None, False) for each in ("get", "update", "cancel")],
+        ("resources/subscribe", SUBSCRIBED, None, True),
+        ("resources/unsubscribe", SUBSCRIBED, None, True),
+        ("resources/subscribe", RESOURCES, None, False),
+        ("resources/unsubscribe", LOGGING, None, False),
+        ("ping", LOGGING, None, True),
+        ("tools/list", LOGGING, None, True),
+        ("prompts/list", LOGGING, None, False),
+    ],
+)
+def test_server_offers_what_its_capabilities_permit(
+    method: str, capabilities: ServerCapabilities, announcer: object | None, offered: bool
+) -> None:
+    """The mux answers the methods of the first lines itself, where the server declares them."""
+    server = SimpleNamespace(
+        capabilities=capabilities, announcer=announcer, methods=("tools/list",)
+    )
+    own = ("ping", "logging/setLevel", "tasks/get", "resources/subscribe")
+
+    assert offered is is_offered(server, own, method)

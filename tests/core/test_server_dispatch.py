@@ -45,6 +45,7 @@ class Offer:
         ("tools/call", "zone"): SimpleNamespace(
             headers=(HeaderRule(b"mcp-param-zone", ("zone",), "string"),)
         ),
+        ("tools/call", "late"): SimpleNamespace(headers=(), pending=True),
         ("prompts/get", "greet"): SimpleNamespace(headers=(), pending=False),
         ("resources/read", "file:///a"): SimpleNamespace(headers=(), pending=False),
     }
@@ -344,6 +345,7 @@ OTHER = {PROTOCOL_VERSION: "2025-11-25", **CAPABLE}
         ("unknown/method", {"_meta": META}, {"mcp_method": "x"}, MISMATCH),
         ("unknown/method", {"_meta": META}, {"mcp_method": None}, MISMATCH),
         ("tools/call", {"name": 1, "_meta": META}, {"mcp_method": "TOOLS/CALL"}, MISMATCH),
+        ("tools/list", {"_meta": META}, {"mcp_method": "prompts/list"}, MISMATCH),
         # Then the method.
         ("unknown/method", {"_meta": META}, {}, NOT_FOUND),
         ("initialize", {"_meta": META}, {}, NOT_FOUND),
@@ -390,6 +392,25 @@ def test_dispatch_modern_faults_are_told_in_order(
         modern(method, params, Offer("resources/list"), **headers)
 
     assert expected == refused(caught.value)
+
+
+def test_dispatch_name_of_a_task_may_be_missing() -> None:
+    """SEP-2663 has clients send it for a task, and no server demand it; a wrong one is an error."""
+    params = {"taskId": "t", "_meta": META}
+
+    assert "tasks/get" == modern("tasks/get", params, mcp_name=None).method
+    assert "tasks/get" == modern("tasks/get", params, mcp_name="t").method
+    with pytest.raises(HeaderMismatch):
+        modern("tasks/get", params, mcp_name="other")
+
+
+def test_dispatch_mirrored_headers_are_kept_for_a_pending_route() -> None:
+    """Which arguments they repeat is known only when the route is found."""
+    params = {"name": "late", "arguments": {"zone": "a"}, "_meta": META}
+
+    request = modern(params=params, mcp_name="late", mcp_param_zone="a")
+
+    assert {b"mcp-param-zone": b"a"} == request.mirrors
 
 
 def test_dispatch_mirrored_argument_that_agrees_is_taken() -> None:
