@@ -34,7 +34,7 @@ from genmcp.transports.batch_answers import BatchAnswers
 from genmcp.transports.body import decoded
 from genmcp.transports.listening import farewell, heard, honoured, without_params
 from genmcp.transports.piped import PipedCall
-from genmcp.transports.rates import LatestProgress
+from genmcp.transports.rates import LatestProgress, RateLimiter
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
@@ -80,7 +80,7 @@ class Conversation:
         self.principal = principal
         self.client_key = LOCAL if principal is None else ClientKey(principal)
         self._outlet = outlet
-        self._progress = LatestProgress(mux.limits.progress_rate, outlet.put)
+        self._progress = LatestProgress(RateLimiter(mux.limits.progress_rate), outlet.put)
         self._server = ServerConnection(mux, session)
         self._begun: Session | None = None
         self._news = _News(self)

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
+import msgspec
+
 from genmcp.core.actions import Action, Record
 from genmcp.core.request import Request
 from genmcp.errors import StoreError
@@ -18,41 +20,23 @@ __all__ = ["KeptStream"]
 logger = logging.getLogger("genmcp")
 
 
-class KeptStream:
+class KeptStream(msgspec.Struct, eq=False):
     """The stored copy of one response's stream. Owned by the response.
 
-    requests: those that the response answers. If this process dies, another one uses their ids and
-    the tasks they wait for to send the remaining answers. owner: the accounts that the stored
+    calls: the requests that the response answers, with the tasks they wait for. If this process
+    dies, another one uses them to send the remaining answers. owner: the accounts that the stored
     events count towards.
     """
 
-    __slots__ = (
-        "_answered",
-        "_begun",
-        "_calls",
-        "_owner",
-        "_replay",
-        "_session",
-        "_stored",
-        "_stream",
-    )
-
-    def __init__(
-        self,
-        replay: Replay,
-        session: str,
-        stream: str,
-        requests: Sequence[Request],
-        owner: Owner,
-    ) -> None:
-        self._owner = owner
-        self._replay = replay
-        self._session = session
-        self._stream = stream
-        self._calls: dict[Request, str | None] = dict.fromkeys(requests)
-        self._answered: dict[Request, int] = {}  # the index of each one's response
-        self._stored = -1  # the index of the last event that was given to the store
-        self._begun = False  # events are stored, and the last one is not among them
+    _replay: Replay
+    _session: str
+    _stream: str
+    _calls: dict[Request, str | None]
+    _owner: Owner
+    # The index of each one's response, and of the last event that was given to the store.
+    _answered: dict[Request, int] = {}
+    _stored: int = -1
+    _begun: bool = False  # events are stored, and the last one is not among them
 
     def add(self, writer: Writer) -> None:
         """Register *writer* as the response that writes the stream."""

@@ -11,8 +11,9 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
+import msgspec
+
 from genmcp.channel import Channel
-from genmcp.core.request import Request
 from genmcp.core.task import Task
 from genmcp.errors import Conflict, OutOfTurn, StoreError, TaskNotFound, Unavailable
 from genmcp.mux.calls import Reason
@@ -47,34 +48,31 @@ class Promotable(Protocol):
         """Cancel the call, from any thread."""
 
 
-class PromotionTimer:
+class PromotionTimer(msgspec.Struct, eq=False):
     """The timer after which *call*, the one of *channel*, becomes a task. Owned by the call.
 
     It expires after `promote_after` for a client with the tasks extension, else after `hold`.
     """
 
-    __slots__ = ("_as_task", "_call", "_channel", "_id", "_mux", "_pause", "_seconds", "_timers")
+    _mux: Mux
+    _call: Promotable
+    _channel: Channel
+    _as_task: bool
+    _timers: TimerTable
+    _id: str | None = None  # of a record that may have been written
+    _seconds: float = 0.0
+    _pause: float = _AGAIN
 
-    def __init__(self, mux: Mux, call: Promotable, channel: Channel) -> None:
-        self._mux = mux
-        self._call = call
-        self._channel = channel
+    @classmethod
+    def of(cls, mux: Mux, call: Promotable, channel: Channel) -> "PromotionTimer | None":
+        """Return a started timer; None if the call may be held for as long as it takes."""
         policy = channel.request.route.policy
-        self._as_task = policy.task != "never" and has_tasks(channel.request)
-        self._pause = _AGAIN
-        self._id: str | None = None  # id of a record that may have been written
-        self._timers = TimerTable.of(asyncio.get_running_loop())
-        self._seconds = 0.0
-        self._start()
-
-    @staticmethod
-    def applies(request: Request) -> bool:
-        """Return whether the call of *request* may not be held for as long as it takes."""
-        route = request.route
-        if route is None:
-            return False
-        policy = route.policy
-        return policy.hold is not None or (policy.task != "never" and has_tasks(request))
+        as_task = policy.task != "never" and has_tasks(channel.request)
+        if not as_task and policy.hold is None:
+            return None
+        timer = cls(mux, call, channel, as_task, TimerTable.of(asyncio.get_running_loop()))
+        timer._start()
+        return timer
 
     def end(self) -> None:
         """Stop the timer: the call has ended."""

@@ -5,53 +5,45 @@ import time
 from collections.abc import Callable
 from math import inf
 
+import msgspec
+
 from genmcp.core.request import Request
 
 __all__ = ["LatestProgress", "RateLimiter"]
 
 
-class RateLimiter:
+class RateLimiter(msgspec.Struct):
     """Spreads events evenly: at most *rate* of them in a second."""
 
-    __slots__ = ("_gap", "_next")
-
-    def __init__(self, rate: float) -> None:
-        self._gap = 1 / rate
-        self._next = -inf
+    rate: float
+    _next: float = -inf
 
     def delay(self) -> float:
         """Return the seconds until an event is admitted; 0 admits one now."""
-        if not self._gap:
-            return 0.0
         now = time.monotonic()
         if now < self._next:
             return self._next - now
-        self._next = now + self._gap
+        self._next = now + 1 / self.rate
         return 0.0
 
     def turn(self) -> float:
         """Reserve the next place for an event; return the seconds that it has to wait."""
-        if not self._gap:
-            return 0.0
         now = time.monotonic()
         at = max(now, self._next)
-        self._next = at + self._gap
+        self._next = at + 1 / self.rate
         return at - now
 
 
-class LatestProgress:
+class LatestProgress(msgspec.Struct):
     """The latest progress of each request that cannot be sent now; earlier progress is dropped.
 
-    rate: how many notifications are sent in a second. send: sends one.
+    limiter: limits how many notifications are sent. send: sends one; None after `close`.
     """
 
-    __slots__ = ("_kept", "_limiter", "_send", "_timer")
-
-    def __init__(self, rate: float, send: Callable[[bytes], None]) -> None:
-        self._limiter = RateLimiter(rate)
-        self._send: Callable[[bytes], None] | None = send
-        self._kept: dict[Request, bytes] = {}
-        self._timer: asyncio.TimerHandle | None = None
+    _limiter: RateLimiter
+    _send: Callable[[bytes], None] | None
+    _kept: dict[Request, bytes] = {}
+    _timer: asyncio.TimerHandle | None = None
 
     def offer(self, request: Request, message: bytes, *, room: bool) -> None:
         """Send *message*, or keep it in place of an earlier one until there is time and *room*."""

@@ -131,8 +131,8 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
             return
         if route.pending:  # its policy is not known yet
             channel.carrier.found = self.limit
-        elif PromotionTimer.applies(self.request):
-            self._promotion = PromotionTimer(self.caller.mux, self, channel)
+        else:
+            self._promotion = PromotionTimer.of(self.caller.mux, self, channel)
 
     async def outcome(self, work: Awaitable[Answer]) -> Answer:
         """Await the rest of the *work* of the hook; return the answer to send.

@@ -52,63 +52,37 @@ else:
 
 
 class Deadline:
-    """A limit on the time that a coroutine may take, like `asyncio.timeout`.
+    """A limit on the time that a coroutine may take.
 
-    asyncio.timeout costs a tenth of a whole call; here there is no timer before the coroutine
-    waits for something. A deadline can be brought forward.
+    It is asyncio.timeout from the first wait on; most coroutines end before, and cost nothing. A
+    deadline can be brought forward.
     """
 
-    __slots__ = ("_ends", "_handle", "_over", "_seconds", "_task")
+    __slots__ = ("_seconds", "_timeout")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._over = False
-        self._ends = 0
-        self._task: asyncio.Task[Any] | None = None
-        self._handle: asyncio.TimerHandle | None = None
+        self._timeout: asyncio.Timeout | None = None
 
-    @coroutine
-    def bound(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    async def bound(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* in the current asyncio.Task, and cancel it at the deadline.
 
         Raises:
             TimeoutError: it was cancelled by the deadline alone.
         """
-        result: T
         try:
             waited = work.send(None)
         except StopIteration as done:
-            result = done.value
-        else:
-            result = yield from self._waited(resume(work, waited))
-        return result
-
-    async def _waited(self, work: Coroutine[Any, Any, T]) -> T:
-        self._task = task = asyncio.current_task()
-        assert task is not None
-        cancelling = task.cancelling()
-        self._handle = asyncio.get_running_loop().call_later(self._seconds, self._end)
+            result: T = done.value
+            return result
         try:
-            return await work
-        except asyncio.CancelledError:
-            if self._over and task.cancelling() - self._ends <= cancelling:
-                raise TimeoutError from None
-            raise
+            async with asyncio.timeout(self._seconds) as self._timeout:
+                return await resume(work, waited)
         finally:
-            self._handle.cancel()
-            self._handle = None
-            for _ in range(self._ends):
-                task.uncancel()
+            self._timeout = None
 
     def hasten(self, seconds: float) -> None:
         """Move the deadline to *seconds* from now."""
         self._seconds = seconds
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = asyncio.get_running_loop().call_later(seconds, self._end)
-
-    def _end(self) -> None:
-        assert self._task is not None
-        self._over = True
-        self._ends += 1
-        self._task.cancel()
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time() + seconds)

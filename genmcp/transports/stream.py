@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from functools import partial
 from math import ceil
 
+import msgspec
+
 from genmcp.core.actions import Action, Begin, Record
 from genmcp.core.exchange import Exchange, State
 from genmcp.core.request import Request
@@ -35,42 +37,28 @@ __all__ = ["OpenResponse", "ResponseWriter"]
 logger = logging.getLogger("genmcp")
 
 
-class OpenResponse:
+class OpenResponse(msgspec.Struct, eq=False):
     """The response of one POST whose calls are open. Owned by the POST.
 
     It waits for the client to disconnect, is registered for the shutdown, and breaks silences. When
     it is closed, nothing of that is left.
 
-    calls: the calls whose hooks have waited. reason: why all calls were cancelled, if they were.
-    over: whether the response has ended.
+    exchange: that of a batch; a single request gets its own with the writer. calls: the calls whose
+    hooks have waited. reason: why all calls were cancelled, if they were. over: whether the
+    response has ended.
     """
 
+    _visit: Visit
+    _requests: Sequence[Request]
+    _exchange: Exchange | None = None
+    calls: dict[RunningCall[Visit], None] = {}
+    reason: Reason | None = None
+    over: bool = False
+    _silence: float = 0.0
+    _writer: "ResponseWriter | None" = None
+    _watch: asyncio.Task[None] | None = None
+
     idle = False
-
-    __slots__ = (
-        "_exchange",
-        "_requests",
-        "_silence",
-        "_visit",
-        "_watch",
-        "_writer",
-        "calls",
-        "over",
-        "reason",
-    )
-
-    def __init__(
-        self, visit: Visit, requests: Sequence[Request], exchange: Exchange | None = None
-    ) -> None:
-        self.calls: dict[RunningCall[Visit], None] = {}
-        self.over = False
-        self.reason: Reason | None = None
-        self._visit = visit
-        self._requests = requests
-        self._exchange = exchange
-        self._silence = visit.heartbeat
-        self._writer: ResponseWriter | None = None
-        self._watch: asyncio.Task[None] | None = None
 
     @property
     def closed(self) -> bool:
@@ -86,7 +74,18 @@ class OpenResponse:
     def writer(self) -> "ResponseWriter":
         """The writer of the response; made at the first access."""
         if self._writer is None:
-            self._writer = ResponseWriter(self._visit, self, self._requests, self._exchange)
+            visit, exchange = self._visit, self._exchange
+            if exchange is None:
+                request = self._requests[0]
+                resumable = visit.streams and request.session is not None
+                stream = secrets.token_urlsafe(9) if resumable else None
+                exchange = exchange_of(
+                    self._requests, request.revision, stream=stream, streams=visit.streams
+                )
+            now = visit.loop.time()
+            self._writer = ResponseWriter(visit, self, self._requests, exchange, spoke=now)
+            if exchange.batch:  # the stored events count answers that precede the stream
+                self._writer.store()
             if self._watch is not None:
                 self._writer.start()
         return self._writer
@@ -102,6 +101,7 @@ class OpenResponse:
             visit.shutdown.add(self)
             visit.table = {}  # there may be many open responses, and headers are not read again
             self._watch = start(visit.loop, self._watch_client())
+            self._silence = visit.heartbeat
             TimerTable.of(visit.loop).add(self, self._silence)
             if writer is not None:
                 writer.start()
@@ -196,65 +196,33 @@ class OpenResponse:
                 await writer.end()
 
 
-class ResponseWriter:
+class ResponseWriter(msgspec.Struct, eq=False):
     """Sends the messages of one response as fast as its client reads. Owned by the response.
 
     The exchange decides what is sent, as the answers, notifications and events of the connection
     demand. An asyncio.Task exists only while something waits to be sent.
 
-    begun: whether anything was sent. spoke: when the last message was sent, or when the writer was
-    made, by the clock of the loop.
+    spoke: when the last message was sent, or the writer was made, by the clock of the loop. begun:
+    whether anything was sent.
     """
 
-    __slots__ = (
-        "_closing",
-        "_deadline",
-        "_hastened",
-        "_kept",
-        "_logs",
-        "_progress",
-        "_read",
-        "_ready",
-        "_requests",
-        "_response",
-        "_size",
-        "_started",
-        "_task",
-        "_visit",
-        "begun",
-        "exchange",
-        "spoke",
-    )
-
-    def __init__(
-        self,
-        visit: Visit,
-        response: OpenResponse,
-        requests: Sequence[Request],
-        exchange: Exchange | None,
-    ) -> None:
-        self.begun = False
-        self.spoke = visit.loop.time()
-        self._visit = visit
-        self._response = response
-        self._requests = requests
-        self._ready: list[Action] = []
-        self._size = 0
-        self._task: asyncio.Task[None] | None = None
-        self._read: asyncio.Event | None = None
-        self._deadline: Deadline | None = None
-        self._progress: LatestProgress | None = None
-        self._logs: RateLimiter | None = None
-        self._kept: KeptStream | None = None
-        self._started = self._closing = self._hastened = False
-        if exchange is None:
-            request = requests[0]
-            resumable = visit.streams and request.session is not None
-            stream = secrets.token_urlsafe(9) if resumable else None
-            exchange = exchange_of(requests, request.revision, stream=stream, streams=visit.streams)
-        self.exchange = exchange
-        if exchange.batch:  # the stored events count answers that precede the stream
-            self._store()
+    _visit: Visit
+    _response: OpenResponse
+    _requests: Sequence[Request]
+    exchange: Exchange
+    spoke: float
+    begun: bool = False
+    _ready: list[Action] = []
+    _size: int = 0
+    _task: "asyncio.Task[None] | None" = None
+    _read: asyncio.Event | None = None
+    _deadline: Deadline | None = None
+    _progress: LatestProgress | None = None
+    _logs: RateLimiter | None = None
+    _kept: KeptStream | None = None
+    _started: bool = False
+    _closing: bool = False
+    _hastened: bool = False
 
     # What is sent.
 
@@ -266,7 +234,9 @@ class ResponseWriter:
     def report(self, request: Request, message: bytes) -> None:
         """Send the progress of *request*, or later progress once there is room again."""
         if self._progress is None:
-            self._progress = LatestProgress(self._visit.mux.limits.progress_rate, self.send)
+            self._progress = LatestProgress(
+                RateLimiter(self._visit.mux.limits.progress_rate), self.send
+            )
         self._progress.offer(request, message, room=not self._full)
 
     async def log_turn(self) -> None:
@@ -314,14 +284,15 @@ class ResponseWriter:
 
     # The stored events.
 
-    def _store(self) -> None:
+    def store(self) -> None:
         """Store the events from now on, if the client can resume the stream."""
         stream, visit = self.exchange.stream, self._visit
         session = self._requests[0].session if self._requests else None
         if session is None or stream is None:
             return
         owner = visit.mux.owners.of(visit.client_key)
-        self._kept = KeptStream(visit.mux.replay, session, stream, self._requests, owner)
+        calls: dict[Request, str | None] = dict.fromkeys(self._requests)
+        self._kept = KeptStream(visit.mux.replay, session, stream, calls, owner)
         self._kept.add(self)
         for call in self._response.calls:
             self.follow(call)
@@ -338,7 +309,7 @@ class ResponseWriter:
     def _push(self, actions: list[Action], size: int = 0) -> None:
         """Send *actions*, of about *size* bytes, together with what is already waiting."""
         if actions and self._kept is None and type(actions[0]) is Begin:
-            self._store()
+            self.store()
         self._ready += actions
         self._size += size
         self._wake()

@@ -68,7 +68,7 @@ async def test_call_is_open_until_its_response_is_stored() -> None:
     """A slow client delays the write; a process killed by then leaves a call without response."""
     store = MemoryStore()
     first, second = request(1), request(2)
-    kept = KeptStream(replay_over(store), "k", "s", [first, second], ())
+    kept = KeptStream(replay_over(store), "k", "s", dict.fromkeys([first, second]), ())
     await kept.keep([record(0)])
     kept.answered(first, [record(1)])
     await kept.follow(second, "task")
@@ -82,7 +82,7 @@ async def test_response_held_back_is_stored_with_the_first_event() -> None:
     """A batch collects its responses until something makes it a stream."""
     store = MemoryStore()
     first, second = request(1), request(2)
-    kept = KeptStream(replay_over(store), "k", "s", [first, second], ())
+    kept = KeptStream(replay_over(store), "k", "s", dict.fromkeys([first, second]), ())
     kept.answered(first, [])
     await kept.keep([record(0), record(1)])
 
@@ -93,7 +93,7 @@ async def test_call_whose_response_could_not_be_stored_is_open() -> None:
     """The client may not have received it either."""
     store = Failing()
     first, second = request(1), request(2)
-    kept = KeptStream(replay_over(store), "k", "s", [first, second], ())
+    kept = KeptStream(replay_over(store), "k", "s", dict.fromkeys([first, second]), ())
     await kept.keep([record(0)])
     kept.answered(first, [record(1)])
     store.fails = Unavailable("locked")
