@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, ClientLogHandler, Tool
+from genmcp import Call, Channel, ClientLogHandler, MemoryStore, Mux, Suite, Tool
 from genmcp.transports.endpoint import Endpoint
-from genmcp.transports.timers import TICK
-from tests.asgi import MODERN, Client, serving
+from genmcp.transports.timers import TICK, TimerTable
+from tests.asgi import MODERN, Client, serving, until
 from tests.garbage import kinds, no_collections
 
 __all__ = ["no_collections"]
@@ -245,3 +245,105 @@ async def test_open_call_keeps_the_context_of_its_request() -> None:
     await asyncio.gather(host("ann"), host("bob"))
 
     assert {"ann": {"ann"}, "bob": {"bob"}} == seen
+
+
+class CountingStore(MemoryStore):
+    """Counts what is read and written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: list[str] = []
+
+    async def get(self, key: str) -> Any:
+        self.used.append(f"get {key}")
+        return await super().get(key)
+
+    async def apply(self, *ops: Any) -> None:
+        self.used += [repr(op) for op in ops]
+        await super().apply(*ops)
+
+
+@pytest.mark.parametrize("seconds", [0, 1.2 * TICK], ids=["pending", "open"])
+async def test_legacy_call_with_one_json_body_leaves_the_store_alone(seconds: float) -> None:
+    """A stream that can be resumed is stored only if the response is a stream."""
+    store = CountingStore()
+    app = Endpoint(Mux(Suite(name="test", version="1", tools=[Wait]), store=store))
+    client = await Client.begin(app, "2025-11-25")
+    await bare(app, client, client.call("wait", {"seconds": 0}), leaves=False)
+    store.used.clear()
+
+    await bare(app, client, client.call("wait", {"seconds": seconds}), leaves=False)
+    assert [] == store.used
+
+    message = client.call("wait", {"seconds": seconds, "progress": True}, progressToken=1)
+    await bare(app, client, message, leaves=False)
+    assert [] != store.used
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_open_call_adds_one_asyncio_task(version: str) -> None:
+    """The one that waits for the client to disconnect; without output there is no writer."""
+    wait = Wait()
+    app = serving(wait)
+    client = await Client.begin(app, version)
+    loop = asyncio.get_running_loop()
+
+    def extra() -> list[str]:
+        return sorted(task.get_coro().__qualname__ for task in asyncio.all_tasks() - before)  # type: ignore[union-attr]
+
+    async with client.open(client.call("wait")) as connection:
+        await wait.began.wait()
+        before = asyncio.all_tasks()
+        await until(lambda: app._shutdown._loops, pause=TICK / 5)  # the call is pending before
+        await asyncio.sleep(0)
+
+        assert ["OpenResponse._watch_client"] == extra()
+        assert 1 == sum(map(len, TimerTable.of(loop)._tables.values()))
+        wait.go.set()
+        await connection.over()
+
+    assert 0 == sum(map(len, TimerTable.of(loop)._tables.values()))
+    assert not connection.is_stream
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_silent_open_call_gets_its_first_comment_in_time(version: str) -> None:
+    """The heartbeat needs no earlier message; one that was sent puts it off."""
+    wait = Wait()
+    app = serving(wait, heartbeat=2 * TICK)
+    client = await Client.begin(app, version)
+    for arguments in ({}, {"progress": True}):
+        wait.go.clear()
+        async with client.open(client.call("wait", arguments, progressToken=1)) as connection:
+            await until(lambda: connection.comments, pause=TICK / 5)
+            wait.go.set()
+            await connection.over()
+        assert "done" == connection.messages[-1]["result"]["content"][0]["text"]
+
+
+async def test_error_of_the_hosts_receive_ends_an_open_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The call is cancelled, and the error is logged like any other defect of the host."""
+    wait = Wait()
+    app, client = serving(wait), Client(None)
+    body = [json.dumps(client.call("wait")).encode()]
+
+    async def receive() -> dict[str, Any]:
+        if body:
+            return {"type": "http.request", "body": body.pop()}
+        raise LookupError("the host's")
+
+    statuses: list[int] = []
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    headers = client.open(client.call("wait"))._scope["headers"]
+    scope = {"type": "http", "method": "POST", "headers": headers, "client": None}
+    await app(scope, receive, send)
+
+    assert [500] == statuses
+    assert "the host's" in caplog.text
+    assert wait.cancelled.is_set()
+    assert 0 == len(app.mux.held)
