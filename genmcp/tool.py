@@ -12,8 +12,8 @@ A tool is a class with hooks; each may be `def` or `async def`:
 
 A `def call` runs in a pool of threads, so that it may block; a `def validate` runs at once.
 
-A call that waits for something that may take long, or for its client, returns a `Continue`, and
-goes on in `continue_`.
+A call that waits for something that may take long, or for its client, returns that, and names the
+method in which it continues: `elicit("Sure?").then(self.sure)`.
 """
 
 import inspect
@@ -111,9 +111,10 @@ class Tool(Generic[A]):
         without the tasks extension (2026-07-28, `io.modelcontextprotocol/tasks`) are held instead.
     requires_tasks: reject the calls of clients without that extension.
     hold: seconds after which such a client gets an `isError` result with the id of the call, while
-        the work continues; None: never. "auto" (default): 50 for a tool that has `continue_`, if
-        the suite offers the tool that fetches the result (`Suite(result_tool=)`); otherwise never.
-        If the client is being asked a question when the time has run out, the time starts again.
+        the work continues; None: never. "auto" (default): 50 for a tool that can wait (it has
+        `continue_`, or a method for `then`), if the suite offers the tool that fetches the result
+        (`Suite(result_tool=)`); otherwise never. If the client is being asked a question when the
+        time has run out, the time starts again.
     ttl: seconds for which the result of a task is kept; default 86400.
     once: whether an answer to a question resumes a call only once. Otherwise a client may send the
         same answer again, and the call is resumed again.
@@ -174,7 +175,10 @@ class Tool(Generic[A]):
         return request
 
     def call(self, request: Call[A], channel: Channel) -> Any:
-        """Do the work and return its result: whatever `genmcp.content` knows; or a `Continue`.
+        """Do the work and return its result: whatever `genmcp.content` knows; or a wait.
+
+        A wait names the method in which the call continues: `elicit("Sure?").then(self.sure)`. The
+        general form is `Continue(tag, on)`, which continues in `continue_`.
 
         Raises:
             ToolError: the work failed in a way the model should read.

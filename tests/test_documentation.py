@@ -271,7 +271,7 @@ async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> N
     assert process.returncode == 0
     answers = [line for line in output.decode().splitlines() if line.startswith("{")]
     asking, answered, completed = (json.loads(line)["result"] for line in answers)
-    assert "Change them?" in asking["inputRequests"]["asked"]["params"]["message"]
+    assert "Change them?" in asking["inputRequests"]["approved"]["params"]["message"]
     assert "complete" == answered["resultType"]
     changes = completed["result"]["structuredContent"]["changes"]
     with closing(sqlite3.connect(tmp_path / "example.db")) as connection:

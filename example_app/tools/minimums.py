@@ -12,17 +12,14 @@ from example_app.forecast import enough
 from example_app.tools.assigned import user_of, workshop_of
 from example_app.workshop import Category, Workshop
 from genmcp import (
-    Accepted,
     Call,
     Channel,
     Continue,
-    Done,
-    Failed,
-    Outcome,
+    Declined,
+    Dismissed,
     Run,
     Tool,
     ToolAnnotations,
-    ToolError,
     elicit,
     job,
 )
@@ -108,31 +105,34 @@ class ReviewMinimums(Tool[ReviewArguments]):
     async def call(self, request: Call[ReviewArguments], channel: Channel) -> Continue:
         wanted = request.arguments
         work = simulate.job(wanted.category, wanted.weeks, wanted.certainty, wanted.simulations)
-        return Continue("simulated", work)
+        return work.then(self.simulated)
 
-    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Review | Continue:
-        user = user_of(channel)
-        match tag, outcome:
-            case "simulated", Done(minimums):
-                changes = workshop_of(channel).other_minimums(minimums)
-                if not changes:
-                    return Review([], user)
-                channel.assigns["changes"] = changes  # these go along to the next step
-                return Continue("asked", elicit(question(changes, len(minimums)), Approval))
-            case "asked", Done(Accepted(Approval(change=which))):
-                chosen = [
-                    Change(number, was, minimum)
-                    for number, (was, minimum) in channel.assigns["changes"].items()
-                    if which == "all" or (which == "those that rise") == (minimum > was)
-                ]
-                # Should this process die before it has said so, the step is taken again.
-                workshop_of(channel).set_minimums({each.number: each.minimum for each in chosen})
-                return Review(chosen, user)
-            case "asked", Done():
-                return Review([], user)
-            case _, Failed(error):
-                raise ToolError(f"The review ended early: {error}")
-        raise AssertionError(tag)
+    def simulated(
+        self, request: Call[ReviewArguments], minimums: dict[str, int], channel: Channel
+    ) -> Review | Continue:
+        changes = workshop_of(channel).other_minimums(minimums)
+        if not changes:
+            return Review([], user_of(channel))
+        channel.assigns["changes"] = changes  # these go along to the next step
+        asked = elicit(question(changes, len(minimums)), Approval)
+        return asked.then(self.approved, self.declined)
+
+    def approved(
+        self, request: Call[ReviewArguments], approval: Approval, channel: Channel
+    ) -> Review:
+        chosen = [
+            Change(number, was, minimum)
+            for number, (was, minimum) in channel.assigns["changes"].items()
+            if approval.change == "all" or (approval.change == "those that rise") == (minimum > was)
+        ]
+        # Should this process die before it has said so, the step is taken again.
+        workshop_of(channel).set_minimums({each.number: each.minimum for each in chosen})
+        return Review(chosen, user_of(channel))
+
+    def declined(
+        self, request: Call[ReviewArguments], answer: Declined | Dismissed, channel: Channel
+    ) -> Review:
+        return Review([], user_of(channel))
 
 
 def question(changes: dict[str, Any], parts: int) -> str:

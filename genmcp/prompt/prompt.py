@@ -10,7 +10,8 @@
 
 A `def get` runs in a pool of threads, so that it may block; `complete` likewise.
 
-One that has to wait, or to ask its client first, returns a `Continue`, and goes on in `continue_`.
+One that has to wait, or to ask its client first, returns that, and names the method in which it
+continues: `elicit("Which city?", City).then(self.planned)`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitResult, TextContent
 
 from example_app.database import Database
@@ -114,16 +115,19 @@ async def test_workshop_review_asks_nothing_when_all_is_well(database: Path, mod
 
 @MODES
 async def test_workshop_review_needs_a_client_that_can_be_asked(database: Path, mode: Mode) -> None:
-    """Where nobody can say yes, the model is told what is missing."""
+    """Which capability is missing is an error on 2026-07-28, and before that a text to read."""
+    arguments = {"category": "lights", "simulations": 100}
     async with connected(database, mode) as client:
-        result = await client.call_tool(
-            "review_minimums", {"category": "lights", "simulations": 100}
-        )
+        if mode != "legacy":
+            with pytest.raises(MCPError, match=r"did not declare a capability.*: elicitation"):
+                await client.call_tool("review_minimums", arguments)
+            return
+        result = await client.call_tool("review_minimums", arguments)
 
     (block,) = result.content
     assert result.is_error
     assert isinstance(block, TextContent)
-    assert block.text.startswith("The review ended early: the client did not declare a capability")
+    assert "the client did not declare a capability this needs: elicitation" == block.text
 
 
 class Speaker:
