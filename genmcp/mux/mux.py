@@ -63,7 +63,7 @@ from genmcp.subscription import Announcer
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.printable import printable
 
-__all__ = ["AT_ONCE", "LISTEN", "Answer", "Mux", "error_of"]
+__all__ = ["AT_ONCE", "LISTEN", "Answer", "Mux", "error_of", "mux_of"]
 
 logger = logging.getLogger("genmcp")
 
@@ -345,6 +345,22 @@ class Mux:
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()
+
+
+def mux_of(target: Mux | Server) -> Mux:
+    """Return *target* if it is a mux, else a new mux of this server.
+
+    Raises:
+        ConfigurationError: it is not one server; a hub, or a registry, has many.
+    """
+    if isinstance(target, Mux):
+        return target
+    if not isinstance(target, Server) and callable(getattr(target, "server", None)):
+        raise ConfigurationError(
+            f"{target!r} is not one server: give what its server() returns; "
+            "a RegistryEndpoint serves each server of a registry as well"
+        )
+    return Mux(target)
 
 
 def error_of(error: Exception) -> McpError:

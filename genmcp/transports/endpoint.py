@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from genmcp.core.json_value import check_json
-from genmcp.core.server_dispatch import check_get, check_legacy, request_at_once
+from genmcp.core.server_dispatch import request_at_once
 from genmcp.errors import (
     ConfigurationError,
     McpError,
     NotAllowed,
 )
-from genmcp.mux.mux import Mux, error_of
+from genmcp.mux.mux import Mux, error_of, mux_of
 from genmcp.server import Server
 from genmcp.transports import legacy
 from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded
@@ -24,7 +24,6 @@ from genmcp.transports.post import post
 from genmcp.transports.principal import Principal, authenticated, principal_of
 from genmcp.transports.responder import Responder
 from genmcp.transports.shutdown import Shutdown
-from genmcp.transports.target import mux_of
 from genmcp.transports.visit import Serve, Visit
 from genmcp.wire import jsonrpc
 from genmcp.wire.http import (
@@ -265,16 +264,6 @@ async def _post(visit: Visit) -> None:
     await answering
 
 
-async def _get(visit: Visit) -> None:
-    check_get(visit.table)
-    await legacy.get(visit)
-
-
-async def _delete(visit: Visit) -> None:
-    check_legacy(visit.table)
-    await legacy.delete(visit)
-
-
 async def _options(visit: Visit) -> None:
     origin = visit.table.get(b"origin")
     allowed = (b"allow", ", ".join(_METHODS).encode())
@@ -312,8 +301,8 @@ async def _refuse(visit: Visit, error: McpError) -> None:
 _CLIENT_CLOSED_REQUEST: Final = 499
 
 _METHODS: Final[dict[str, Serve]] = {
-    "GET": _get,
+    "GET": legacy.get,
     "POST": _post,
-    "DELETE": _delete,
+    "DELETE": legacy.delete,
     "OPTIONS": _options,
 }

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator
 
-from genmcp.core.server_dispatch import SESSION_HEADER
+from genmcp.core.server_dispatch import SESSION_HEADER, check_get, check_legacy
 from genmcp.core.session import Session
 from genmcp.errors import InvalidRequest, NotAllowed
 from genmcp.mux.listeners import LISTENER
@@ -20,7 +20,11 @@ async def get(visit: Visit) -> None:
 
     2025-11-25, transports, "Listening for Messages from the Server" and "Resumability and
     Redelivery".
+
+    Raises:
+        McpError: the request is not for a stream of a session.
     """
+    check_get(visit.table)
     await visit.mux.peers.catch_up()
     session = session_of(visit)
     judge_get(visit.table)
@@ -38,6 +42,7 @@ async def get(visit: Visit) -> None:
 
 async def delete(visit: Visit) -> None:
     """End the session, and what it has open: 2025-11-25, transports, "Session Management"."""
+    check_legacy(visit.table)
     await visit.mux.peers.catch_up()
     await visit.mux.end_session(session_of(visit), visit.client_key)
     await visit.reply(204)

@@ -10,12 +10,11 @@ from contextlib import contextmanager, redirect_stdout
 from typing import NamedTuple
 
 from genmcp.errors import TooLarge
-from genmcp.mux.mux import Mux
+from genmcp.mux.mux import Mux, mux_of
 from genmcp.server import Server
 from genmcp.transports.conversation import Conversation
 from genmcp.transports.descriptors import Reader, Writer
 from genmcp.transports.shutdown import LAST_WORDS
-from genmcp.transports.target import mux_of
 from genmcp.wire.lines import LineReader, TooLong
 
 __all__ = ["Streams", "private_streams", "serve_stdio", "serve_streams"]
