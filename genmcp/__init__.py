@@ -30,11 +30,6 @@ from genmcp.errors import (
 )
 from genmcp.extension import Extension
 from genmcp.function import tool
-from genmcp.jobs.engine import Engine
-from genmcp.jobs.foreign import Foreign, Snapshot
-from genmcp.jobs.job import job
-from genmcp.jobs.options import JobOptions
-from genmcp.jobs.run import Run
 from genmcp.log_handler import ClientLogHandler
 from genmcp.mux.limits import Limits
 from genmcp.mux.mux import Mux
@@ -64,6 +59,11 @@ from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
 from genmcp.suite.suite import About, Suite
+from genmcp.tasks.engine import Engine
+from genmcp.tasks.foreign import Foreign, Snapshot
+from genmcp.tasks.job import job
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.run import Run
 from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.tool import Call, Tool
 from genmcp.transports.endpoint import Endpoint

@@ -9,26 +9,9 @@ import msgspec
 from genmcp.core.continuation import Continuation
 from genmcp.errors import McpError
 from genmcp.protocol.result import Result
+from genmcp.tasks.records import HeldTask
 
-__all__ = ["Carrier", "Claim"]
-
-
-class Claim(Protocol):
-    """What a call has that nobody else runs at the same time: its idempotency key."""
-
-    @property
-    def ttl(self) -> float:
-        """For how many seconds at least a task that the call becomes is kept."""
-
-    @property
-    def task(self) -> str | None:
-        """The id of the task that other callers with the same key may have been given."""
-
-    async def becomes(self, task: str) -> None:
-        """Know that the call is *task*, whose record is written next."""
-
-    async def became(self) -> None:
-        """Record that the task has been written."""
+__all__ = ["Carrier"]
 
 
 class Reports(Protocol):
@@ -42,27 +25,29 @@ class Carrier(msgspec.Struct, eq=False):
     """The state of one call that is needed to continue it. Owned by the channel of the call.
 
     continuation: set once the call has returned Continue. task: the id of its record in the store,
-    if there is one. run: the id of the job that the call waits for, or continues after. turn: the
-    fencing token for changes of the record. promotion: the asyncio.Task
-    that writes the record while the call runs. promoted: whether the client got a handle instead of
-    the result, so that the outcome is written to the record. follows: the task whose end the call
-    awaits here; it may belong to another call. claim: the lock of its idempotency key. waits:
-    whether it cannot become a task now, since another call has its key or its job is being written.
-    stopped: whether all further output is discarded. told: the response that was sent instead of
-    the result. reports: its progress, once it is a task and has reported any. found: callback for
-    when the route of the request is found. asks: whether a question to the client is open on the
-    connection. following: callback with the id of a task, before it is followed. outcome: the
-    result or error of the call, if its response was held.
+    if there is one. run: the id of the job that the call waits for, or continues after.
+    fencing_token: for changes of the record. promotion: the asyncio.Task that writes the record
+    while the call runs. promoted: whether the client got a handle instead of the
+    result, so that the outcome is written to the record. follows: the task whose end the call
+    awaits here; it may belong to another call. keyed: the task of its idempotency key. raised:
+    whether a keyed call has raised, which frees its key. waits: whether it cannot become a task
+    now, since another call has its key or its job is being written. stopped: whether all further
+    output is discarded. told: the response that was sent instead of the result. reports: its
+    progress, once it is a task and has reported any. found: callback for when the route of the
+    request is found. asks: whether a question to the client is open on the connection. following:
+    callback with the id of a task, before it is followed. outcome: the result or error of the call,
+    if its response was held.
     """
 
     continuation: Continuation | None = None
     task: str | None = None
     run: str | None = None
-    turn: int = 0
+    fencing_token: int = 0
     promotion: "asyncio.Task[None] | None" = None
     promoted: bool = False
     follows: str | None = None
-    claim: Claim | None = None
+    keyed: HeldTask | None = None
+    raised: bool = False
     waits: bool = False
     asks: bool = False
     stopped: bool = False

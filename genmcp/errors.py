@@ -43,6 +43,7 @@
     │   └── Expired              ... ours, but too old
     └── StoreError
         ├── Conflict             an `expect` did not hold; nothing was written
+        ├── UnknownFormat        a record was written by another release
         ├── Gap                  a log no longer has everything that was asked for
         └── Unavailable          the engine could not be reached
             ├── StoreFull        ... or is full; nothing was written
@@ -102,6 +103,7 @@ __all__ = [
     "ToolNotFound",
     "Unable",
     "Unavailable",
+    "UnknownFormat",
     "UnsupportedVersion",
 ]
 
@@ -472,11 +474,12 @@ class Conflict(StoreError):
     """An `expect` did not hold; nothing was written."""
 
 
-class Gap(StoreError):
-    """Events after the requested one may have been dropped, so that the log is incomplete.
+class UnknownFormat(StoreError):
+    """A record of the store was written by another release; the message states the formats."""
 
-    Also raised for an id that is not in this log. A reader may restart with the oldest event.
-    """
+
+class Gap(StoreError):
+    """Events after the requested one may have been dropped, or it is not an event of this log."""
 
     def __init__(self, log: str, after: str) -> None:
         self.log = log

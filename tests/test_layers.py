@@ -14,7 +14,7 @@ LAYERS = [
     {"protocol"},
     {"wire"},
     {"core"},
-    {"stores", "jobs"},
+    {"stores", "tasks"},
     {
         "carrier",
         "channel",

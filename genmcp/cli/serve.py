@@ -175,7 +175,7 @@ def endpoint_of(http: Http) -> Endpoint:
         raise ConfigurationError(f"--path: a path begins with a slash, unlike {http.path!r}")
     endpoint = _found(http)
     if http.grace is not None:
-        service = endpoint.mux.long.jobs.service
+        service = endpoint.mux.tasks.service.worker
         service.options = replace(service.options, grace=http.grace)
     return endpoint
 

@@ -50,9 +50,9 @@ async def work(mux: Mux, hands: Hands, app: Any = None) -> None:
             f"give the Mux a store that the servers share (store=, or GENMCP_STORE), such as "
             f"sqlite:///jobs.db"
         )
-    jobs = mux.long.jobs
+    jobs = mux.tasks.service
     said = {name: each for name, each in msgspec.structs.asdict(hands).items() if each is not None}
-    jobs.service.options = replace(jobs.service.options, **said)
+    jobs.worker.options = replace(jobs.worker.options, **said)
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
         stack.enter_context(told_by_signals(stop))
@@ -61,12 +61,12 @@ async def work(mux: Mux, hands: Hands, app: Any = None) -> None:
             await stack.enter_async_context(entered(app))
         stack.push_async_callback(jobs.aclose)
         await jobs.start()
-        queues = ", ".join(jobs.service.options.queues)
+        queues = ", ".join(jobs.worker.options.queues)
         logger.info("working on jobs of %s, of %s", mux.server.info.name, queues)
-        await first(stop.wait(), jobs.service.ended())
+        await first(stop.wait(), jobs.worker.ended())
         if not stop.is_set():
             raise RuntimeError("the engine has ended by itself; the log tells why")
-        logger.info("stopping: what runs has %g seconds to end", jobs.service.options.grace)
+        logger.info("stopping: what runs has %g seconds to end", jobs.worker.options.grace)
 
 
 @contextmanager

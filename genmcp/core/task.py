@@ -4,10 +4,14 @@ A call whose continuation is kept in a store is a *task*, whether its client kno
 extension (SEP-2663) or not. Its record says who owns it, what it waits for and how it ended; any
 process that has the store can take its next step. Only the functions here change a record.
 
+A call with an idempotency key has a record of the same form from its beginning: a *private* one,
+whose id no client has been given. It becomes an ordinary task when the call is promoted or waits
+for a job. Copies of the call find it by the key.
+
 Three numbers keep processes apart that both think it is theirs:
 
-- `turn` grows whenever somebody takes the task over. What was begun in an earlier turn, by a
-  process that was frozen meanwhile or was thought gone, is refused: OutOfTurn.
+- `fencing_token` grows whenever a process takes the task over. A write with an earlier token, of a
+  process that was frozen meanwhile or was considered gone, is rejected: OutOfTurn.
 - `delivery` grows with each submission to the engine, whose ids are `{id}:{delivery}`: an engine
   may refuse an id that it is still carrying.
 - `crashes` counts the holders that went away without a word, so that work which kills its process
@@ -16,43 +20,58 @@ Three numbers keep processes apart that both think it is theirs:
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
-from typing_extensions import TypeVar
 
-from genmcp.core.outcome import Done, Failed, pack
-from genmcp.core.waiting import Wait
-from genmcp.errors import Lost, OutOfTurn
+from genmcp.core.outcome import Failed, pack
+from genmcp.core.task_work import (
+    Asking,
+    Awaiting,
+    End,
+    Finished,
+    Following,
+    InputRequired,
+    Job,
+    OnLost,
+    Ref,
+    Running,
+    Status,
+    Suspended,
+    Work,
+    Working,
+)
+from genmcp.errors import Lost, OutOfTurn, UnknownFormat
 
 __all__ = [
     "LOST",
     "Asking",
     "Awaiting",
     "End",
-    "Ended",
+    "Finished",
     "Following",
+    "InputRequired",
     "Job",
     "OnLost",
-    "Parked",
     "Ref",
     "Running",
     "Status",
+    "Suspended",
     "Task",
     "Work",
     "Working",
+    "answered",
+    "asked",
     "is_id",
     "passed_on",
+    "progressed",
+    "published",
+    "resumed",
     "run_id",
+    "slot_of",
     "with_saved",
 ]
-
-T_co = TypeVar("T_co", default=Any, covariant=True)
-
-End: TypeAlias = Literal["completed", "failed", "cancelled"]
-Status: TypeAlias = Literal["working", "input_required"] | End
-OnLost: TypeAlias = Literal["rerun", "fail"]
 
 LOST: Final = msgspec.json.encode(
     {"code": -32603, "message": "The call was lost: the process that worked on it is gone"}
@@ -60,7 +79,11 @@ LOST: Final = msgspec.json.encode(
 """The error of a task that nobody is left to end."""
 
 
+_FORMAT: Final = 2
+"""The first byte of a packed task; incremented with each change that older releases cannot read."""
+
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_KEYED_ID: Final = re.compile(r"(k[0-9a-f]{40})-[0-9a-f]{16}")
 
 
 def is_id(text: str) -> bool:
@@ -68,109 +91,14 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
+def slot_of(id: str) -> str:
+    """Return what the record of the task *id* is stored under.
 
-    timeout: seconds that one attempt may take (default: unlimited). retries: how often a failed job
-    is tried again (default 0); backoff: seconds before the first retry (default 1), doubled for
-    each further one up to max_backoff (default 3600). jitter: the fraction of such a pause, from 0
-    to 1, that is random (default 0.25), so that jobs which failed together are not retried
-    together.
+    All calls with one idempotency key use one slot, one after another: their ids are
+    `{slot}-{random}`. Any other task has a slot of its own, its id.
     """
-
-    name: str
-    arguments: Mapping[str, Any]
-    queue: str = "default"
-    timeout: float | None = None
-    retries: int = 0
-    backoff: float = 1.0
-    max_backoff: float = 3600.0
-    jitter: float = 0.25
-
-    def pause(self, failures: int, chance: float) -> float:
-        """Return the seconds to wait before the attempt after *failures* failures.
-
-        *chance* is a random number from 0 to 1: 0 gives the whole pause, 1 a pause shorter by
-        `jitter`.
-        """
-        whole = min(self.backoff * 2.0 ** min(failures, 64), self.max_backoff)
-        return whole * (1.0 - self.jitter * chance)
-
-
-class Ref(Wait[Any], msgspec.Struct, frozen=True):
-    """A job that somebody else owns: the *scheme* of a `Foreign`, and what it is called there."""
-
-    scheme: str
-    ref: str
-
-
-class Running(msgspec.Struct, frozen=True, tag="running"):
-    """The hook `call` itself runs in the process *node*."""
-
-    node: str
-
-
-class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
-    """What the call waits for runs in the process *node*; any other can continue it."""
-
-    node: str
-
-
-class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
-    """A job is in the engine's hands; it was begun *attempt* times and failed *failures* times.
-
-    saved: the state with which its next attempt continues, as JSON; None if it saved none. It is
-    part of the job's work, so that the next job of the call starts without one.
-    """
-
-    job: Job
-    attempt: int = 0
-    failures: int = 0
-    saved: bytes | None = None
-
-
-class Following(msgspec.Struct, frozen=True, tag="following"):
-    """Somebody else works on it."""
-
-    ref: Ref
-
-
-class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
-    """The client is asked; questions and answers are JSON under the same keys."""
-
-    questions: Mapping[str, bytes]
-    answers: Mapping[str, bytes] = {}
-
-    @property
-    def missing(self) -> Mapping[str, bytes]:
-        """The questions that have no answer yet."""
-        return {key: each for key, each in self.questions.items() if key not in self.answers}
-
-    @property
-    def outcome(self) -> bytes:
-        """What the call goes on with when all are answered: its answers, packed."""
-        return pack(Done({key: msgspec.Raw(self.answers[key]) for key in self.questions}))
-
-
-Work: TypeAlias = Running | Awaiting | Working | Following | Asking
-
-
-class Parked(msgspec.Struct, frozen=True):
-    """What a hook came to: the call waits again, for *work*."""
-
-    step: int
-    continuation: bytes
-    work: Work
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """What a hook came to: the call is over, with one of *result* and *error*, as JSON.
-
-    An error is an object of `code`, `message` and perhaps `data`.
-    """
-
-    result: bytes | None = None
-    error: bytes | None = None
+    keyed = _KEYED_ID.fullmatch(id)
+    return keyed[1] if keyed else id
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -186,7 +114,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     what it waits for, None once it has ended. held: the delivery that a worker has claimed and not
     released. changes: incremented by each change that followers see. outcome: how the wait ended,
     packed; once it is set, `continue_` is to run, or runs. result, error: as JSON. passed: for how
-    many seconds its step was passed on by processes that lack the code for it.
+    many seconds its step was passed on by processes that lack the code for it. arguments: the
+    digest of the arguments of a call with an idempotency key. private: whether no client was given
+    the id; such a task has no stored request. raised: whether the call failed, see Finished.
     """
 
     id: str
@@ -207,7 +137,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: int = 0
     continuation: bytes = b""
     work: Work | None = None
-    turn: int = 0
+    fencing_token: int = 0
     delivery: int = 0
     held: int | None = None
     crashes: int = 0
@@ -216,24 +146,37 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: bytes | None = None
     changes: int = 0
     passed: float = 0.0
+    arguments: bytes | None = None
+    private: bool = False
+    raised: bool = False
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Task":
         """Return what `pack` packed.
 
         Raises:
-            msgspec.MsgspecError: it was packed by a release that speaks of it differently.
+            UnknownFormat: it was packed by a release with another format.
         """
-        return _decoder.decode(packed)
+        if packed[:1] != _HEAD:
+            raise UnknownFormat(_UNKNOWN.format(packed[:1].hex() or "none"))
+        try:
+            return _decoder.decode(memoryview(packed)[1:])
+        except msgspec.MsgspecError as error:
+            raise UnknownFormat(f"a task in the store cannot be read: {error}") from error
 
     def pack(self) -> bytes:
         """Return the bytes that a store keeps."""
-        return _encoder.encode(self)
+        return _HEAD + _encoder.encode(self)
 
     @property
     def over(self) -> bool:
         """Whether nothing can happen to it any more."""
         return self.end is not None
+
+    @property
+    def frees_key(self) -> bool:
+        """Whether a call with the same idempotency key may run."""
+        return self.raised or self.end == "cancelled"
 
     @property
     def status(self) -> Status:
@@ -270,14 +213,17 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The job that is to be worked on."""
         return self.work.job if isinstance(self.work, Working) and not self.settled else None
 
-    def at(self, turn: int) -> "Task":
-        """Return the same task, for whoever took it over in *turn*.
+    def at(self, fencing_token: int) -> "Task":
+        """Return the same task, for the process that holds *fencing_token*.
 
         Raises:
-            OutOfTurn: it is over, or somebody else took it over since.
+            OutOfTurn: it is over, or another process has taken it over since.
         """
-        if self.over or turn != self.turn:
-            raise OutOfTurn(f"turn {turn} of task {self.id}", f"{self.status} in turn {self.turn}")
+        if self.over or fencing_token != self.fencing_token:
+            raise OutOfTurn(
+                f"token {fencing_token} of task {self.id}",
+                f"{self.status} with token {self.fencing_token}",
+            )
         return self
 
     def claimed(self, now: float, *, crashes: int) -> "Task":
@@ -289,7 +235,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         left = self.held is not None
         crashed = self.crashes + left
-        task = self._next("claim", now, turn=self.turn + 1, held=self.delivery, crashes=crashed)
+        token = self.fencing_token + 1
+        task = self._next("claim", now, fencing_token=token, held=self.delivery, crashes=crashed)
         if self.settled:
             return task._lost(now) if crashed > crashes else task
         if not isinstance(self.work, Working):  # to follow another's job once more harms nobody
@@ -318,14 +265,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return it waiting for another delivery, *delay* seconds from now."""
         return self._next("resubmit", now, due=now + delay, held=None, delivery=self.delivery + 1)
 
-    def progressed(
-        self, now: float, progress: float | None, total: float | None, message: str | None
-    ) -> "Task":
-        """Return it with what its work says of itself; None leaves what it said before."""
-        told = {"progress": progress, "total": total, "message": message}
-        new = {key: each for key, each in told.items() if each is not None}
-        return self._next("progress", now, **new)
-
     def settled_with(self, outcome: bytes, now: float) -> "Task":
         """Return it with the packed *outcome* of what it waited for.
 
@@ -342,9 +281,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def taken_over(self, now: float) -> "Task":
         """Return it as the next delivery finds it; whoever worked on it is refused from now on."""
-        return replace(self.resubmitted(now, 0.0), turn=self.turn + 1)
+        return replace(self.resubmitted(now, 0.0), fencing_token=self.fencing_token + 1)
 
-    def parked(self, parked: Parked, now: float) -> "Task":
+    def parked(self, parked: Suspended, now: float) -> "Task":
         """Return it waiting for what its hook gave.
 
         Raises:
@@ -367,29 +306,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             outcome=None,
         )
 
-    def answered(self, answers: Mapping[str, bytes], now: float) -> "Task":
-        """Return it with more *answers*; with the last one it is settled.
-
-        Answers to what is not asked, or is answered, are ignored, as are all when nothing is asked
-        (SEP-2663, "Task Update Requests"). Then it is the same task that is returned.
-        """
-        if not isinstance(self.work, Asking) or self.settled:
-            return self
-        missing = self.work.missing
-        new = {key: answer for key, answer in answers.items() if key in missing}
-        if not new:
-            return self
-        asking = replace(self.work, answers={**self.work.answers, **new})
-        task = self._next("answer", now, work=asking)
-        return task if asking.missing else task.settled_with(asking.outcome, now).taken_over(now)
-
-    def ended(self, ended: Ended, now: float) -> "Task":
+    def ended(self, ended: Finished, now: float) -> "Task":
         """Return it with its result or error."""
         return self._ended("failed" if ended.error else "completed", now, ended)
 
     def cancelled(self, now: float) -> "Task":
         """Return it cancelled; whatever comes of its work later is refused."""
-        return self._ended("cancelled", now, Ended())
+        return self._ended("cancelled", now, Finished())
 
     def left(self, now: float) -> "Task":
         """Return it without the process it lived in.
@@ -410,11 +333,17 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.settled_with(_LOST, now).taken_over(now)
 
     def _lost(self, now: float) -> "Task":
-        return self._ended("failed", now, Ended(error=LOST))
+        return self._ended("failed", now, Finished(error=LOST, raised=True))
 
-    def _ended(self, end: End, now: float, ended: Ended) -> "Task":
+    def _ended(self, end: End, now: float, ended: Finished) -> "Task":
         return self._next(
-            "end", now, end=end, result=ended.result, error=ended.error, **_NOTHING_LEFT
+            "end",
+            now,
+            end=end,
+            result=ended.result,
+            error=ended.error,
+            raised=ended.raised,
+            **_NOTHING_LEFT,
         )
 
     def _next(self, step: str, now: float, /, **fields: Any) -> "Task":
@@ -429,6 +358,58 @@ _NOTHING_LEFT: Final[Mapping[str, Any]] = {
     "held": None,
     "outcome": None,
 }
+
+
+def answered(task: Task, answers: Mapping[str, bytes], now: float) -> Task:
+    """Return *task* with more *answers*; with the last one it is settled.
+
+    Answers to questions that are not open are ignored, as are all when none is (SEP-2663, "Task
+    Update Requests"). Then it is the same task that is returned.
+    """
+    if not isinstance(task.work, Asking) or task.settled:
+        return task
+    missing = task.work.missing
+    new = {key: answer for key, answer in answers.items() if key in missing}
+    if not new:
+        return task
+    asking = replace(task.work, answers={**task.work.answers, **new})
+    task = replace(task, updated=now, changes=task.changes + 1, work=asking)
+    return task if asking.missing else task.settled_with(asking.outcome, now).taken_over(now)
+
+
+def progressed(
+    task: Task, now: float, progress: float | None, total: float | None, message: str | None
+) -> Task:
+    """Return *task* with the progress of its work; None leaves what was reported before.
+
+    Raises:
+        OutOfTurn: it is over.
+    """
+    if task.over:
+        raise OutOfTurn("progress", task.status)
+    reported = {"progress": progress, "total": total, "message": message}
+    new: dict[str, Any] = {key: each for key, each in reported.items() if each is not None}
+    return replace(task, updated=now, changes=task.changes + 1, **new)
+
+
+def published(task: Task, parked: Suspended, now: float, ttl: float) -> Task:
+    """Return a private *task* as one whose id clients are given; it waits as *parked* says.
+
+    It is retained for *ttl* seconds, if that is longer than its key is.
+    """
+    kept = ttl if task.ttl is None else max(task.ttl, ttl)
+    return replace(task.parked(parked, now), private=False, ttl=kept)
+
+
+def asked(task: Task, question: InputRequired, now: float) -> Task:
+    """Return a private *task* waiting for a request of its client."""
+    return replace(task, updated=now, changes=task.changes + 1, work=question)
+
+
+def resumed(task: Task, node: str, now: float) -> Task:
+    """Return a private *task*, whose client has answered, running in the process *node*."""
+    token, changes = task.fencing_token + 1, task.changes + 1
+    return replace(task, updated=now, changes=changes, work=Running(node), fencing_token=token)
 
 
 def run_id(task: Task) -> str | None:
@@ -465,5 +446,10 @@ def with_saved(task: Task, state: bytes, now: float) -> Task:
 
 
 _LOST: Final = pack(Failed(Lost()))
+_UNKNOWN: Final = (
+    "a task in the store has the format {}, and this release of genmcp reads "
+    f"{_FORMAT:02x}: another release wrote it; use that release, or a new store"
+)
+_HEAD: Final = bytes([_FORMAT])
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Task)

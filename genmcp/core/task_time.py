@@ -1,6 +1,6 @@
 """For how long a task is kept, and what its client is told of that."""
 
-from genmcp.core.task import Task
+from genmcp.core.task import InputRequired, Task
 
 __all__ = ["kept", "promised"]
 
@@ -11,6 +11,8 @@ def kept(task: Task, life: float) -> float | None:
     That is its `ttl` where the next step is its client's. What it waits for otherwise must not find
     it gone, however late it comes: then it is *life* at least, from when the task is due.
     """
+    if isinstance(task.work, InputRequired):
+        return task.work.ttl
     if task.ttl is None or task.status != "working":
         return task.ttl
     return max(task.ttl, life) + max(0.0, task.due - task.updated)

@@ -8,7 +8,7 @@ from weakref import ref
 
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.errors import ContractError, Lost
-from genmcp.jobs.outcomes import failure_of
+from genmcp.tasks.outcomes import failure_of
 
 __all__ = ["Awaitables", "is_cancelled"]
 

@@ -7,60 +7,63 @@ a job and all that a task waits for.
 import logging
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from contextlib import aclosing
+from typing import Any, Protocol
 
 import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
 from genmcp.core.json_value import check_json
-from genmcp.core.outcome import Done, Failed, Outcome
+from genmcp.core.outcome import Done, Failed, Outcome, pack
 from genmcp.core.request import Request
-from genmcp.core.task import Parked
+from genmcp.core.seal import Seal
+from genmcp.core.task import Asking, Suspended, Task
 from genmcp.core.waiting import Continue
-from genmcp.errors import Conflict, ContractError, InvalidParams, Unable
+from genmcp.errors import Conflict, ContractError, InvalidParams, TaskNotFound, Unable
 from genmcp.mux.answers import ask, outcome_of, requests_of, taken, unable
 from genmcp.mux.awaitables import Awaitables
+from genmcp.mux.limits import Limits
 from genmcp.mux.owners import Owners
 from genmcp.mux.states import States
-from genmcp.mux.tasks import Tasks, handle_of
+from genmcp.mux.task_results import handle_of, result_of
+from genmcp.mux.task_sink import pass_on
+from genmcp.mux.tasks import Tasks, suspended
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.input_required import InputRequiredResult
 from genmcp.protocol.result import Result
 from genmcp.server import Server
 from genmcp.stores.store import Put, Store
+from genmcp.tasks.service import Note, TaskService
 
 __all__ = ["Continuations", "has_tasks"]
 
 logger = logging.getLogger("genmcp")
 
 
+class Host(Protocol):
+    """The mux, as far as it is needed here."""
+
+    server: Server
+    store: Store
+    limits: Limits
+    owners: Owners
+    tasks: Tasks
+
+
 class Continuations:
-    """The calls of one mux that continue in steps.
+    """The calls of one mux that continue in steps."""
 
-    kept: for how many seconds a state is valid. owners: returns the accounts that the stored data
-    of a call counts towards.
-    """
-
-    def __init__(
-        self,
-        server: Server,
-        states: States,
-        store: Store,
-        tasks: Tasks,
-        owners: Owners,
-        *,
-        kept: float,
-    ) -> None:
-        self._server = server
-        self.owners = owners
-        self._states = states
-        self._store = store
-        self._tasks = tasks
-        self._kept = kept
+    def __init__(self, host: Host, seal: Seal) -> None:
+        self._server = host.server
+        self._owners = host.owners
+        self._kept = host.limits.question  # for how many seconds a state is valid
+        self._states = States(seal, ttl=self._kept)
+        self._store = host.store
+        self._tasks = host.tasks
         self._awaitables = Awaitables()
 
-    async def begin(self, request: Request, channel: Channel) -> Result | Parked:
+    async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
         """Answer a *request* that brings a state along, or has to be a task.
 
         Raises:
@@ -80,24 +83,26 @@ class Continuations:
 
     async def advance(
         self, step: Any, channel: Channel, continuation: Continuation | None = None
-    ) -> Result | Parked:
+    ) -> Result | Suspended:
         """Go on from *step*, what a hook has returned, to a result for the client.
 
-        Parked: the call is a task, which is to wait for that.
+        Suspended: the call is a task, which is to wait for that.
         """
         while isinstance(step, Continue):
             try:
                 continuation = _next(step, channel, continuation, self._server.info.version)
-                outcome: Outcome | Result | Parked
+                outcome: Outcome | Result | Suspended
                 if step.work is not None or step.questions:
                     outcome = await self._elsewhere(step, continuation, channel)
-                    if isinstance(outcome, Result | Parked):
+                    if isinstance(outcome, Result | Suspended):
                         return outcome
                 else:
                     channel.carrier.continuation = continuation
                     channel.carrier.run = None
                     if channel.task is not None:
-                        await self._tasks.park(channel, self._tasks.awaiting(continuation))
+                        await self._tasks.park(
+                            channel, suspended(continuation, self._tasks.awaiting)
+                        )
                     outcome = await self._awaitables.outcome(step.take())
             finally:
                 step.close()
@@ -111,7 +116,7 @@ class Continuations:
 
     async def _elsewhere(
         self, step: Continue, continuation: Continuation, channel: Channel
-    ) -> Outcome | Result | Parked:
+    ) -> Outcome | Result | Suspended:
         """Wait for what this process does not end itself; or return who carries the call on."""
         carrier = channel.carrier
         carrier.waits = step.work is not None  # until it is known what the client is to be told
@@ -127,12 +132,12 @@ class Continuations:
 
     def _in_task(
         self, step: Continue, continuation: Continuation, channel: Channel
-    ) -> Parked | Failed:
+    ) -> Suspended | Failed:
         """Return what a task is to wait for; or why it cannot."""
         if step.questions and channel.promoted and not has_tasks(channel.request):
             # Its client got an answer that says it goes on, and knows no way to give another.
             return Failed(Unable({"extensions": {TASKS: {}}}))
-        return unable(continuation, channel) or self._tasks.parked(step.work, continuation)
+        return unable(continuation, channel) or suspended(continuation, step.work)
 
     async def _work(self, step: Continue, continuation: Continuation, channel: Channel) -> Result:
         """Have a job worked on, and answer with a task, or with what comes of it."""
@@ -142,7 +147,7 @@ class Continuations:
         if channel.request.route.policy.task != "never" and has_tasks(channel.request):
             return handle_of(task, self._store.now())
         channel.carrier.waits = False
-        return await self._followed(task.id, channel)
+        return await self._followed(task.id, channel, known=task)
 
     async def _asked(
         self, continuation: Continuation, channel: Channel
@@ -164,7 +169,7 @@ class Continuations:
         state = self._states.seal(continuation, channel.request, channel.principal)
         return InputRequiredResult(input_requests=requests_of(continuation), request_state=state)
 
-    async def _retried(self, request: Request, channel: Channel) -> Result | Parked:
+    async def _retried(self, request: Request, channel: Channel) -> Result | Suspended:
         """Go on with a call whose client has answered."""
         params: Any = request.params
         continuation = self._states.open(request, channel.principal)
@@ -200,7 +205,7 @@ class Continuations:
         try:
             if once:
                 # One that is being given out right now runs out a little later than *kept* says.
-                owner = self.owners.of(channel.client_key)
+                owner = self._owners.of(channel.client_key)
                 spent = Put(key, b"", ttl=2 * self._kept, expect=0, owner=owner, new=True)
                 await self._store.apply(spent)
                 return
@@ -211,10 +216,12 @@ class Continuations:
         logger.warning("a requestState came twice, to %s, which takes one once", request.method)
         raise InvalidParams("requestState was used already: it carries on only once")
 
-    async def _followed(self, id: str, channel: Channel, after: str | None = None) -> Result:
-        """Return what comes of the task *id*, the call of *channel* itself."""
+    async def _followed(
+        self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
+    ) -> Result:
+        """Return the result of the task *id*, the call of *channel* itself."""
         channel.carrier.task = id
-        return await self.followed(id, channel, after)
+        return await self.followed(id, channel, after, known)
 
     def answers(self, id: str, channel: Channel) -> bool:
         """Whether the state that the request of *channel* brings along is of the task *id*.
@@ -232,10 +239,12 @@ class Continuations:
         """
         return self._states.open(channel.request, channel.principal).step
 
-    async def followed(self, id: str, channel: Channel, after: str | None = None) -> Result:
-        """Return what comes of the task *id*, of which the client of *channel* knows nothing.
+    async def followed(
+        self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
+    ) -> Result:
+        """Return the result of the task *id*, of which the client of *channel* knows nothing.
 
-        It has heard of it up to the event *after*.
+        It has received the events up to *after*. *known* is the task as it was just written.
 
         Raises:
             McpError: it ended with an error, or was cancelled.
@@ -244,7 +253,7 @@ class Continuations:
         if channel.carrier.following is not None:
             await channel.carrier.following(id)
         while True:
-            asking = await self._tasks.followed(id, channel, after)
+            asking = await _end_of(self._tasks.service, id, channel, after, known)
             if isinstance(asking, Result):
                 return asking
             failed = unable(asking, channel)
@@ -257,7 +266,7 @@ class Continuations:
                 else:
                     asking = answered
             await self._answer(asking, channel, failed)
-            after = asking.heard
+            after, known = asking.heard, None
 
     async def _answer(
         self, continuation: Continuation, channel: Channel, failed: Failed | None
@@ -270,7 +279,32 @@ class Continuations:
                 answers[each.name] = Done(msgspec.Raw(continuation.answers[each.key]))
             elif failed is not None:
                 answers[each.name] = failed
-        await self._tasks.answer(continuation.task, channel.principal, answers)
+        packed = {name: pack(each) for name, each in answers.items()}
+        await self._tasks.service.answer(continuation.task, channel.principal, packed)
+
+
+async def _end_of(
+    service: TaskService, id: str, channel: Channel, after: str | None, known: Task | None
+) -> Result | Continuation:
+    """Follow the task *id*, passing on its messages, to its result or to what it asks.
+
+    Raises:
+        McpError: it ended with an error.
+    """
+    async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
+        async for each in changes:
+            if isinstance(each, Note):
+                await pass_on(each.data, channel)
+                continue
+            task = each.task
+            if task.progress is not None:
+                await channel.progress(task.progress, task.total, task.message)
+            if task.over:
+                return result_of(task, channel.request.method)
+            if isinstance(task.work, Asking) and not task.settled:
+                continuation = Continuation.unpack(task.continuation)
+                return msgspec.structs.replace(continuation, task=id, heard=each.id)
+    raise TaskNotFound(id)
 
 
 def has_tasks(request: Request) -> bool:

@@ -26,7 +26,7 @@ from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Seal
 from genmcp.core.session import Session
 from genmcp.core.subscription import honoured
-from genmcp.core.task import Parked, Ref
+from genmcp.core.task import Ref, Suspended
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ConfigurationError,
@@ -36,23 +36,26 @@ from genmcp.errors import (
     StoreError,
     StoreFull,
 )
-from genmcp.jobs.foreign import Snapshot
-from genmcp.jobs.throttle import Throttle
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.calls import CallRegistry
+from genmcp.mux.continuations import Continuations
 from genmcp.mux.cursors import Cursors
+from genmcp.mux.idempotency import Idempotency
+from genmcp.mux.inbox import Inbox
 from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
-from genmcp.mux.long_calls import LongCalls
 from genmcp.mux.occupancy import Occupancy
 from genmcp.mux.own_methods import LISTEN, SUBSCRIBING, OwnMethods
 from genmcp.mux.owners import Owners
 from genmcp.mux.peers import Peers
 from genmcp.mux.replay import Replay
+from genmcp.mux.resumption import Resumption
+from genmcp.mux.server_requests import ServerRequests
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.subscriptions import Subscriptions
 from genmcp.mux.task_methods import TaskMethods
+from genmcp.mux.tasks import Tasks
 from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads
 from genmcp.protocol.result import PaginatedResult, Result
@@ -60,6 +63,8 @@ from genmcp.protocol.subscriptions import SubscriptionFilter
 from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
+from genmcp.tasks.foreign import Snapshot
+from genmcp.tasks.throttle import Throttle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.printable import printable
 
@@ -126,11 +131,7 @@ class Mux:
         audience: str | None = None,
         telemetry: Telemetry | Iterable[Telemetry] = (),
     ) -> None:
-        if not isinstance(server, Server):
-            raise ConfigurationError(
-                f"server must be an instance of a Server (a Suite), not {server!r}"
-            )
-        self.server = server
+        self.server = _checked(server)
         self.find = server.find
         self.limits = bounds = limits or Limits()
         self.longest_name = self.limits.uri
@@ -158,20 +159,24 @@ class Mux:
         self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)
         self.threads = Threads.within(bounds)
         self.observers = Observers(telemetry)
-        self.long = LongCalls(self, engine, storage, seal, audience)
+        self.inbox = Inbox(self.store, audience, ttl=bounds.replay, keep=bounds.replay_events)
+        self.asked = ServerRequests(seal, self.inbox, self.encoder, timeout=bounds.question)
+        self.tasks = Tasks(self, engine, storage, seal, audience)
+        self.continuations = Continuations(self, seal)
+        self.idempotency = Idempotency(self, audience)
+        self.resumption = Resumption(self)
         self.replay = Replay(
             self.store,
             ttl=bounds.replay,
             keep=bounds.replay_events,
             keep_bytes=bounds.replay_bytes,
-            node=self.long.inbox.node,
-            lives=self.long.jobs.nodes.lives,
+            node=self.inbox.node,
+            lives=self.tasks.service.heartbeats.lives,
             look=min(_LOOK, storage.jobs.lease / 3),
         )
-        self.task_methods = TaskMethods(self.long, self.encoder, most=bounds.subscriptions)
-        self._own = OwnMethods(
-            server, self.sessions, self.listeners, self.task_methods, self.owners
-        )
+        methods = TaskMethods(self.tasks, self.encoder, most=bounds.subscriptions)
+        self.task_methods = methods
+        self._own = OwnMethods(server, self.sessions, self.listeners, methods, self.owners)
         self.offers = self._own.offers
         if self.observers:  # decided here, once: who gives none pays nothing
             self.answer = self._observed  # type: ignore[method-assign]
@@ -205,14 +210,14 @@ class Mux:
                 or params.request_state is not None
                 or params.meta.idempotency_key is not None
             ):
-                result = await self.long.begin(request, channel)
+                result = await self.idempotency.begin(request, channel)
             else:
                 result = await self.server.handle(request, channel)
             if not isinstance(result, Result):
-                if not isinstance(result, Parked):
-                    result = await self.long.continuations.advance(result, channel)
-                if isinstance(result, Parked):
-                    await self.long.tasks.park(channel, result)
+                if not isinstance(result, Suspended):
+                    result = await self.continuations.advance(result, channel)
+                if isinstance(result, Suspended):
+                    await self.tasks.park(channel, result)
                     return _PARKED
             message = (
                 self.encoder.response(request.revision, request.id, result)
@@ -322,7 +327,7 @@ class Mux:
 
     async def job_value(self, task: str) -> Outcome | None:
         """Return the outcome of the last job of a task whose result exceeded the limit."""
-        return await self.long.values.find(task)
+        return await self.tasks.service.values.find(task)
 
     async def settle(self, ref: Ref, snapshot: Snapshot) -> None:
         """Tell that somebody else's job is over: from a hook of its queue, or a webhook.
@@ -332,7 +337,7 @@ class Mux:
         Raises:
             ValueError: *snapshot* says that it is not over.
         """
-        await self.long.jobs.settle(ref, snapshot)
+        await self.tasks.service.settle(ref, snapshot)
 
     async def aclose(self) -> None:
         """Let go of threads and store, once the endpoints have let go of their calls.
@@ -340,7 +345,8 @@ class Mux:
         A store in memory that nobody gave holds nothing that must be let go of, so that the mux
         can go on serving: a host may be started a second time.
         """
-        await self.long.aclose()
+        await self.tasks.aclose()
+        await self.inbox.aclose()
         await self.peers.aclose()
         self.threads.close()
         if self._closes_store:
@@ -373,6 +379,14 @@ def error_of(error: Exception) -> McpError:
         return refusal_of(error, reference)
     logger.error("a request failed [%s]", reference, exc_info=error)
     return InternalError(f"Internal error (reference {reference})", reference=reference)
+
+
+def _checked(server: Server) -> Server:
+    if not isinstance(server, Server):
+        raise ConfigurationError(
+            f"server must be an instance of a Server (a Suite), not {server!r}"
+        )
+    return server
 
 
 def _secret(

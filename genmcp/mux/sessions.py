@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from genmcp.core.client_key import ClientKey
+from genmcp.core.request import Request
 from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
 from genmcp.core.session import Session, begin
 from genmcp.errors import Expired, ForeignSeal, Forged, InvalidParams, SessionGone
@@ -138,6 +139,12 @@ class Sessions:
         if level != DEFAULT_LEVEL:
             change = Put(record, level.encode(), ttl=self._lifetime, owner=owner, new=True)
         await self._store.apply(change)
+
+    async def level_of(self, request: Request) -> LoggingLevel | None:
+        """Return the least severe level of log messages for *request*: its own or its session's."""
+        if request.session is None:
+            return request.log_level
+        return await self.level(request.session)
 
     async def level(self, key: str) -> LoggingLevel:
         """Return the least severe level that session *key* wants to hear of."""

@@ -7,13 +7,13 @@ from typing import Final
 import msgspec
 
 from genmcp.errors import ConfigurationError
-from genmcp.jobs.engine import Engine
-from genmcp.jobs.foreign import Foreign
-from genmcp.jobs.local import LocalEngine
-from genmcp.jobs.options import JobOptions
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.stores.url import open_store
+from genmcp.tasks.engine import Engine
+from genmcp.tasks.foreign import Foreign
+from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.options import JobOptions
 
 __all__ = ["Storage", "storage_of"]
 

@@ -1,15 +1,16 @@
 """The methods of the tasks extension: SEP-2663."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final
 
 import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Done, Outcome
+from genmcp.core.outcome import Done, Outcome, pack
 from genmcp.core.request import Request
 from genmcp.core.task import Asking, Task
 from genmcp.errors import (
@@ -18,11 +19,12 @@ from genmcp.errors import (
     InvalidParams,
     MissingCapability,
     Overloaded,
+    StoreError,
     TaskNotFound,
 )
 from genmcp.mux.continuations import has_tasks
-from genmcp.mux.long_calls import LongCalls
-from genmcp.mux.tasks import result_of, shown
+from genmcp.mux.task_results import result_of, shown
+from genmcp.mux.tasks import Tasks
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.result import Result
@@ -30,10 +32,11 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import PROGRESS, DetailedTask, TaskStatusNotificationParams
 from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
+from genmcp.tasks.service import Change, TaskService
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["TASKS_CHANGED", "TaskMethods", "detailed_of", "status_of"]
+__all__ = ["TASKS_CHANGED", "TaskMethods", "TaskWatcher", "detailed_of", "status_of"]
 
 logger = logging.getLogger("genmcp")
 
@@ -46,9 +49,8 @@ class TaskMethods:
     most: how many tasks one stream hears of.
     """
 
-    def __init__(self, long: LongCalls, encoder: Encoder, *, most: int) -> None:
-        self._long = long
-        self._tasks = long.tasks
+    def __init__(self, tasks: Tasks, encoder: Encoder, *, most: int) -> None:
+        self._tasks = tasks
         self._encoder = encoder
         self._most = most
 
@@ -66,8 +68,8 @@ class TaskMethods:
     async def get(self, request: Request, channel: Channel) -> Result:
         """Tell how a task stands."""
         params: Any = request.params
-        task = await self._tasks.jobs.get(params.task_id, channel.principal)
-        return detailed_of(task, self._encoder, self._tasks.jobs.now())
+        task = await self._tasks.service.get(params.task_id, channel.principal)
+        return detailed_of(task, self._encoder, self._tasks.service.records.now())
 
     async def update(self, request: Request, channel: Channel) -> Result:
         """Accept answers, all of them or none.
@@ -77,17 +79,18 @@ class TaskMethods:
                 stays open.
         """
         params: Any = request.params
-        task = await self._tasks.jobs.get(params.task_id, channel.principal)
+        task = await self._tasks.service.get(params.task_id, channel.principal)
         if isinstance(task.work, Asking):
             continuation = Continuation.unpack(task.continuation)
             answers = _good(continuation, task.work, params.input_responses)
-            await self._tasks.answer(task.id, channel.principal, answers)
+            packed = {name: pack(each) for name, each in answers.items()}
+            await self._tasks.service.answer(task.id, channel.principal, packed)
         return Result()
 
     async def cancel(self, request: Request, channel: Channel) -> Result:
         """Cancel a task; one that is over stays as it is."""
         params: Any = request.params
-        await self._long.cancel(params.task_id, channel.principal)
+        await self._tasks.cancel(params.task_id, channel.principal)
         return Result()
 
     async def heard(self, request: Request, principal: str | None) -> list[str]:
@@ -110,8 +113,54 @@ class TaskMethods:
         known = []
         for id in dict.fromkeys(wanted):
             with suppress(TaskNotFound):
-                known.append((await self._tasks.jobs.get(id, principal)).id)
+                known.append((await self._tasks.service.get(id, principal)).id)
         return known
+
+
+class TaskWatcher:
+    """The changes of the tasks that one client is subscribed to; of each, only the latest.
+
+    SEP-2663, "Task Status Notifications".
+    """
+
+    def __init__(self) -> None:
+        self._news: dict[str, Task] = {}
+        self._event = asyncio.Event()
+
+    @classmethod
+    @asynccontextmanager
+    async def of(
+        cls, service: TaskService, ids: Sequence[str], principal: str | None
+    ) -> AsyncGenerator["TaskWatcher", None]:
+        """Follow the tasks *ids* while this is entered."""
+        news = cls()
+        followers = [asyncio.create_task(news._follow(service, id, principal)) for id in ids]
+        try:
+            yield news
+        finally:
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+
+    async def take(self) -> list[Task]:
+        """Wait until there is something new, and return it; of one task only the newest."""
+        await self._event.wait()
+        self._event.clear()
+        news, self._news = self._news, {}
+        return list(news.values())
+
+    async def _follow(self, service: TaskService, id: str, principal: str | None) -> None:
+        told: tuple[object, ...] = ()
+        with suppress(TaskNotFound):  # its time has run out
+            try:
+                async with aclosing(service.follow(id, principal)) as changes:
+                    async for change in changes:
+                        if isinstance(change, Change) and _seen(change.task) != told:
+                            told = _seen(change.task)
+                            self._news[id] = change.task
+                            self._event.set()
+            except StoreError as error:
+                logger.warning("a subscriber gets no more of task %s: %s", id, error)
 
 
 def detailed_of(task: Task, encoder: Encoder, now: float) -> DetailedTask:
@@ -186,6 +235,12 @@ def _check(question: bytes, shown: bytes, answer: Any) -> None:
             raise
         FormQuestion("", schema=asked.params.requested_schema).read(answer)
         logger.warning("an answer fits what the client was shown, and not the type of today")
+
+
+def _seen(task: Task) -> tuple[object, ...]:
+    """Return what a client sees of a *task*, but for when it was changed last."""
+    asked = task.work.missing if isinstance(task.work, Asking) else ()
+    return task.status, task.message, task.progress, task.total, (*asked,)
 
 
 class _ShownParams(msgspec.Struct, rename="camel"):

@@ -1,6 +1,6 @@
-"""Where the words of a call go that has become a task: to its record, and to who follows it."""
+"""Messages of a call that is a task: written to its record, and passed on to its followers."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -11,66 +11,67 @@ from genmcp.channel import Channel
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.errors import OutOfTurn, StoreError, Unable
-from genmcp.jobs.jobs import Jobs
-from genmcp.jobs.progress import Progress, Reporter
-from genmcp.jobs.values import JobValues
+from genmcp.mux.sessions import Sessions
+from genmcp.mux.threads import Threads
 from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
+from genmcp.tasks.progress import Progress, Reporter
+from genmcp.tasks.service import TaskService
 
-__all__ = ["Said", "TaskSink", "Writer"]
+__all__ = ["TaskSink", "pass_on"]
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True):
+class StoredNotification(msgspec.Struct, frozen=True, array_like=True):
     """A notification of a task, for the process that holds a response to it: params as JSON."""
 
     method: str
     params: bytes
 
 
-class Writer(Protocol):
-    """What a sink writes to, and has of the mux."""
+class Tasks(Protocol):
+    """The tasks of the mux, as far as they are needed here."""
+
+    service: TaskService
+
+    async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
+        """Return the result of the call *id*."""
+
+
+class Host(Protocol):
+    """The mux, as far as it is needed here."""
 
     @property
     def announcer(self) -> Announcer:
-        """What tells of changes of the server."""
+        """Notifies clients of changes of the server."""
 
     @property
-    def jobs(self) -> Jobs:
+    def sessions(self) -> Sessions:
+        """The legacy sessions."""
+
+    @property
+    def threads(self) -> Threads:
+        """The threads of `def` hooks."""
+
+    @property
+    def tasks(self) -> Tasks:
         """The tasks."""
-
-    @property
-    def values(self) -> JobValues:
-        """The values of jobs whose calls made too large a result of them."""
-
-    async def level_of(self, request: Request) -> LoggingLevel | None:
-        """Return the least severe level that the request wants to hear of."""
-
-    async def in_thread(
-        self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
-    ) -> Any:
-        """Run a blocking *function* in the thread pool; *client* takes turns with others."""
-
-    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
-        """Return what came of the call *id*."""
-
-    async def failed(self, channel: Channel) -> None:
-        """Take in that the call of *channel*, which was resumed, has failed."""
 
 
 class TaskSink:
-    """The sink of the channel of a task, which *carrier* knows; there may be no listener.
+    """The sink of the channel of a task, which *carrier* names: writes to the record of the task.
 
     client_key: the client that made the call.
     """
 
     keep: Final = ()
 
-    def __init__(self, writer: Writer, carrier: Carrier, client_key: ClientKey) -> None:
+    def __init__(self, host: Host, carrier: Carrier, client_key: ClientKey) -> None:
         self.client_key = client_key
-        self._writer = writer
+        self._host = host
         self._carrier = carrier
         self._reporter: Reporter | None = None  # while there is progress to write
 
@@ -82,7 +83,7 @@ class TaskSink:
     @property
     def announcer(self) -> Announcer:
         """What tells of changes of the server."""
-        return self._writer.announcer
+        return self._host.announcer
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Keep progress in the task, and tell whoever follows it of the rest.
@@ -96,8 +97,8 @@ class TaskSink:
             return self._report(params)
         encoded = b"" if params is None else msgspec.json.encode(params)
         try:
-            said = msgspec.msgpack.encode(Said(method, encoded))
-            await self._writer.jobs.note(carrier.task, said)
+            said = msgspec.msgpack.encode(StoredNotification(method, encoded))
+            await self._host.tasks.service.records.note(carrier.task, said)
         except (StoreError, OutOfTurn):
             return False
         return True
@@ -126,17 +127,12 @@ class TaskSink:
     async def _write(self, newest: Progress) -> None:
         carrier = self._carrier
         assert carrier.task is not None
-        await self._writer.jobs.progress(
-            carrier.task,
-            turn=carrier.turn,
-            progress=newest.progress,
-            total=newest.total,
-            message=newest.message,
-        )
+        service, token = self._host.tasks.service, carrier.fencing_token
+        await service.progress(carrier.task, newest, fencing_token=token)
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the request's own level, or its session's."""
-        return await self._writer.level_of(request)
+        return await self._host.sessions.level_of(request)
 
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
         """Refuse: what a task asks is kept in its record."""
@@ -150,7 +146,7 @@ class TaskSink:
 
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
         """Return what came of the call *id*."""
-        return await self._writer.outcome_of(id, principal)
+        return await self._host.tasks.outcome_of(id, principal)
 
     def open(self) -> None:
         """Do nothing: there is no stream."""
@@ -161,4 +157,14 @@ class TaskSink:
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the thread pool of the mux."""
         client = self.client_key.owner
-        return await self._writer.in_thread(function, *arguments, client=client)
+        return await self._host.threads.run(function, *arguments, client=client)
+
+
+async def pass_on(packed: bytes, channel: Channel) -> None:
+    """Send on *channel* a notification that a task has stored."""
+    stored = msgspec.msgpack.decode(packed, type=StoredNotification)
+    method = LATEST.methods.get(stored.method)
+    params: Any = msgspec.Raw(stored.params) if stored.params else None
+    if method is not None and params is not None:
+        params = method.params_decoder.decode(params)
+    await channel.notify(stored.method, params)

@@ -1,50 +1,68 @@
-"""Calls whose continuation is in the store: how they get there, and how they go on.
+"""Calls whose continuation is in the store: how they become tasks, continue and end.
 
 Such a call is a task of the protocol for clients that know the extension (SEP-2663). For others
 the process that holds their response follows it to its end.
 """
 
+import logging
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
-from datetime import UTC, datetime
-from math import ceil
-from typing import Any, Final, cast
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Outcome, pack
+from genmcp.core.outcome import Outcome
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.task import (
     Asking,
     Awaiting,
-    Ended,
+    Finished,
     Following,
     Job,
-    Parked,
     Ref,
     Running,
+    Suspended,
     Task,
     Work,
     Working,
+    run_id,
 )
-from genmcp.core.task_time import promised
-from genmcp.errors import Conflict, McpError, OutOfTurn, TaskNotFound
-from genmcp.jobs.jobs import Jobs, Note
+from genmcp.errors import Conflict, McpError, OutOfTurn, StoreError, TaskNotFound
 from genmcp.mux.answers import requests_of
 from genmcp.mux.inbox import Inbox
-from genmcp.mux.kept_call import KeptCall
-from genmcp.mux.task_sink import Said
-from genmcp.protocol.content import TextContent
+from genmcp.mux.limits import Limits
+from genmcp.mux.owners import Owners
+from genmcp.mux.resumption import Resumption, StoredRequest
+from genmcp.mux.storage import Storage
+from genmcp.mux.task_results import finished, result_of, state_of, tool_error
+from genmcp.mux.threads import Threads
 from genmcp.protocol.result import Result
-from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
-from genmcp.wire.jsonrpc import ErrorBody
+from genmcp.server import Server
+from genmcp.stores.store import Store
+from genmcp.tasks.engine import Engine
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.service import TaskService
 
-__all__ = ["Tasks", "ended", "handle_of", "held_over", "result_of", "shown"]
+__all__ = ["Tasks", "suspended"]
+
+logger = logging.getLogger("genmcp")
+
+
+class Host(Protocol):
+    """The mux, as far as it is needed here."""
+
+    server: Server
+    store: Store
+    assigns: dict[str, Any]
+    limits: Limits
+    owners: Owners
+    inbox: Inbox
+    threads: Threads
+    resumption: Resumption
 
 
 class Stop(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
@@ -54,40 +72,79 @@ class Stop(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
 
 
 class Tasks:
-    """The tasks of one mux."""
+    """The calls of one mux that are tasks. service: their records; worker: takes their steps."""
 
-    def __init__(self, jobs: Jobs, seal: Seal, inbox: Inbox) -> None:
-        self.jobs = jobs
+    def __init__(
+        self,
+        host: Host,
+        engine: Engine,
+        storage: Storage,
+        seal: Seal,
+        namespace: str,
+    ) -> None:
+        """*namespace* keeps apart what several muxes, with other tools and clients, store."""
+        self._host = host
         self._seal = seal
-        self._inbox = inbox
-        self._node = inbox.node
         self._running: dict[str, Callable[[], None]] = {}
-        inbox.take(Stop, self._stop)
+        self.service = TaskService(
+            host.store,
+            engine,
+            node=host.inbox.node,
+            resume=self._resume,
+            foreign=storage.foreign,
+            options=_options(host, storage.jobs),
+            namespace=namespace,
+            late_bytes=host.limits.late_results,
+        )
+        self.worker = self.service.worker
+        self.worker.busy = self._busy
+        host.inbox.take(Stop, self._stop)
 
-    # How a call gets there.
+    # Calls that become tasks.
+
+    @property
+    def awaiting(self) -> Awaiting:
+        """What a call waits for that waits for something in this process."""
+        return Awaiting(self._host.inbox.node)
 
     async def begin(self, channel: Channel, continuation: Continuation, work: Job | Ref) -> Task:
-        """Keep a call that waits for *work*, which begins; or find it, where it is kept already.
+        """Store a call that waits for *work*, which begins; or find it, if it is stored already.
 
-        An answer that comes again has the same continuation, so that its work begins once.
+        An answer that is sent again has the same continuation, so that its work begins once. A call
+        with an idempotency key has its record already.
         """
+        keyed, parked = channel.carrier.keyed, suspended(continuation, work)
+        if keyed is not None:
+            channel.carrier.task = keyed.id  # from now on a cancellation has to cancel that, too
+            return await self._publish(channel, parked)
         step = str(continuation.step)
         id = self._seal.mark(Purpose.TASK, continuation.id, step, key_id=continuation.key_id)
-        channel.carrier.task = id  # whoever stops the call from now on has to stop that, too
-        return await self._create(id, channel, self.parked(work, continuation))
+        channel.carrier.task = id
+        task = self._made(channel, id, parked)
+        return await self.service.create(task, StoredRequest.of(channel).pack())
 
-    def new_id(self) -> str:
-        """Return an id that nobody can guess: 160 random bits."""
-        return secrets.token_urlsafe(20)
+    def new_id(self, channel: Channel) -> str:
+        """Return the id of the call as a task; an unguessable one: 160 random bits."""
+        keyed = channel.carrier.keyed
+        return secrets.token_urlsafe(20) if keyed is None else keyed.id
 
-    async def promote(self, channel: Channel, id: str) -> Task:
-        """Keep a call that runs here, or waits here for something, as the task *id*."""
-        self._inbox.open()
+    async def promote(self, channel: Channel, id: str) -> Task | None:
+        """Store a call that runs here, or waits here for something, as the task *id*.
+
+        None: the call has ended meanwhile, and its idempotency key says so.
+        """
+        self._host.inbox.open()
         continuation = channel.carrier.continuation
-        parked = Parked(0, b"", Running(self._node))
+        parked = Suspended(0, b"", Running(self._host.inbox.node))
         if continuation is not None:
-            parked = self.awaiting(continuation)
-        return await self._create(id, channel, parked)
+            parked = suspended(continuation, self.awaiting)
+        if channel.carrier.keyed is None:
+            task = self._made(channel, id, parked)
+            return await self.service.create(task, StoredRequest.of(channel).pack())
+        try:
+            return await self._publish(channel, parked)
+        except Conflict:
+            return None
 
     async def withdraw(self, channel: Channel, id: str) -> None:
         """Withdraw the record *id* of a call that ended before its client got the handle.
@@ -96,110 +153,134 @@ class Tasks:
         like the call.
         """
         carrier = channel.carrier
-        if carrier.claim is None or carrier.claim.task != id:
-            await self.jobs.discard(id)
+        if carrier.keyed is None:
+            await self.service.discard(id)
             return
         with suppress(OutOfTurn, TaskNotFound):
             if carrier.outcome is None:
-                await self.jobs.cancel(id, channel.principal)
+                await self.service.cancel(id, channel.principal)
             else:
-                await self.jobs.finish(id, ended(carrier.outcome), turn=0)
+                ended = finished(carrier.outcome, raised=carrier.raised)
+                await self.service.finish(id, ended, fencing_token=carrier.keyed.token)
 
-    async def _create(self, id: str, channel: Channel, parked: Parked) -> Task:
-        now = self.jobs.now()
+    async def _publish(self, channel: Channel, parked: Suspended) -> Task:
+        """Make the private task of a keyed call one whose id clients are given.
+
+        Raises:
+            Conflict: the call has ended, or its key belongs to another call.
+        """
+        keyed = channel.carrier.keyed
+        assert keyed is not None
+        call, ttl = StoredRequest.of(channel).pack(), channel.request.route.policy.ttl
+        try:
+            await self.service.start()
+            return await self.service.keyed.publish(keyed, parked, call, ttl)
+        except OutOfTurn as late:
+            # A worker may have claimed the step before a repeated write of it.
+            try:
+                return await self.service.get(keyed.id, channel.principal)
+            except TaskNotFound:
+                raise Conflict(f"the key of a call was taken by another: {late}") from late
+
+    def _made(self, channel: Channel, id: str, parked: Suspended) -> Task:
         policy = channel.request.route.policy
-        params: Any = channel.request.params
-        ttl, claim = policy.ttl, channel.carrier.claim
-        if claim is not None:  # first, so that no key is ever left without its task
-            await claim.becomes(id)
-            ttl = max(ttl, claim.ttl)
-        task = Task(
+        return self.new_task(channel, id, parked.work, policy.ttl, parked)
+
+    def new_task(
+        self,
+        channel: Channel,
+        id: str,
+        work: Work,
+        ttl: float,
+        parked: Suspended | None = None,
+        **fields: Any,
+    ) -> Task:
+        """Return a new task for the call of *channel*, which waits for *work*."""
+        now, params = self._host.store.now(), cast(Any, channel.request.params)
+        return Task(
             id=id,
             owner=channel.principal,
             address=channel.client_key.address,
             tool=getattr(params, "name", None) or params.uri,
-            node=self._node,
+            node=self._host.inbox.node,
             created=now,
             updated=now,
             due=now,
             ttl=ttl,
-            on_lost=policy.on_lost,
-            step=parked.step,
-            continuation=parked.continuation,
-            work=parked.work,
+            on_lost=channel.request.route.policy.on_lost,
+            step=0 if parked is None else parked.step,
+            continuation=b"" if parked is None else parked.continuation,
+            work=work,
+            **fields,
         )
-        call = KeptCall.of(channel, channel.keep)
-        task = await self.jobs.create(task, call.pack())
-        if claim is not None:
-            try:
-                await claim.became()
-            except Conflict:
-                await self.jobs.cancel(id, task.owner)
-                raise
-        return task
 
-    def parked(self, work: Job | Ref | None, continuation: Continuation) -> Parked:
-        """Return what a task waits for: *work*, or the answers to the questions asked."""
-        waits_for: Work
-        if isinstance(work, Job):
-            waits_for = Working(work)
-        elif isinstance(work, Ref):
-            waits_for = Following(work)
-        else:
-            encode = msgspec.json.encode
-            waits_for = Asking({k: encode(v) for k, v in requests_of(continuation).items()})
-        return Parked(continuation.step, continuation.pack(), waits_for)
+    # Calls that are tasks.
 
-    def awaiting(self, continuation: Continuation) -> Parked:
-        """Return that a task waits for something in this process."""
-        return Parked(continuation.step, continuation.pack(), Awaiting(self._node))
-
-    async def park(self, channel: Channel, parked: Parked) -> None:
+    async def park(self, channel: Channel, parked: Suspended) -> None:
         """Let the task that *channel* has become wait for something else."""
         carrier = channel.carrier
         assert carrier.task is not None
         await carrier.flush()
-        task = await self.jobs.park(
-            carrier.task, parked.step, parked.continuation, parked.work, turn=carrier.turn
-        )
-        carrier.turn = task.turn
+        task = await self.service.park(carrier.task, parked, fencing_token=carrier.fencing_token)
+        carrier.fencing_token = task.fencing_token
 
-    async def end(self, channel: Channel, result: Result | McpError) -> None:
-        """Keep what the call of *channel*, a task, has come to; it may be over already."""
+    async def ended(
+        self, channel: Channel, outcome: Result | McpError | None, *, stopped: bool
+    ) -> None:
+        """Record that the call of *channel*, a task, does not run here any more.
+
+        *outcome* is its result, None if it was parked. *stopped*: it has none, and continues
+        without this process, if it can and was not cancelled. An error of the store is logged: the
+        client has the handle of the task, so that no response can state it.
+        """
         carrier = channel.carrier
-        assert carrier.task is not None
-        await carrier.flush()
-        # It was cancelled otherwise, or another process thinks that this one is gone.
-        with suppress(OutOfTurn):
-            await self.jobs.finish(carrier.task, ended(result), turn=carrier.turn)
+        id, token = carrier.task, carrier.fencing_token
+        assert id is not None
+        carrier.stopped = True
+        try:
+            if stopped or outcome is not None:
+                await carrier.flush()
+            # OutOfTurn: it was cancelled, or another process has taken it over.
+            with suppress(OutOfTurn):
+                if stopped:
+                    await self.service.leave(id, fencing_token=token)
+                elif outcome is not None:
+                    ended = finished(outcome, raised=carrier.raised)
+                    await self.service.finish(id, ended, fencing_token=token)
+        except (StoreError, TaskNotFound) as error:  # it may have expired
+            logger.warning("the end of task %s is not written yet: %s", id, error)
+        finally:
+            self.stopped(id)
 
-    async def leave(self, channel: Channel) -> None:
-        """Let the task that *channel* has become go on without this process, if it is not over."""
-        carrier = channel.carrier
-        assert carrier.task is not None
-        await carrier.flush()
-        with suppress(OutOfTurn):
-            await self.jobs.leave(carrier.task, turn=carrier.turn)
-
-    async def answer(self, id: str, owner: str | None, answers: Mapping[str, Outcome]) -> None:
-        """Take *answers* in, by their names on the wire: what the client says, or why it does not.
+    async def cancel(self, id: str, owner: str | None) -> None:
+        """Cancel a task, wherever it is, and notify its tool; one that is over stays as it is.
 
         Raises:
             TaskNotFound: there is no such task.
         """
-        await self.jobs.update(id, owner, {name: pack(each) for name, each in answers.items()})
+        task = await self._cancel(id, owner)
+        if task is not None and task.lives_in is None:  # otherwise the process that stops it does
+            call = await self.service.records.call(id)
+            if call is not None:
+                await _notify(self._host.resumption.cancelled(task, call))
 
-    async def cancel(self, id: str, owner: str | None) -> Task | None:
-        """Cancel a task: nothing comes of it any more, and what still runs is stopped.
+    async def abandon(self, channel: Channel) -> None:
+        """Cancel the job of a call that was stopped, if it has one, and notify its tool."""
+        if channel.task is not None and not channel.promoted:
+            try:
+                was = await self._cancel(channel.task, channel.principal, private=True)
+                channel.carrier.run = None if was is None else run_id(was)
+            except TaskNotFound:  # it has expired
+                pass
+            except StoreError as error:  # its tool is notified nevertheless
+                logger.warning("task %s is not cancelled: %s", channel.task, error)
+        await _notify(self._host.server.cancelled(channel))
 
-        Return it as it was; None if it was over.
-
-        Raises:
-            TaskNotFound: there is no such task.
-        """
-        task = await self.jobs.cancel(id, owner)
+    async def _cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
+        """Cancel a task and stop what runs of it; return it as it was, None if it was over."""
+        task = await self.service.cancel(id, owner, private=private)
         if task is not None and task.lives_in is not None:
-            await self._inbox.send(task.lives_in, Stop(id))
+            await self._host.inbox.send(task.lives_in, Stop(id))
         return task
 
     def stops(self, id: str, stop: Callable[[], None]) -> None:
@@ -207,140 +288,68 @@ class Tasks:
         self._running[id] = stop
 
     def stopped(self, id: str) -> None:
-        """Know that nothing of the task *id* runs here any more."""
+        """Record that nothing of the task *id* runs here any more."""
         self._running.pop(id, None)
 
-    @property
-    def busy(self) -> bool:
-        """Whether calls that are tasks run in this process."""
-        return bool(self._running)
+    def _busy(self) -> bool:
+        return bool(self._running) or self.service.keyed.busy
 
     def _stop(self, message: Stop) -> None:
         stop = self._running.get(message.task)
         if stop is not None:
             stop()
 
-    # How its client hears of it.
-
-    async def followed(
-        self, id: str, channel: Channel, after: str | None = None
-    ) -> Result | Continuation:
-        """Follow the task *id*, passing on what it says, to its result or to what it asks.
-
-        What it said up to the event *after* has been heard.
-
-        Raises:
-            McpError: it ended with an error.
-        """
-        async with aclosing(self.jobs.follow(id, channel.principal, after)) as changes:
-            async for each in changes:
-                if isinstance(each, Note):
-                    await _pass_on(each, channel)
-                    continue
-                change = each.task
-                if change.progress is not None:
-                    await channel.progress(change.progress, change.total, change.message)
-                if change.over:
-                    return result_of(change, channel.request.method)
-                if isinstance(change.work, Asking) and not change.settled:
-                    continuation = Continuation.unpack(change.continuation)
-                    return msgspec.structs.replace(continuation, task=id, heard=each.id)
-        raise TaskNotFound(id)
-
     async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
         """Return the result of the call that is the task *id*; or why there is none, to be read."""
         try:
-            task = await self.jobs.get(id, owner)
+            task = await self.service.get(id, owner)
             if task.over:
                 return cast(CallToolResult, result_of(task, "tools/call"))
         except TaskNotFound:
-            return _says(f"There is no call {id}, or its result is not kept any more.")
+            return tool_error(f"There is no call {id}, or its result is not kept any more.")
         except McpError as error:
-            return _says(f"There is no result of call {id}: {error.message}")
-        return _says(f"Call {id} has no result yet: {_stands(task)}.")
+            return tool_error(f"There is no result of call {id}: {error.message}")
+        return tool_error(f"Call {id} has no result yet: {state_of(task)}.")
+
+    async def aclose(self) -> None:
+        """Stop working on tasks.
+
+        If the store ends with this process, jobs get no grace: their results reach no client.
+        """
+        await self.service.aclose(within=None if self._host.store.durable else 0.0)
+
+    async def _resume(self, task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
+        return await self._host.resumption.resume(task, call, outcome)
 
 
-def ended(result: Result | McpError) -> Ended:
-    """Return how a call is kept that has come to *result*."""
-    if isinstance(result, McpError):
-        return Ended(error=_encode(ErrorBody(result.code, result.message, result.data)))
-    return Ended(result=_encode(result))
-
-
-def result_of(task: Task, method: str) -> Result:
-    """Return the result of a *task* that is over; *method* is what was called.
-
-    Raises:
-        McpError: it has none but an error, or was cancelled.
-    """
-    if task.error is not None:
-        error = msgspec.json.decode(task.error, type=ErrorBody)
-        raise McpError(error.message, error.data, code=error.code)
-    if task.result is None:
-        raise McpError("The call was cancelled")
-    result: Any = msgspec.json.decode(task.result, type=LATEST.methods[method].result)
-    return cast(Result, result)
-
-
-def handle_of(task: Task, now: float) -> CreateTaskResult:
-    """Return the response to a call that is a task: the handle, as of *now* (`Store.now`)."""
-    return CreateTaskResult(**shown(task, now))
-
-
-def held_over(task: Task, *, tool: str | None) -> CallToolResult:
-    """Return what a client that does not gets, once it has waited as long as it may.
-
-    *tool* is the name of the one that gives the result, if there is one.
-    """
-    goes_on = f"This takes longer than a call is held. It goes on, as call {task.id}"
-    return _says(goes_on + (f"; the tool {tool} gets its result." if tool else "."))
-
-
-def shown(task: Task, now: float) -> dict[str, Any]:
-    """Return the members that a client sees of a *task* in every status, as of *now*."""
-    kept = promised(task, now)
-    return {
-        "task_id": task.id,
-        "status": task.status,
-        "created_at": _at(task.created),
-        "last_updated_at": _at(task.updated),
-        "ttl_ms": None if kept is None else ceil(kept * 1000),
-        "poll_interval_ms": ceil(task.poll * 1000),
-        # What the work said last is neither what is asked nor what came of it.
-        "status_message": task.message if task.status == "working" else None,
-    }
-
-
-def _stands(task: Task) -> str:
-    """Return how a *task* that is not over stands, in words."""
-    if task.status == "input_required":
-        return "it waits for answers"
-    if task.progress is None:
-        done = "it is being worked on"
+def suspended(continuation: Continuation, work: Job | Ref | Awaiting | None) -> Suspended:
+    """Return what a task waits for: *work*, or the answers to the questions asked."""
+    waits_for: Work
+    if isinstance(work, Job):
+        waits_for = Working(work)
+    elif isinstance(work, Ref):
+        waits_for = Following(work)
+    elif work is not None:
+        waits_for = work
     else:
-        total = "" if task.total is None else f" of {task.total:g}"
-        done = f"{task.progress:g}{total} done"
-    return done if task.message is None else f"{done} ({task.message})"
+        encode = msgspec.json.encode
+        waits_for = Asking({k: encode(v) for k, v in requests_of(continuation).items()})
+    return Suspended(continuation.step, continuation.pack(), waits_for)
 
 
-def _says(text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text)], is_error=True)
+def _options(host: Host, options: JobOptions) -> JobOptions:
+    if not host.store.shared:  # no other process could have code that this one lacks
+        options = msgspec.structs.replace(options, unknown_timeout=0.0)
+    return msgspec.structs.replace(
+        options,
+        assigns=lambda task: host.assigns,
+        accounts=host.owners.of_task,
+        in_thread=host.threads.run,
+    )
 
 
-async def _pass_on(note: Note, channel: Channel) -> None:
-    """Say on *channel* what a task has said."""
-    said = msgspec.msgpack.decode(note.data, type=Said)
-    method = LATEST.methods.get(said.method)
-    params: Any = msgspec.Raw(said.params) if said.params else None
-    if method is not None and params is not None:
-        params = method.params_decoder.decode(params)
-    await channel.notify(said.method, params)
-
-
-def _at(seconds: float) -> str:
-    """Return Unix time as ISO 8601."""
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
-
-
-_encode: Final = msgspec.json.encode
+async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
+    try:
+        await notifying
+    except Exception as error:  # the tool's own: nothing waits for it
+        logger.error("on_cancel failed", exc_info=error)

@@ -12,7 +12,7 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.core.task import Parked
+from genmcp.core.task import Suspended
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.meta import RequestId
@@ -154,16 +154,17 @@ class Observers:
     def resuming(self, channel: Channel, tag: str) -> Tell:
         """Return what tells how the call of *channel*, which goes on now, has gone on.
 
-        It takes what the call has come to, Parked or None if it was cancelled, and what was raised.
+        It takes what the call has come to, Suspended or None if it was cancelled, and what was
+        raised.
         """
         if not self._all:
             return _nothing
         began, start = time.time(), time.perf_counter()
 
         def tell(
-            came_to: Result | McpError | Parked | None, raised: BaseException | None = None
+            came_to: Result | McpError | Suspended | None, raised: BaseException | None = None
         ) -> None:
-            failure = None if isinstance(came_to, Parked) else _failure(came_to, raised)
+            failure = None if isinstance(came_to, Suspended) else _failure(came_to, raised)
             resumed = Resumed(
                 request=channel.request,
                 principal=channel.principal,

@@ -86,8 +86,8 @@ class Conversation:
         self._news = _News(self)
         self._calls: set[PipedCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        if mux.long.dormant:
-            mux.long.wake()
+        if mux.tasks.worker.dormant:
+            mux.tasks.worker.wake()
 
     def __repr__(self) -> str:
         return f"<Conversation of {self.mux!r}, {len(self._calls)} calls>"
@@ -161,7 +161,7 @@ class Conversation:
 
     async def _deliver(self, session: Session, message: Message) -> None:
         try:
-            await self.mux.long.asked.take(session.key, self.principal, message)
+            await self.mux.asked.take(session.key, self.principal, message)
         except (InvalidRequest, StoreError) as error:
             logger.debug("a response is dropped: %s", error)
 

@@ -187,7 +187,7 @@ class Endpoint:
             Refused: it may not come in.
             ConfigurationError: the host tells of somebody, but not of whom.
         """
-        if self.mux.long.dormant or self._asleep:
+        if self.mux.tasks.worker.dormant or self._asleep:
             self._wake()
         peer = scope.get("client")
         visit.table = self._gate.admit(scope["headers"], peer[0] if peer else None)
@@ -209,13 +209,13 @@ class Endpoint:
 
     def _wake(self) -> None:
         """Start the engine on the jobs in the store, and register their release at shutdown."""
-        long, at_work = self.mux.long, self._at_work
+        worker, at_work = self.mux.tasks.worker, self._at_work
         lost = at_work is not None and at_work.gone  # its loop was closed without a shutdown
-        if long.dormant or lost:
-            long.wake()
+        if worker.dormant or lost:
+            worker.wake()
         if self._asleep or lost:
             self._asleep = False
-            self._at_work = JobsAtWork(long, self._shutdown, self._sleep)
+            self._at_work = JobsAtWork(worker, self._shutdown, self._sleep)
             self._at_work.open()
 
     def _sleep(self) -> None:

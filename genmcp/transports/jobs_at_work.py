@@ -11,7 +11,7 @@ from contextvars import Context
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from genmcp.mux.long_calls import LongCalls
+from genmcp.tasks.worker import TaskWorker
 from genmcp.transports.shutdown import Shutdown, uvicorn_server
 
 __all__ = ["JobsAtWork"]
@@ -29,8 +29,8 @@ class JobsAtWork:
 
     idle = True
 
-    def __init__(self, long: LongCalls, shutdown: Shutdown, ended: Callable[[], object]) -> None:
-        self._long = long
+    def __init__(self, worker: TaskWorker, shutdown: Shutdown, ended: Callable[[], object]) -> None:
+        self._worker = worker
         self._shutdown = shutdown
         self._ended = ended
         self._loop = asyncio.get_running_loop()
@@ -46,7 +46,7 @@ class JobsAtWork:
 
     def open(self) -> None:
         """Register with the shutdown, and delay the exit of uvicorn until the jobs are released."""
-        self._long.use(self)
+        self._worker.use(self)
         self._shutdown.add(self)
         server: Any = uvicorn_server()
         tasks = getattr(getattr(server, "server_state", None), "tasks", None)
@@ -83,7 +83,7 @@ class JobsAtWork:
 
     async def _rest(self) -> None:
         try:
-            await self._long.rest(self, within=self._within)
+            await self._worker.rest(self, within=self._within)
         finally:
             self._end()
 

@@ -13,8 +13,7 @@ from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, 
 from genmcp.errors import Overloaded
 from genmcp.mux.mux import Mux
 from genmcp.mux.subscriptions import Subscription
-from genmcp.mux.task_methods import TASKS_CHANGED, status_of
-from genmcp.mux.task_news import TaskNews
+from genmcp.mux.task_methods import TASKS_CHANGED, TaskWatcher, status_of
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.subscriptions import SubscriptionFilter, SubscriptionsListenRequestParams
 from genmcp.transports.event_stream import EventStream, place
@@ -93,7 +92,7 @@ async def heard(
             wanted = replace(wanted, resource_subscriptions=honored)
             async with (
                 mux.subscriptions.listening(changes_of(wanted)) as subscription,
-                TaskNews.of(mux.long.jobs, ids, client.principal) as tasks,
+                TaskWatcher.of(mux.tasks.service, ids, client.principal) as tasks,
                 aclosing(_messages(mux, request, wanted, subscription, tasks)) as messages,
             ):
                 yield messages
@@ -120,7 +119,7 @@ async def _messages(
     request: Request,
     wanted: SubscriptionFilter,
     subscription: Subscription,
-    tasks: TaskNews,
+    tasks: TaskWatcher,
 ) -> AsyncGenerator[list[bytes], None]:
     encoder, revision, id = mux.encoder, request.revision, request.id
     encode = encoder.notification

@@ -82,7 +82,7 @@ async def perform(visit: Visit, action: Action) -> None:
             # 2025-11-25, transports, "Sending Messages to the Server", point 4: an error status.
             raise error
         case Deliver(session=session, message=message):
-            await visit.mux.long.asked.take(session.key, visit.principal, message)
+            await visit.mux.asked.take(session.key, visit.principal, message)
         case Cancel(id=id):
             assert visit.session is not None
             await visit.mux.peers.cancel(visit.session, id)

@@ -19,8 +19,9 @@ from genmcp.errors import Conflict, OutOfTurn, StoreError, TaskNotFound, Unavail
 from genmcp.mux.calls import Reason
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.mux import Answer, Mux
+from genmcp.mux.task_results import handle_of, held_over
 from genmcp.mux.task_sink import TaskSink
-from genmcp.mux.tasks import handle_of, held_over
+from genmcp.mux.tasks import suspended
 from genmcp.policy import RESULT_TOOL
 from genmcp.protocol.result import Result
 from genmcp.transports.timers import TimerTable
@@ -142,17 +143,19 @@ class PromotionTimer(msgspec.Struct, eq=False):
         id, self._id = self._id, None
         if id is not None:
             try:
-                await self._mux.long.tasks.withdraw(self._channel, id)
+                await self._mux.tasks.withdraw(self._channel, id)
             except StoreError as error:
                 logger.warning("the record of a call that has ended is left: %s", error)
 
     async def _keep(self) -> None:
         """Write the record, and hand it out if the call still runs and its client is there."""
-        channel, tasks = self._channel, self._mux.long.tasks
+        channel, tasks = self._channel, self._mux.tasks
         carrier = channel.carrier
         written = None if self._id else carrier.continuation
-        self._id = id = self._id or tasks.new_id()
+        self._id = id = self._id or tasks.new_id(channel)
         task = await tasks.promote(channel, id)
+        if task is None:  # the call has ended meanwhile, and so has its record
+            return
         if task.over:  # written by an earlier attempt, and taken for lost while the store failed
             self._id = None
             raise Unavailable(f"task {id} is over")
@@ -160,13 +163,13 @@ class PromotionTimer(msgspec.Struct, eq=False):
             await self._withdraw()
             return
         self._id = None
-        carrier.task, carrier.turn, carrier.promoted = id, task.turn, True
-        channel.hand_over(TaskSink(self._mux.long, carrier, channel.client_key))
+        carrier.task, carrier.fencing_token, carrier.promoted = id, task.fencing_token, True
+        channel.hand_over(TaskSink(self._mux, carrier, channel.client_key))
         tasks.stops(task.id, self._stopped)
         await self._hand_out(task)
         if carrier.continuation is not None and carrier.continuation is not written:
             try:  # it went on while the record was written
-                await tasks.park(channel, tasks.awaiting(carrier.continuation))
+                await tasks.park(channel, suspended(carrier.continuation, tasks.awaiting))
             except OutOfTurn:
                 logger.debug("task %s has gone on by itself", task.id)
 
@@ -177,7 +180,7 @@ class PromotionTimer(msgspec.Struct, eq=False):
     async def _leave(self, id: str) -> None:
         """Hand out task *id*, which the call only follows, and cancel the call."""
         try:
-            task = await self._mux.long.jobs.get(id, self._channel.principal)
+            task = await self._mux.tasks.service.get(id, self._channel.principal)
         except TaskNotFound as error:
             logger.debug("task %s is followed on: %s", id, error)
             return

@@ -16,9 +16,9 @@ from genmcp.core.request import Request
 from genmcp.core.session import Session
 from genmcp.core.task import LOST
 from genmcp.errors import McpError, StoreError
-from genmcp.mux.kept_call import KeptCall
 from genmcp.mux.mux import Mux
 from genmcp.mux.replay import OpenCall
+from genmcp.mux.resumption import StoredRequest
 from genmcp.protocol.params import RequestParams
 from genmcp.transports.piped import PipedCall
 from genmcp.transports.visit import Visit
@@ -89,11 +89,11 @@ class Recovery:
     async def _followed(self, request: Request, task: str) -> Any:
         while True:
             try:
-                kept = await self.mux.long.jobs.call(task)
+                kept = await self.mux.tasks.service.records.call(task)
                 if kept is not None:
-                    request = KeptCall.unpack(kept).request()
+                    request = StoredRequest.unpack(kept).request()
                 channel = Channel(request, PipedCall(self, request), self.principal)
-                return await self.mux.long.continuations.followed(task, channel)
+                return await self.mux.continuations.followed(task, channel)
             except StoreError:
                 await asyncio.sleep(_AGAIN)
 

@@ -165,9 +165,9 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
             reason = self.end(cancelled)
         finally:
             if channel.promoted:
-                await mux.long.ended(channel, answer.outcome, stopped=answer is NO_ANSWER)
+                await mux.tasks.ended(channel, answer.outcome, stopped=answer is NO_ANSWER)
         if reason in (Reason.ASKED, Reason.LEFT):
-            await mux.long.abandon(channel)
+            await mux.tasks.abandon(channel)
         if reason is Reason.ASKED:
             return NO_ANSWER
         if reason is Reason.STOPPING and answer is NO_ANSWER:
@@ -295,12 +295,12 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         Raises:
             Failure: the client cannot be asked, answers with an error, or not in time.
         """
-        asked = self.caller.mux.long.asked
+        asked = self.caller.mux.asked
         return await asked.ask(request, self.caller.principal, method, params, self.send)
 
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
         """Return the result of the call *id*."""
-        return await self.caller.mux.long.outcome_of(id, principal)
+        return await self.caller.mux.tasks.outcome_of(id, principal)
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the log level of the request, or of its session."""

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from genmcp.core.task import Task
-from genmcp.mux.kept_call import KeptCall
+from genmcp.mux.resumption import StoredRequest
 from tests.chaos.callers import Caller, Ended, Torn, is_end
 from tests.chaos.processes import Fleet, Place, running, until
 
@@ -185,5 +185,5 @@ def opened(store: Path) -> sqlite3.Connection:
 
 def number(call: bytes) -> int:
     """Return the number of a call, as its request has it."""
-    n: int = msgspec.json.decode(KeptCall.unpack(call).params)["arguments"]["n"]
+    n: int = msgspec.json.decode(StoredRequest.unpack(call).params)["arguments"]["n"]
     return n

@@ -19,8 +19,8 @@ from genmcp.cli.lifespan import entered
 from genmcp.cli.target import load, mux_of
 from genmcp.cli.worker import Hands, work
 from genmcp.errors import Unavailable
-from genmcp.jobs.local import LocalEngine
 from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.tasks.local_engine import LocalEngine
 from tests.asgi import PATIENCE, Client, Connection, until
 from tests.cli.studio import SECRET, studio
 
@@ -211,7 +211,7 @@ async def test_worker_works_within_a_lifespan(
         await working
 
     assert ["lifespan.startup", "lifespan.shutdown"] == app.told
-    options = mux.long.jobs.service.options
+    options = mux.tasks.service.worker.options
     assert (3, 0.0) == (options.concurrency, options.grace)
     assert before is signal.getsignal(signal.SIGTERM)
     with pytest.raises(Unavailable):
@@ -235,12 +235,12 @@ async def test_worker_ends_when_its_engine_does(
     store = SQLiteStore(tmp_path / "studio.db")
     storage = Storage(store=store, engine=Broken(store.deliveries))
     mux = Mux(Suite(name="studio", version="1"), store=storage, secret=SECRET)
-    jobs = mux.long.jobs
+    jobs = mux.tasks.service
 
     async with asyncio.timeout(PATIENCE):
         working = asyncio.create_task(work(mux, Hands()))
-        await until(lambda: jobs.service.begin().done())
-        jobs.service._serving.ending.set()  # type: ignore[union-attr]
+        await until(lambda: jobs.worker.begin().done())
+        jobs.worker._serving.ending.set()  # type: ignore[union-attr]
         with pytest.raises(RuntimeError, match="the engine has ended by itself"):
             await working
     assert "the broker is gone" in caplog.text

@@ -33,7 +33,7 @@ from genmcp import (
 from genmcp.core.task import Job, Working
 from genmcp.errors import Raised
 from tests.asgi import PATIENCE, TASKS, Client
-from tests.jobs.bench import Bench, ended, made, opened, until
+from tests.tasks.bench import Bench, ended, made, opened, until
 
 ASKS = {"elicitation": {"form": {}}, **TASKS}
 
@@ -104,7 +104,7 @@ async def release(
         secret="a secret of 16 bytes",
         store=Storage(store=store, jobs=JobOptions(unknown_timeout=timeout)),
     )
-    await mux.long.jobs.start()
+    await mux.tasks.service.start()
     try:
         yield Endpoint(mux)
     finally:
@@ -139,7 +139,7 @@ async def passed_on(app: Endpoint, id: str) -> None:
     """Wait until a task was left to another process."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            task = await app.mux.long.jobs.get(id, None)
+            task = await app.mux.tasks.service.get(id, None)
             assert not task.over, task
             if task.passed:
                 return
@@ -330,7 +330,7 @@ async def test_answer_begins_one_job_while_the_secret_is_rotated(tmp_path: Path)
     ]
     before, after = [Client(Endpoint(mux), capabilities=ASKS) for mux in muxes]
     for mux in muxes:
-        await mux.long.jobs.start()
+        await mux.tasks.service.start()
 
     async def answer(client: Client, asked: Any, name: str) -> Any:
         again = client.call("asks")

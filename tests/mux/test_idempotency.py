@@ -31,11 +31,8 @@ from genmcp import (
     prompt,
     result,
 )
-from genmcp.core.seal import digest
-from genmcp.errors import Conflict, Unavailable
-from genmcp.mux.claim import Claim, Known
-from genmcp.mux.late_writes import LateWrites
-from genmcp.stores.store import Append, Delete, Op, Put
+from genmcp.errors import Unavailable
+from genmcp.stores.store import Delete, Op, Put
 from tests.asgi import ALL, MODERN, PATIENCE, TASKS, Client, Connection, until
 
 KEY = "io.genmcp/idempotencyKey"
@@ -512,7 +509,7 @@ async def test_process_that_is_gone_frees_its_keys(tmp_path: Path) -> None:
     one, two = await begin(first), await begin(second)
     async with one.open(keyed(one)) as frozen:
         await until(lambda: ghost.calls == 1)
-        await first.mux.long.jobs.aclose()  # it gives no sign of life any more
+        await first.mux.tasks.service.aclose()  # it gives no sign of life any more
         assert "call 7" == await call(two)
         go.set()
         await frozen.over()
@@ -546,7 +543,7 @@ async def test_end_of_a_call_is_kept_when_the_store_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It cannot be written when it is there, and a key that nobody frees would be nobody's."""
-    monkeypatch.setattr("genmcp.mux.claim._AGAIN", 0.01)
+    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
     store = View(MemoryStore())
 
     def fails_once() -> None:
@@ -587,83 +584,6 @@ async def test_store_that_fails_costs_the_key_and_not_the_call(
     assert "call 1" == await call(await begin(app))
     assert "is not kept: the disk is full" in caplog.text
     await app.mux.aclose()
-
-
-def claim_of(store: Store, node: str, late: LateWrites | None = None) -> Claim:
-    late = late or LateWrites(1024)
-    return Claim(store, "k", kept=60.0, node=node, late=late, patience=30.0)
-
-
-async def claimed(store: Store, late: LateWrites | None = None) -> Claim:
-    claim = claim_of(store, "n1", late)
-    assert await claim.begin(b"", expect=0)
-    return claim
-
-
-async def test_call_that_is_over_does_not_become_a_task() -> None:
-    """What is about to be written then is forgotten again: the answer counts."""
-    claim = await claimed(store := MemoryStore())
-    await claim.keep(result("done"))
-    kept = await store.get("k")
-    await claim.becomes("t")
-
-    assert kept == await store.get("k")
-
-
-async def test_call_whose_key_was_taken_becomes_no_task() -> None:
-    """Another one runs by now: a second job would be one too many."""
-    claim = await claimed(store := MemoryStore())
-    another = Known(b"", "another", "n2").pack()
-    await store.apply(Put("k", another))
-
-    with pytest.raises(Conflict):
-        await claim.becomes("t")
-    assert not await claim.keep(result("done"))
-    await claim.free()
-
-    entry = await store.get("k")
-    assert entry and another == entry.value
-
-
-async def test_key_that_lapsed_is_taken_back() -> None:
-    """A process that was frozen keeps its result, where no other has run the call meanwhile."""
-    claim = await claimed(store := MemoryStore())
-    await store.apply(Delete("k"))
-    await claim.becomes("t")
-    await store.apply(Delete("k"))
-
-    assert await claim.keep(result("done"))
-
-    entry = await store.get("k")
-    assert entry and Known.unpack(entry.value).came_to() == result("done")
-
-
-async def test_key_that_is_taken_while_it_is_written_is_let_be() -> None:
-    """Between a look and the write that goes with it, too."""
-
-    class Taken(MemoryStore):
-        async def apply(self, *ops: Op) -> None:
-            if len(ops) > 1:
-                raise Conflict
-            await super().apply(*ops)
-
-    claim = await claimed(store := Taken())
-    mine = await store.get("k")
-    await claim.keep(result("done"))
-
-    assert mine == await store.get("k")
-
-
-async def test_news_that_were_dropped_are_no_reason_to_wait() -> None:
-    """Whoever is too slow for the log looks at the record again."""
-    app = serving(Counts())
-    idempotency, store = app.mux.long.idempotency, app.mux.store
-    await store.apply(Append("k", b"", ttl=60.0, keep=1))
-    seen = await idempotency._news("k", None, PATIENCE)
-    for _ in range(2):
-        await store.apply(Append("k", b"", ttl=60.0, keep=1))
-
-    assert None is await idempotency._news("k", seen, PATIENCE)
 
 
 async def test_resource_with_a_key_that_fails_later_is_no_matter() -> None:
@@ -714,7 +634,7 @@ class Blocked(MemoryStore):
         self.refused = 0
 
     async def apply(self, *ops: Op) -> None:
-        if self.locked and any(isinstance(op, Put) and "/task:" in op.key for op in ops):
+        if self.locked and any(isinstance(op, Put) and "#call" in op.key for op in ops):
             self.refused += 1
             raise Unavailable("locked")
         await super().apply(*ops)
@@ -757,7 +677,7 @@ class Edge(MemoryStore):
 
     async def apply(self, *ops: Op) -> None:
         await super().apply(*ops)
-        if any(isinstance(op, Put) and "/task:" in op.key and op.expect == 0 for op in ops):
+        if any(isinstance(op, Put) and "#call" in op.key for op in ops):
             self.written.set()
             await self.go.wait()
 
@@ -807,7 +727,7 @@ async def test_clocks_that_differ_make_no_second_task(monkeypatch: pytest.Monkey
 
     class Gate(View):
         async def apply(self, *ops: Op) -> None:
-            if any(isinstance(op, Put) and "/task:" in op.key and op.expect == 0 for op in ops):
+            if any(isinstance(op, Put) and "#call" in op.key for op in ops):
                 writing.set()
                 await gate.wait()
             await super().apply(*ops)
@@ -830,31 +750,6 @@ async def test_clocks_that_differ_make_no_second_task(monkeypatch: pytest.Monkey
     working.go.set()
     for app in (one, two):
         await app.mux.aclose()
-
-
-async def test_process_that_died_before_its_task_was_written_frees_the_key(
-    tmp_path: Path,
-) -> None:
-    """The key names a task that there is not, and a process that gives no sign of life."""
-    app = serving(Counts(), store=(store := SQLiteStore(tmp_path / "studio.db")), lease=0.3)
-    app.mux.long.idempotency._key = lambda channel: "k"  # type: ignore[method-assign]
-    dead = claim_of(store, "dead")
-    assert await dead.begin(digest({}), expect=0)
-    await dead.becomes("t")
-
-    assert "call 1" == await call(await begin(app))
-    await app.mux.aclose()
-
-
-async def test_process_that_thaws_when_its_key_was_taken_makes_no_task() -> None:
-    """It was frozen between two writes for longer than a lease: the other call counts."""
-    store = MemoryStore()
-    thawed = await claimed(store)
-    await thawed.becomes("t")
-    await store.apply(Put("k", Known(b"", "another", "n2").pack()))
-
-    with pytest.raises(Conflict):
-        await thawed.became()
 
 
 async def test_copies_of_a_call_that_asks_run_it_once() -> None:

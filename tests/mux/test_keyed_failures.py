@@ -25,9 +25,8 @@ from genmcp import (
     Tool,
     job,
 )
-from genmcp.core.seal import digest
+from genmcp.core.task import Task
 from genmcp.errors import OverShare, StoreFull, Unavailable
-from genmcp.mux.claim import Known
 from genmcp.stores.store import Append, Delete, Op, Put
 from tests.asgi import PATIENCE, TASKS, Client, Connection, until
 
@@ -147,14 +146,15 @@ async def end_of(client: Client, id: str) -> str:
 
 
 def is_task(op: Op) -> bool:
-    """Whether *op* writes the record of a new task."""
-    return isinstance(op, Put) and "/task:" in op.key and op.expect == 0
+    """Whether *op* makes a call an ordinary task: its request is stored."""
+    return isinstance(op, Put) and op.key.endswith("#call")
 
 
 def is_end(op: Op) -> bool:
-    """Whether *op* writes or frees a key that is claimed."""
-    key = op.key if isinstance(op, Put | Delete) else ""
-    return key.startswith("keyed:") and bool(op.expect)  # type: ignore[union-attr]
+    """Whether *op* writes the end of a call, or deletes its record."""
+    if isinstance(op, Put) and "/task:" in op.key and op.expect:
+        return Task.unpack(op.value).over
+    return isinstance(op, Delete) and bool(op.expect)
 
 
 def refusing(error: BaseException, which: Callable[[Op], bool]) -> Refuses:
@@ -162,12 +162,10 @@ def refusing(error: BaseException, which: Callable[[Op], bool]) -> Refuses:
 
 
 def is_large_end(op: Op) -> bool:
-    return is_end(op) and isinstance(op, Put) and len(op.value) > 300
+    return is_end(op) and isinstance(op, Put) and len(op.value) > 900
 
 
-@pytest.mark.parametrize(
-    "error", [OverShare("no share"), StoreFull("no room"), Unavailable("locked")], ids=repr
-)
+@pytest.mark.parametrize("error", [OverShare("no share"), StoreFull("no room")], ids=repr)
 async def test_key_is_freed_when_its_task_is_refused(store: Any, error: BaseException) -> None:
     """A retry with the key would otherwise wait for a task that is never written."""
     app = serving(tool := Works(), store)
@@ -179,6 +177,23 @@ async def test_key_is_freed_when_its_task_is_refused(store: Any, error: BaseExce
 
     assert "worked by 2" == said(await client.send(keyed(client)))
     assert 2 == tool.calls
+    await app.mux.aclose()
+
+
+async def test_job_of_a_keyed_call_begins_when_the_store_is_back(store: Any) -> None:
+    """The hook has run: the key stays taken, and a copy gets the result of the first call."""
+    app = serving(tool := Works(), store, lease=0.2)
+    client = await begin(app)
+    store.refuses = refusing(Unavailable("locked"), is_task)
+    assert "error" in (await client.send(keyed(client))).json  # after a lease
+    async with client.open(keyed(client)) as copy:
+        await until(lambda: len(app.mux.held) == 1)
+        store.refuses = None
+        go.set()
+        await copy.over()
+
+    assert "worked by 1" == said(copy)
+    assert 1 == tool.calls
     await app.mux.aclose()
 
 
@@ -196,44 +211,19 @@ async def test_key_is_freed_when_its_client_has_too_many_tasks(store: Any) -> No
     await app.mux.aclose()
 
 
-async def test_key_is_freed_when_its_client_leaves_before_the_task(store: Any) -> None:
-    """The record of the key names the task already, and the task is never written."""
-    app = serving(tool := Works(), store)
-    first, second = await begin(app), await begin(app)
-    held = asyncio.Event()
-
-    def holds(op: Op) -> bool:
-        names_task = is_end(op) and isinstance(op, Put) and bool(Known.unpack(op.value).task)
-        if names_task:
-            held.set()
-        return names_task
-
-    store.holds = holds
-    async with first.open(keyed(first)) as one:
-        await held.wait()
-        store.holds = None
-        one.disconnect()
-        await until(lambda: len(app.mux.held) == 0, pause=0.01)
-    go.set()
-
-    assert "worked by 2" == said(await second.send(keyed(second)))
-    assert 2 == tool.calls
-    await app.mux.aclose()
-
-
 async def test_late_free_spares_the_key_of_another_call(store: Any) -> None:
-    """A claim that failed is freed later: only its own record may be removed by then."""
+    """A call whose record may be written is freed later: no other record may be deleted then."""
     freeing, free = asyncio.Event(), asyncio.Event()
     apply = store.apply
 
     async def late(*ops: Op) -> None:
-        if store.refuses is None and any(isinstance(op, Delete) for op in ops):
+        if store.refuses is None and isinstance(ops[0], Append):  # written before it is read
             freeing.set()
             await free.wait()
         await apply(*ops)
 
     def refuses(op: Op) -> BaseException | None:
-        if isinstance(op, Put) and op.key.startswith("keyed:"):
+        if isinstance(op, Put):
             store.refuses = None
             return Unavailable("the disk is full")
         return None
@@ -264,56 +254,21 @@ async def test_late_free_spares_the_key_of_another_call(store: Any) -> None:
 
 async def test_key_is_freed_when_its_claim_may_be_written(store: Any) -> None:
     """`Unavailable` leaves open whether a write took place: another process would wait for it."""
-    app = serving(Works("done"), store)
+    app = serving(tool := Works("done"), store)
     client = await begin(app)
 
     class Lost(type(store)):  # type: ignore[misc]
         async def apply(self, *ops: Op) -> None:
             await super().apply(*ops)
-            if any(isinstance(op, Put) and op.key.startswith("keyed:") for op in ops):
+            if any(isinstance(op, Put) for op in ops):
                 raise Unavailable("the connection was lost")
 
-    app.mux.long.idempotency._key = lambda channel: "keyed:k"  # type: ignore[method-assign]
     was, store.__class__ = store.__class__, Lost
     assert "error" in (await client.send(keyed(client))).json
     store.__class__ = was
 
-    assert await store.get("keyed:k") is None
-    await app.mux.aclose()
-
-
-@pytest.mark.parametrize("task", [None, "t" * 43])
-async def test_call_that_ended_without_a_record_frees_its_key(task: str | None) -> None:
-    """Of its own calls a process knows whether they run: no task appears any more."""
-    app = serving(Works("done"), store := MemoryStore())
-    app.mux.long.idempotency._key = lambda channel: "k"  # type: ignore[method-assign]
-    node = app.mux.long.jobs.nodes.own
-    await store.apply(Put("k", Known(digest({}), "gone", node, task).pack()))
-    client = await begin(app)
-
     assert "done" == said(await client.send(keyed(client)))
-    await app.mux.aclose()
-
-
-async def test_copy_looks_for_a_missing_task_less_and_less_often() -> None:
-    """A task that a living process cannot write yet costs about one read a second."""
-    app = serving(Works("done"), store := MemoryStore())
-    idempotency = app.mux.long.idempotency
-    idempotency._key = lambda channel: "k"  # type: ignore[method-assign]
-    other = Known(digest({}), "elsewhere", "another process", "t" * 43)
-    await store.apply(Put("k", other.pack()))
-    waits: list[float] = []
-
-    async def news(key: str, seen: str | None, within: float) -> None:
-        waits.append(within)
-        if len(waits) == 9:
-            await store.apply(Delete("k"))
-
-    idempotency._news = news  # type: ignore[method-assign]
-    client = await begin(app)
-    await client.send(keyed(client))
-
-    assert [0.02, 0.04, 0.08] == waits[:3] and [1.0, 1.0] == waits[-2:]
+    assert 1 == tool.calls
     await app.mux.aclose()
 
 
@@ -335,7 +290,7 @@ async def test_result_is_not_kept_when_the_store_stays_full(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for a lease, since a full disk may be cleared, and not in memory for good."""
-    monkeypatch.setattr("genmcp.mux.claim._AGAIN", 0.01)
+    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
     app = serving(tool := Works("x" * 1000), store, lease=0.2)
     client = await begin(app)
     store.refuses = refusing(StoreFull("no room"), is_large_end)
@@ -346,24 +301,11 @@ async def test_result_is_not_kept_when_the_store_stays_full(
     await app.mux.aclose()
 
 
-async def test_record_of_a_lost_result_needs_no_event(store: Any) -> None:
-    """Where not even the event fits that wakes copies, these find the record themselves."""
-    app = serving(Works("x" * 1000), store, lease=0.3)
-    client = await begin(app)
-    store.refuses = refusing(
-        OverShare("no share"), lambda op: is_large_end(op) or isinstance(op, Append)
-    )
-    await client.send(keyed(client))
-
-    assert NOT_KEPT in error_of(await client.send(keyed(client)))
-    await app.mux.aclose()
-
-
 async def test_results_that_wait_for_the_store_are_bounded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Past `Limits.late_results` only the record waits that the call has ended."""
-    monkeypatch.setattr("genmcp.mux.claim._AGAIN", 0.01)
+    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
     store = RefusingMemory()
     app = serving(Works("x" * 1000), store, limits=Limits(late_results=1500))
     client = await begin(app)
@@ -377,31 +319,15 @@ async def test_results_that_wait_for_the_store_are_bounded(
     await app.mux.aclose()
 
 
-@pytest.mark.parametrize("ends", ["closed", "broken"])
-async def test_call_is_answered_when_its_end_is_not_written(ends: str) -> None:
-    """Neither a mux that is closed meanwhile nor a defect of the store holds the response."""
+async def test_call_is_answered_when_its_end_is_not_written() -> None:
+    """A defect of the store does not hold the response, and the key is free again."""
     store = RefusingMemory()
-    store.gate = asyncio.Event()
-    app = serving(Works("done"), store)
+    app = serving(tool := Works("done"), store)
     client = await begin(app)
-    written = asyncio.Event()
+    store.refuses = refusing(ValueError("a defect"), is_end)
 
-    def holds(op: Op) -> bool:
-        if is_end(op):
-            written.set()
-        return is_end(op)
-
-    if ends == "broken":
-        store.refuses = refusing(ValueError("a defect"), is_end)
-    else:
-        store.holds = holds
-    async with client.open(keyed(client)) as call:
-        if ends == "closed":
-            await written.wait()
-            await app.mux.long.idempotency.aclose()
-        await call.over()
-
-    assert "done" == said(call)
+    assert ["done", "done"] == [said(await client.send(keyed(client))) for _ in range(2)]
+    assert 2 == tool.calls
     await app.mux.aclose()
 
 
@@ -427,10 +353,10 @@ async def test_mux_closes_while_another_loop_has_writes_pending(stopped: bool) -
     thread = threading.Thread(target=run)
     thread.start()
     await asyncio.to_thread(answered.wait, PATIENCE)
-    pending = [each for each in asyncio.all_tasks(other) if "_write_end" in repr(each)]
+    pending = [each for each in asyncio.all_tasks(other) if "retry_until_written" in repr(each)]
     assert pending
 
-    await app.mux.long.idempotency.aclose()
+    await app.mux.tasks.aclose()
 
     if not stopped:
         await until(lambda: all(each.done() for each in pending), pause=0.01)

@@ -203,7 +203,7 @@ async def test_progress_that_cannot_be_written_costs_no_work() -> None:
             assert channel.carrier.reports is not None
             await channel.carrier.flush()
             self.store.down = False
-            await mux.long.tasks.jobs.cancel(channel.task or "", None)
+            await mux.tasks.service.cancel(channel.task or "", None)
             done = 2
             while await channel.progress(done):  # until it has turned out that nobody wants it
                 done += 1

@@ -105,7 +105,7 @@ async def test_mux_leaves_the_jobs_of_another_to_its_own_workers(tmp_path: Path)
         done = await stranger.send(stranger.call("b"))
         await over(stranger, done.json["result"]["taskId"])
 
-        worker.long.wake()
+        worker.tasks.worker.wake()
         task = await over(client, begun.json["result"]["taskId"])
         assert "A!" == task["result"]["content"][0]["text"]
     finally:

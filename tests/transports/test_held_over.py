@@ -154,7 +154,7 @@ async def test_store_that_fails_keeps_its_client_waiting(monkeypatch: pytest.Mon
     """Nothing can be said of a call then; its own answer comes when it is there."""
     app = serving(tool := HoldsForJob())
     asked: list[str] = []
-    real = app.mux.long.jobs.get
+    real = app.mux.tasks.service.get
 
     async def get(id: str, owner: str | None) -> Any:
         asked.append(id)
@@ -162,7 +162,7 @@ async def test_store_that_fails_keeps_its_client_waiting(monkeypatch: pytest.Mon
             raise Unavailable("the disk is gone")
         return await real(id, owner)
 
-    monkeypatch.setattr(app.mux.long.jobs, "get", get)
+    monkeypatch.setattr(app.mux.tasks.service, "get", get)
     client = Client(app)
     async with client.open(client.call("holds")) as call:
         await until(lambda: len(asked) > 1, pause=0.01)
@@ -228,7 +228,7 @@ async def test_call_that_came_to_nothing_says_why() -> None:
             await until(lambda call=call: call.complete, pause=0.01)  # type: ignore[misc]
             ids.append(id_in(read(call)[1]))
             if cancels:
-                await app.mux.long.cancel(ids[-1], None)
+                await app.mux.tasks.cancel(ids[-1], None)
             else:
                 tool.go.set()
 

@@ -63,10 +63,10 @@ async def left(tmp_path: Path) -> Path:
 async def test_first_request_goes_on_with_what_is_left(left: Path) -> None:
     """Whatever it asks for, and whoever sends it."""
     mux = studio(left)
-    assert mux.long.dormant
+    assert mux.tasks.worker.dormant
     client = Client(Endpoint(mux))
     await client.send(client.request("server/discover"))
-    assert not mux.long.dormant
+    assert not mux.tasks.worker.dormant
     async with asyncio.timeout(PATIENCE):
         await done.wait()
     await mux.aclose()
@@ -116,20 +116,20 @@ async def test_store_that_cannot_be_reached_is_tried_again(
         patched.setattr(SQLiteStore, "touch", gone)
         answer = await client.send(client.request("tools/list"))
         assert 200 == answer.status
-        await until(lambda: mux.long.dormant)
+        await until(lambda: mux.tasks.worker.dormant)
     assert "not worked on yet: the disk is gone" in caplog.text
 
     await client.send(client.request("tools/list"))
     async with asyncio.timeout(PATIENCE):
-        await mux.long.jobs.start()
-    assert not mux.long.dormant
+        await mux.tasks.service.start()
+    assert not mux.tasks.worker.dormant
     await mux.aclose()
 
 
 async def test_mux_that_was_closed_is_dormant_again(tmp_path: Path) -> None:
     """A host may be started a second time."""
     mux = studio(tmp_path / "studio.db")
-    mux.long.wake()
-    await mux.long.aclose()
-    assert mux.long.dormant
+    mux.tasks.worker.wake()
+    await mux.tasks.aclose()
+    assert mux.tasks.worker.dormant
     await mux.aclose()

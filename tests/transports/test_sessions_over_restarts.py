@@ -147,9 +147,9 @@ async def test_answer_to_a_server_with_a_full_store_is_503(tmp_path: Path) -> No
             store=SQLiteStore(tmp_path / "store.db"),
             secret="a secret of all processes",
         )
-        asked = other.long.asked._begin(session.key, None)
+        asked = other.asked._begin(session.key, None)
         answer = await client.send({"jsonrpc": "2.0", "id": asked.id, "result": {}})
-        await other.long.inbox.aclose()
+        await other.inbox.aclose()
         await other.store.aclose()
 
         assert 503 == answer.status

@@ -182,12 +182,12 @@ async def test_jobs_go_on_while_another_endpoint_serves(tmp_path: Path) -> None:
     await first.aclose()
     (tmp_path / "go").touch()
 
-    assert not here.long.dormant
+    assert not here.tasks.worker.dormant
     told = await clients[1].send(clients[1].request("tasks/get", {"taskId": id}))
     assert told.json["result"]["status"] in ("working", "completed")
     assert "attempt 1" == await result(tmp_path, id)
     await second.aclose()
-    assert here.long.dormant
+    assert here.tasks.worker.dormant
     await here.aclose()
 
 
@@ -224,8 +224,8 @@ async def test_call_that_is_a_task_keeps_its_grace(tmp_path: Path) -> None:
     async with client.open(client.call("long")) as connection:
         await until(lambda: connection.complete, pause=0.01)
         id = connection.json["result"]["taskId"]
-        await here.long.jobs.start()
-        working = here.long.jobs.service._serving
+        await here.tasks.service.start()
+        working = here.tasks.service.worker._serving
         assert working is not None
         closing = asyncio.create_task(endpoint.aclose())
         await until(lambda: all(each.done() for each in working.delivering), pause=0.01)
@@ -266,9 +266,9 @@ async def test_exit_of_uvicorn_waits_for_the_jobs(
             case "the endpoint":
                 await endpoint.aclose()
             case "the mux":
-                await here.long.aclose()
+                await here.tasks.aclose()
             case _:
-                await asyncio.to_thread(asyncio.run, here.long.aclose())
+                await asyncio.to_thread(asyncio.run, here.tasks.aclose())
         await until(lambda: not server.tasks, pause=0.01)
     await here.aclose()
 
@@ -325,6 +325,6 @@ async def test_work_on_jobs_does_not_keep_the_first_request(
     assert server.tasks <= contexts.keys()
     assert lasting
     assert not any(variable in context for context in lasting)
-    await here.long.jobs.start()
+    await here.tasks.service.start()
     await endpoint.aclose()
     await here.aclose()

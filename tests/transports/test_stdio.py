@@ -472,7 +472,7 @@ async def test_stdio_gives_up_a_task_with_its_client() -> None:
         wires.hang_up()
         await seen(wait.cancelled)
         await wires.serving
-        record = await mux.long.jobs.get(task["taskId"], None)
+        record = await mux.tasks.service.get(task["taskId"], None)
 
     assert "failed" == record.status
 

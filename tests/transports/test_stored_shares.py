@@ -20,10 +20,10 @@ from genmcp import (
     tool,
 )
 from genmcp.core.client_key import ClientKey
-from genmcp.jobs.options import JobOptions
 from genmcp.mux.owners import Owners
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Put
+from genmcp.tasks.options import JobOptions
 from genmcp.tool import Tool
 from tests.asgi import LEGACIES, TASKS, Client, Connection
 

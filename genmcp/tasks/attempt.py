@@ -1,0 +1,192 @@
+"""One attempt at a job: its function is run, and how that ended is told."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from genmcp.core.outcome import Failed, pack
+from genmcp.core.task import Job
+from genmcp.errors import Cancelled, ContractError, OutOfTurn, TimedOut
+from genmcp.tasks.blocking import Blocking, StillRuns, Threads
+from genmcp.tasks.elsewhere import Elsewhere
+from genmcp.tasks.job import JobFunction, find
+from genmcp.tasks.outcomes import done, raised
+from genmcp.tasks.progress import Progress, Reporter, Write
+from genmcp.tasks.run import Reports, Run
+
+__all__ = ["AttemptResult", "attempt"]
+
+logger = logging.getLogger("genmcp")
+
+_GRACE: Final = 5.0  # seconds that a function has for its end when it is cancelled
+_THREAD_GRACE: Final = 1.0  # seconds that a cancelled thread has to reach its next report
+
+InThread: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class Escaped(Exception):
+    """Carries what would end the process, and not only the job that raised it: `SystemExit`, say.
+
+    It is the cause of this.
+    """
+
+
+class AttemptResult(msgspec.Struct, frozen=True):
+    """What came of an attempt.
+
+    outcome: packed. again: whether another one may do better. progress: what was not written yet.
+    """
+
+    outcome: bytes
+    again: bool
+    progress: Progress = Progress()
+
+
+async def attempt(
+    job: Job,
+    begin: Callable[[Reports], Run],
+    *,
+    write: Write,
+    in_thread: InThread,
+    threads: Threads,
+    linger: float | None,
+) -> AttemptResult:
+    """Run the function of *job* with the Run that *begin* makes, and return its outcome.
+
+    *write* stores its progress; *in_thread* runs it if it blocks. A thread cannot be stopped:
+    *linger* is for how many seconds a retry waits for its end, None if there is no further attempt.
+    *threads* holds the threads of attempts that were given up.
+
+    Raises:
+        Elsewhere: this process has no such function, or none that takes these arguments, or the
+            thread of an earlier attempt still runs here.
+        OutOfTurn: its progress was rejected: the task has ended, or was taken over.
+        StillRuns: this was cancelled, and the thread of the function continues.
+        asyncio.CancelledError: this was cancelled, and so is the function.
+    """
+    name = f"job {job.name}"
+    function = _found(job)
+    reporter = Reporter(write, lambda: working.cancel())
+    run = begin(reporter)
+    if not await threads.end(run.id, linger or 0.0):
+        raise Elsewhere(
+            f"the thread of an earlier attempt at {name} still runs here",
+            "An earlier attempt at the job has not ended",
+        )
+    call = partial(function, run, **job.arguments)
+    blocking = None if function.is_async else Blocking(partial(_blocking, call))
+    work = _awaited(call) if blocking is None else in_thread(blocking)
+    working = asyncio.create_task(work, name=name)
+    try:
+        tried = await _tried(working, job.timeout)
+        unwritten = await reporter.close()  # from now on the next report ends the thread
+        if blocking is not None and tried.again and linger is not None:
+            tried = await _lingered(tried, blocking, name, linger)
+    except asyncio.CancelledError as error:
+        await reporter.close()
+        if blocking is not None and not await blocking.ended_soon(_THREAD_GRACE):
+            raise StillRuns from error
+        raise
+    finally:
+        if blocking is not None and blocking.runs:
+            logger.warning("%s goes on in its thread, until it reports or returns", name)
+            threads.leave(run.id, blocking)
+    if reporter.refused:
+        raise OutOfTurn("progress", "over, or somebody else's")
+    return replace(tried, progress=unwritten)
+
+
+def _found(job: Job) -> JobFunction[..., Any]:
+    function = find(job.name)
+    if function is None:
+        raise Elsewhere(
+            f"no function under @job is called {job.name!r} here: a worker imports its module",
+            "The job is not known to any worker",
+        )
+    try:
+        function.check(job.arguments)
+    except TypeError as error:
+        raise Elsewhere(
+            f"job {job.name} has other parameters here: {error}",
+            "The job does not take its arguments any more",
+        ) from error
+    return function
+
+
+async def _lingered(
+    tried: AttemptResult, call: Blocking, name: str, linger: float
+) -> AttemptResult:
+    """Wait for the thread of a failed attempt, so that the next attempt does not overlap with it.
+
+    Without further attempts if the thread has not ended after *linger* seconds.
+    """
+    if await call.ends(0.0):
+        return tried
+    logger.warning("%s goes on in its thread: the next attempt waits for that", name)
+    if await call.ends(linger):
+        return tried
+    logger.error(
+        "%s fails: its thread has not ended in %g seconds (JobOptions.linger)", name, linger
+    )
+    return replace(tried, again=False)
+
+
+async def _awaited(call: Callable[[], Awaitable[Any]]) -> Any:
+    with _contained():
+        return await call()
+
+
+def _blocking(call: Callable[[], Any]) -> Any:
+    try:
+        with _contained():
+            return call()
+    except StopIteration as error:
+        # No future can carry it: whoever waits for this one would wait for ever.
+        raise RuntimeError("StopIteration left a job that ran in a thread") from error
+
+
+@contextmanager
+def _contained() -> Iterator[None]:
+    try:
+        yield
+    except (Exception, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise Escaped from error
+
+
+async def _tried(working: "asyncio.Task[Any]", timeout: float | None) -> AttemptResult:
+    try:
+        await asyncio.wait({working}, timeout=timeout)
+    except asyncio.CancelledError:
+        await _cancel(working)
+        raise
+    if not working.done():
+        await _cancel(working)
+        return AttemptResult(pack(Failed(TimedOut())), again=True)
+    if working.cancelled():
+        return AttemptResult(pack(Failed(Cancelled())), again=False)
+    name = working.get_name()
+    if (error := working.exception()) is not None:
+        cause = error.__cause__ if isinstance(error, Escaped) else None
+        return AttemptResult(raised(name, cause or error), again=True)
+    try:
+        return AttemptResult(done(name, working.result()), again=False)
+    except ContractError as wrong:
+        return AttemptResult(raised(name, wrong), again=False)
+
+
+async def _cancel(working: "asyncio.Task[Any]") -> None:
+    """Cancel the work, and wait a while for its end: it may have something to put in order."""
+    working.cancel()
+    await asyncio.wait({working}, timeout=_GRACE)
+    if not working.done():
+        logger.error("%s goes on although it was cancelled", working.get_name())
+    elif not working.cancelled() and (error := working.exception()) is not None:
+        logger.warning("%s raised when it was cancelled", working.get_name(), exc_info=error)

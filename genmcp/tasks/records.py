@@ -1,0 +1,333 @@
+"""The records of tasks in a store, and the events logged on them.
+
+What is stored of the task *id*, each under the namespace of its service:
+
+- `task:{id}`: the task itself;
+- `task:{id}#call`: the raw request, as long as the task is open;
+- the log `task:{id}`: one event a change that followers see, and the messages of the call.
+
+The calls with one idempotency key, `{slot}-{random}`, share a record, so that a key has one:
+`task:{slot}` is the last of them, and `task:{slot}#{random}` its log, its request (`#call`), and
+the record itself once a later call has the key.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from genmcp.core.task import Task, slot_of
+from genmcp.core.task_time import kept
+from genmcp.errors import Conflict, OutOfTurn, StoreError, TaskNotFound
+from genmcp.stores.accounts import Account, Owner
+from genmcp.stores.store import Append, Delete, Op, Put, Store
+from genmcp.tasks.options import JobOptions
+
+__all__ = ["DISCARDED", "NOTE", "Followed", "HeldTask", "Stored", "TaskRecords", "Transition"]
+
+logger = logging.getLogger("genmcp")
+
+# The first byte of an event. A change is followed by `Task.changes`.
+_CHANGED: Final = b"c"
+NOTE: Final = b"n"
+DISCARDED: Final = b"d"
+
+_FOREVER: Final = 10 * 365 * 86400.0  # a log needs a ttl
+
+
+Transition: TypeAlias = Callable[[Task, float], Task | None]
+"""Returns a task after a step at a time: the same task if nothing changes, None to delete it.
+
+It may be called repeatedly.
+"""
+
+
+class Stored(NamedTuple):
+    """A task as it was read or written, and the version of its record."""
+
+    task: Task
+    version: int
+
+
+class HeldTask:
+    """The task *id*, for the process that holds its fencing *token*.
+
+    A write is compared with the version that this process has read or written last, so that the
+    steps of one worker do not read the record again. After a conflict (progress is written
+    meanwhile, say) or a failure it is read, and the token decides: a process that was frozen or
+    taken for gone finds a higher one, and is refused.
+    """
+
+    __slots__ = ("_records", "_stored", "id", "token")
+
+    def __init__(
+        self, records: "TaskRecords", id: str, token: int, stored: Stored | None = None
+    ) -> None:
+        self._records = records
+        self._stored = stored
+        self.id = id
+        self.token = token
+
+    async def change(self, transition: Callable[[Task, float], Task]) -> Task:
+        """Write the task after *transition*, and return it.
+
+        Raises:
+            OutOfTurn: it is over, no longer stored, or another process has taken it over.
+        """
+        return await self.step(transition)()
+
+    def step(
+        self, transition: Callable[[Task, float], Task], call: bytes | None = None
+    ) -> Callable[[], Awaitable[Task]]:
+        """Return a function that does as `change`, and may be called again if the store failed.
+
+        The step is taken once: a write that was carried out although the store failed is recognised
+        by the record that it left. *call* is as for `TaskRecords.write`.
+        """
+        wanted: Task | None = None
+
+        async def write() -> Task:
+            nonlocal wanted
+            while True:
+                stored, self._stored = self._stored, None
+                stored = stored or await self._records.find(self.id)
+                if stored is None:
+                    raise OutOfTurn(f"token {self.token} of task {self.id}", "gone")
+                task, version = stored
+                if wanted is None or task != wanted:
+                    wanted = transition(task.at(self.token), self._records.now())
+                    if wanted is not task:
+                        try:
+                            version = await self._records.write(wanted, version, task, call)
+                        except Conflict:
+                            continue
+                self._stored = Stored(wanted, version)
+                return wanted
+
+        return write
+
+
+class Followed:
+    """The latest state of a task that this process follows and has written itself."""
+
+    __slots__ = ("count", "task")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.task: Task | None = None
+
+
+class TaskRecords:
+    """The records of the tasks in *store* whose keys begin with *prefix*.
+
+    followed: the tasks with followers in this process (`tasks.follower`).
+    """
+
+    def __init__(self, store: Store, options: JobOptions, prefix: str = "") -> None:
+        self.store = store
+        self._options = options
+        self._prefix = f"{prefix}task:"
+        self.followed: dict[str, Followed] = {}
+
+    def now(self) -> float:
+        """Return the time of the store's clock."""
+        return self.store.now()
+
+    async def find(self, id: str) -> Stored | None:
+        """Return the task, None if it does not exist or has expired."""
+        slot = slot_of(id)
+        stored = await self.in_slot(slot)
+        if stored is None or stored.task.id == id:
+            return stored
+        entry = await self.store.get(self.key(id))  # a later call uses its slot
+        return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
+
+    async def in_slot(self, slot: str) -> Stored | None:
+        """Return the last task that used *slot*, None if there is none."""
+        entry = await self.store.get(self._prefix + slot)
+        return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
+
+    async def call(self, id: str) -> bytes | None:
+        """Return the raw request of a task, None if it has ended, unless by a cancellation."""
+        entry = await self.store.get(self._call(id))
+        return None if entry is None else entry.value
+
+    async def create(
+        self, task: Task, call: bytes | None, *, replaces: Stored | None = None
+    ) -> bool:
+        """Write a new task with its raw request. Return False if its slot is taken.
+
+        *replaces* is a task that was read from the slot, whose key is free again. It stays
+        readable under its id, unless no client was given that.
+
+        Raises:
+            OverShare: its client has too many open tasks, or has used its share of the store.
+            StoreFull: only the reserve for steps of other tasks is left.
+        """
+        ttl, owner = kept(task, self._options.life), self._options.accounts(task)
+        slot = self._prefix + slot_of(task.id)
+        version = 0 if replaces is None else replaces.version
+        ops: list[Op] = [Put(slot, task.pack(), ttl=ttl, expect=version, owner=owner, new=True)]
+        if replaces is not None and not replaces.task.private:
+            ops.append(self._put(self.key(replaces.task.id), replaces.task))
+        if call is not None:
+            ops.append(self._put_call(task, call))
+        if not task.private:  # others need no event: they look again by themselves
+            ops.append(self._changed(task))
+        try:
+            await self.store.apply(*ops)
+        except Conflict:
+            return False
+        return True
+
+    async def write(self, task: Task, version: int, was: Task, call: bytes | None = None) -> int:
+        """Replace the record *was*, with its *version*, by *task*; return the new version.
+
+        *call* is the raw request of a task that was private.
+
+        Raises:
+            Conflict: the record has another version.
+        """
+        ops: list[Op] = [self._put(self._prefix + slot_of(task.id), task, version)]
+        if call is not None:
+            ops.append(self._put_call(task, call))
+        elif task.end in ("completed", "failed") and not task.private:
+            ops.append(Delete(self._call(task.id)))
+        if task.changes != was.changes:
+            ops.append(self._changed(task))
+        await self.store.apply(*ops)
+        followed = self.followed.get(task.id)
+        if followed is not None:
+            followed.task = task
+        if task.end == "cancelled":  # `on_cancel` of its tool still needs the request
+            await self._close(task)
+        return version + 1
+
+    async def change(self, id: str, transition: Transition) -> Task:
+        """Write the task after *transition*, whatever others write meanwhile; return it.
+
+        Raises:
+            OutOfTurn: the task does not allow it. Other errors of *transition* pass as well.
+            TaskNotFound: there is no such task, or it was deleted.
+        """
+        while True:
+            stored = await self.find(id)
+            if stored is None:
+                raise TaskNotFound(id)
+            was, version = stored
+            task = transition(was, self.now())
+            if task is was:
+                return task
+            try:
+                if task is None:
+                    await self._delete(was, version)
+                    return was
+                await self.write(task, version, was)
+            except Conflict:
+                continue
+            return task
+
+    def held(self, task: Task, version: int) -> HeldTask:
+        """Return *task* for the process that has written that *version*."""
+        return HeldTask(self, task.id, task.fencing_token, Stored(task, version))
+
+    async def note(self, id: str, data: bytes) -> None:
+        """Log a message on the task.
+
+        Raises:
+            TaskNotFound: there is no such task.
+        """
+        stored = await self.find(id)
+        if stored is None:
+            raise TaskNotFound(id)
+        await self.store.apply(self._event(stored.task, NOTE + data))
+
+    async def touch(self, task: Task) -> None:
+        """Retain a task that waits, and its request, for its whole time from now."""
+        ttl = kept(task, self._options.life)
+        if ttl is not None:
+            await self.store.touch(self._prefix + slot_of(task.id), ttl)
+            await self.store.touch(self._call(task.id), ttl)
+
+    async def discard(self, id: str) -> None:
+        """Delete the task. Its followers get TaskNotFound."""
+        await self.store.apply(
+            Delete(self._prefix + slot_of(id)),
+            Delete(self._call(id)),
+            Append(self.key(id), DISCARDED, ttl=60.0),
+        )
+
+    async def mark(self, id: str) -> None:
+        """Append an event to the log of the task.
+
+        Every write to the same subject that was begun before has been carried out then, or never
+        is: a read that follows is certain about a write that failed with Unavailable.
+        """
+        await self.store.apply(Append(self.key(id), DISCARDED, ttl=60.0))
+
+    async def _delete(self, task: Task, version: int) -> None:
+        await self.store.apply(
+            Delete(self._prefix + slot_of(task.id), expect=version),
+            Append(self.key(task.id), DISCARDED, ttl=60.0),
+        )
+
+    async def _close(self, task: Task) -> None:
+        """Retain the request of a cancelled task as long as the task, and not as an open one."""
+        try:
+            entry = await self.store.get(self._call(task.id))
+            if entry is not None:
+                await self.store.apply(
+                    self._put(self._call(task.id), task, entry.version, entry.value)
+                )
+        except StoreError as error:
+            logger.debug("the request of task %s is kept for longer: %s", task.id, error)
+
+    async def there(self, id: str) -> Task:
+        """Return the task.
+
+        Raises:
+            TaskNotFound: it does not exist, or has expired.
+        """
+        stored = await self.find(id)
+        if stored is None:
+            raise TaskNotFound(id)
+        return stored.task
+
+    def _put(
+        self, key: str, task: Task, version: int | None = None, value: bytes | None = None
+    ) -> Put:
+        ttl, owner = kept(task, self._options.life), self._options.accounts(task)
+        return Put(key, value or task.pack(), ttl=ttl, expect=version, owner=owner)
+
+    def _put_call(self, task: Task, call: bytes) -> Put:
+        """Return the write of a raw request, which counts towards the open tasks of its client."""
+        ttl, owner = kept(task, self._options.life), self._options.accounts(task)
+        if owner:
+            most, setting = self._options.tasks_of_client, "JobOptions.tasks_of_client"
+            owner = (*owner, Account(f"{owner[-1].name} tasks", most=most, setting=setting))
+        return Put(self._call(task.id), call, ttl=ttl, owner=owner, new=True)
+
+    def _changed(self, task: Task) -> Append:
+        return self._event(task, b"%b%d" % (_CHANGED, task.changes))
+
+    def _event(self, task: Task, data: bytes) -> Append:
+        ttl = kept(task, self._options.life)
+        return Append(
+            self.key(task.id),
+            data,
+            ttl=_FOREVER if ttl is None else ttl,
+            keep=self._options.keep,
+            owner=self._options.accounts(task),
+        )
+
+    def owner_of(self, task: Task) -> str:
+        """Return the owner for whom the steps of *task* are delivered, "" if it has none."""
+        owner: Owner = self._options.accounts(task)
+        return owner[-1].name if owner else ""
+
+    def key(self, id: str) -> str:
+        """Return the key of a task, which is also the name of its log."""
+        slot = slot_of(id)
+        return self._prefix + (id if slot == id else f"{slot}#{id[len(slot) + 1 :]}")
+
+    def _call(self, id: str) -> str:
+        return f"{self.key(id)}#call"

@@ -1,0 +1,343 @@
+"""What a process does with the id of a step that an engine delivers to it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from random import random
+from secrets import token_hex
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from genmcp.core.outcome import Outcome, unpack
+from genmcp.core.task import (
+    LOST,
+    Finished,
+    Following,
+    Job,
+    Ref,
+    Suspended,
+    Task,
+    Working,
+    passed_on,
+    run_id,
+    with_saved,
+)
+from genmcp.errors import (
+    ContractError,
+    InternalError,
+    OutOfTurn,
+    StoreError,
+    Unavailable,
+)
+from genmcp.tasks.attempt import AttemptResult, attempt
+from genmcp.tasks.blocking import StillRuns, Threads
+from genmcp.tasks.elsewhere import Elsewhere, pause_after
+from genmcp.tasks.foreign import Foreign
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import Progress, progressed
+from genmcp.tasks.records import HeldTask, Stored
+from genmcp.tasks.run import Reports, Run, SavedState
+from genmcp.tasks.watches import Watched, Watches
+from genmcp.tasks.writer import TaskWriter
+
+__all__ = ["Resume", "TaskRunner"]
+
+logger = logging.getLogger("genmcp")
+
+_HOUR: Final = 3600.0
+
+Resume: TypeAlias = Callable[[Task, bytes, Outcome], Awaitable[Suspended | Finished]]
+"""Runs `continue_`, for a task, the raw request it is about, and the outcome of its wait."""
+
+
+class TaskRunner:
+    """Takes the next step of a task, whatever that is.
+
+    A job is claimed, run and settled; what is settled is continued. Each is written before the next
+    begins, so that nothing is lost with a process: its id is delivered again, to one that continues
+    after what was written last. What a task comes to happens once; `continue_` at least once.
+    """
+
+    def __init__(
+        self,
+        writer: TaskWriter,
+        resume: Resume,
+        foreign: Sequence[Foreign],
+        options: JobOptions,
+        *,
+        ending: Callable[[], bool],
+    ) -> None:
+        """*ending*: returns whether this process stops working and hands its steps on."""
+        self._writer = writer
+        self._records = writer.records
+        self._scheduler = writer.scheduler
+        self._resume = resume
+        self.watches = Watches(foreign, options)
+        self._options = options
+        self._ending = ending
+        self._threads = Threads()
+        # The steps of this process, by task and fencing token, and when each is retained again.
+        self._taken: dict[tuple[str, int], asyncio.TimerHandle] = {}
+        self._retaining: set[asyncio.Task[None]] = set()
+
+    async def step(self, engine_id: str) -> None:
+        """Take the step that *engine_id* is about, if it is still to be taken.
+
+        Raises:
+            StoreError: the store failed; the id is to be delivered again.
+        """
+        try:
+            id, delivery, looks = _parsed(engine_id)
+        except ValueError:
+            logger.error("an engine delivered %r, which is no step of a task", engine_id)
+            return
+        stored = await self._records.find(id)
+        if stored is None or stored.task.over:
+            return
+        task = stored.task
+        if task.lives_in is not None:
+            if delivery == task.delivery:
+                await self._look(task, task.lives_in, looks + 1)
+            elif delivery == task.held:  # its holder may have failed before it began any look
+                await self._look(task, task.lives_in, 0)
+        elif task.delivered and delivery == task.delivery:
+            await self._take(stored)
+        else:  # the writer of the current one may have died before it was submitted
+            await self._scheduler.submit(task)
+
+    async def _look(self, task: Task, node: str, looks: int) -> None:
+        """Check whether the process of the task is alive; if it is, schedule check number *looks*.
+
+        A wait in this process without a step of this process was left behind.
+        """
+        beats = self._scheduler.heartbeats
+        here = node == beats.own and task.held is not None
+        lives = (task.id, task.fencing_token) in self._taken if here else await beats.lives(node)
+        if lives:
+            await self._records.touch(task)
+            doubt = 0.0 if node == beats.own else beats.presence.doubt
+            await self._scheduler.look_later(task, looks, doubt)
+        else:
+            await self._scheduler.abandon(task)
+
+    async def _take(self, stored: Stored) -> None:
+        """Claim the task and take its step.
+
+        The claim gives this process a new fencing token and the version of the record. With these
+        every later write of the step is compared, so that it reads the record no more.
+        """
+        held = HeldTask(self._records, stored.task.id, stored.task.fencing_token, stored)
+        try:
+            task = await held.change(partial(Task.claimed, crashes=self._options.crashes))
+            held.token = task.fencing_token
+            if not task.over:
+                await self._work(held, task)
+        except StoreError:
+            await self._writer.retry.retry_until_written(lambda: self._drop(held))
+            raise
+        except OutOfTurn as refused:
+            logger.debug("%s", refused)
+            # It may have been written before, and not submitted, when the store failed.
+            now = await self._records.find(held.id)
+            if now is not None and now.task.delivered:
+                await self._scheduler.submit(now.task)
+        except asyncio.CancelledError as error:
+            # A delivery that another process has claimed must not be handed on: once released, its
+            # job would start there as if it had never run, whatever `on_lost` is.
+            if self._ending():
+                await self._hand_back(held, stored.task, runs_on=isinstance(error, StillRuns))
+            raise
+
+    async def _work(self, held: HeldTask, task: Task) -> None:
+        """Take the step of a claimed task, which is retained meanwhile, however long that takes."""
+        following = task.work.ref if isinstance(task.work, Following) else None
+        taken = (task.id, task.fencing_token)
+        self._retain_later(taken, task, following)
+        try:
+            if task.job is not None:
+                task = await self._run_job(held, task, task.job)
+            elif isinstance(task.work, Following) and not task.settled:
+                task = await self._watch(held, task, task.work.ref)
+            if task.settled:
+                await self._continue(held, task)
+            else:
+                await self._records.touch(task)
+                await self._scheduler.submit(task)
+        finally:
+            self._taken.pop(taken).cancel()
+
+    async def _run_job(self, held: HeldTask, task: Task, job: Job) -> Task:
+        """Make an attempt at a job; return the task settled, or waiting for the next attempt."""
+        try:
+            tried = await attempt(
+                job,
+                partial(self._run, held, task),
+                write=partial(_report, held),
+                in_thread=self._options.in_thread,
+                threads=self._threads,
+                linger=self._options.linger if _has_retries(task) else None,
+            )
+        except Elsewhere as unknown:
+            if passed := await self._passed_on(held, task, unknown):
+                return passed
+            outcome = unknown.outcome(task.passed)
+            return await self._writer.settle(
+                held, lambda task, now: task.settled_with(outcome, now)
+            )
+        return await self._writer.settle(held, partial(_after, tried))
+
+    async def _passed_on(self, held: HeldTask, task: Task, unknown: Elsewhere) -> Task | None:
+        """Pass the step on to another process; return None if `unknown_timeout` is over."""
+        if task.passed >= self._options.unknown_timeout:
+            return None
+        pause = pause_after(task.passed)
+        logger.warning("task %s is passed on: %s", task.id, unknown)
+        step = held.step(lambda task, now: passed_on(task, now, pause))
+        return await self._writer.retry.retry_until_written(step)
+
+    async def _watch(self, held: HeldTask, task: Task, ref: Ref) -> Task:
+        """Follow a job of another queue; return the task settled, or waiting for another turn."""
+        outcome = await self._writer.refs.outcome(ref)
+        watched = Watched(outcome)
+        if outcome is None:
+            watched = await self.watches.follow(ref, partial(_report, held))
+
+        def after(task: Task, now: float) -> Task:
+            if watched.outcome is None:
+                return task.resubmitted(now, watched.pause)
+            return task.settled_with(watched.outcome, now)
+
+        return await self._writer.settle(held, after)
+
+    async def _continue(self, held: HeldTask, task: Task) -> None:
+        call = await self._records.call(task.id)
+        try:
+            if call is None:
+                came: Suspended | Finished = Finished(error=LOST, raised=True)
+            else:
+                came = await self._resumed(held, task, call)
+        except Elsewhere as unknown:
+            if passed := await self._passed_on(held, task, unknown):
+                await self._records.touch(passed)
+                await self._scheduler.submit(passed)
+                return
+            came = unknown.ended(task.passed)
+        await self._writer.go_on(held, came)
+
+    async def _resumed(self, held: HeldTask, task: Task, call: bytes) -> Suspended | Finished:
+        assert task.outcome is not None
+        try:
+            came = await self._resume(task, call, unpack(task.outcome))
+            if not isinstance(came, Suspended | Finished):
+                raise ContractError(f"resume gave {came!r}, not Suspended or Finished")
+        except (StoreError, Elsewhere):
+            raise
+        except Exception as error:
+            if isinstance(error, OutOfTurn):  # rejected; or else a defect, as any other
+                await held.change(lambda task, now: task)
+            return _failed(task, error)
+        return came
+
+    async def _drop(self, held: HeldTask) -> None:
+        """Abandon what the step of a task awaited here: it ends, and no other process sees that."""
+        stored = await self._records.find(held.id)
+        if stored is not None:
+            task = stored.task
+            if task.fencing_token == held.token and task.lives_in is not None:
+                await self._scheduler.abandon(task)
+
+    async def _hand_back(self, held: HeldTask, task: Task, *, runs_on: bool) -> None:
+        """Hand the step to another process at once, because this one stops working.
+
+        A `def` job that *runs_on* in its thread is killed with this process: it starts again
+        elsewhere if it may, and is lost otherwise.
+        """
+        lost = runs_on and task.on_lost == "fail"
+        try:
+            given = await held.change(Task.abandoned if lost else _handed_back)
+            if given.delivery != task.delivery:
+                await self._scheduler.submit(given)
+        except (OutOfTurn, StoreError) as refused:
+            logger.debug("%s", refused)
+
+    def _run(self, held: HeldTask, task: Task, reports: Reports) -> Run:
+        id = run_id(task)
+        assert isinstance(task.work, Working) and id is not None
+        return Run(
+            id,
+            task.work.attempt,
+            self._options.assigns(task),
+            reports,
+            asyncio.get_running_loop(),
+            SavedState(task.work.saved, partial(self._save, held), self._options.max_saved_bytes),
+        )
+
+    async def _save(self, held: HeldTask, state: bytes) -> None:
+        step = held.step(lambda task, now: with_saved(task, state, now))
+        await self._writer.retry.retry_until_written(step, _has_no_room)
+
+    def _retain_later(self, taken: tuple[str, int], task: Task, following: Ref | None) -> None:
+        pause = min(_HOUR, self._options.life / 3)
+        self._taken[taken] = asyncio.get_running_loop().call_later(
+            pause, self._retain, taken, task, following
+        )
+
+    def _retain(self, taken: tuple[str, int], task: Task, following: Ref | None) -> None:
+        """Retain a task while it is worked on: its record would expire in a long step."""
+        self._retain_later(taken, task, following)
+        retaining = asyncio.get_running_loop().create_task(self._touch(task, following))
+        self._retaining.add(retaining)
+        retaining.add_done_callback(self._retaining.discard)
+
+    async def _touch(self, task: Task, following: Ref | None) -> None:
+        try:
+            await self._records.touch(task)
+            if following is not None:
+                await self._writer.refs.touch(following)
+        except StoreError as error:
+            logger.warning("task %s may be retained too short: %s", task.id, error)
+
+
+async def _report(held: HeldTask, progress: Progress) -> None:
+    await held.change(partial(progressed, progress))
+
+
+def _parsed(engine_id: str) -> tuple[str, int, int]:
+    """Return the task, the delivery, and how often its process was looked after."""
+    id, _, delivery = engine_id.rpartition(":")
+    delivery, _, looks = delivery.partition(".")
+    return id, int(delivery), int(looks or 0)
+
+
+def _has_retries(task: Task) -> bool:
+    return isinstance(task.work, Working) and task.work.failures < task.work.job.retries
+
+
+def _after(tried: AttemptResult, task: Task, now: float) -> Task:
+    task = progressed(tried.progress, task, now)
+    assert isinstance(task.work, Working)
+    if tried.again and _has_retries(task):
+        return task.retried(now, random())
+    return task.settled_with(tried.outcome, now)
+
+
+def _handed_back(task: Task, now: float) -> Task:
+    return task.left(now) if task.lives_in else task.released(now)
+
+
+async def _has_no_room(error: Unavailable) -> Task:
+    raise StoreError(f"run.save: the state was not stored: {error}") from error
+
+
+def _failed(task: Task, error: Exception) -> Finished:
+    reference = token_hex(6)
+    logger.error("%s was not continued [%s]", task.tool, reference, exc_info=error)
+    failure = InternalError(f"Internal error (reference {reference})", reference=reference)
+    shown: dict[str, Any] = {
+        "code": failure.code,
+        "message": failure.message,
+        "data": failure.data,
+    }
+    return Finished(error=msgspec.json.encode(shown), raised=True)

@@ -1,0 +1,138 @@
+"""What the tests of jobs stand on: processes that share a store, and a stand-in for hooks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from genmcp.core.outcome import Done, Outcome
+from genmcp.core.task import Finished, Suspended, Task, Work
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.stores.store import Store
+from genmcp.tasks.foreign import Foreign
+from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.service import Change, Note, Resume, TaskService
+
+BOUND = 8.0
+"""Seconds after which what should have come is said not to come."""
+
+STORES = ["memory", "sqlite"]
+
+Gives: TypeAlias = Suspended | Finished | Exception
+
+
+class Resumed:
+    """Stands in for what runs `continue_`: remembers what it is told, and gives what it was told.
+
+    When that is used up, the outcome is the result.
+    """
+
+    def __init__(self, *gives: Gives) -> None:
+        self.gives = list(gives)
+        self.seen: list[tuple[int, bytes, Outcome]] = []
+
+    async def __call__(self, task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
+        self.seen.append((task.step, call, outcome))
+        if not self.gives:
+            return as_result(outcome)
+        give = self.gives.pop(0)
+        if isinstance(give, Exception):
+            raise give
+        return give
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [outcome for _, _, outcome in self.seen]
+
+
+def as_result(outcome: Outcome) -> Finished:
+    shown = outcome.value if isinstance(outcome, Done) else type(outcome.error).__name__
+    return Finished(result=msgspec.json.encode(shown))
+
+
+class Bench:
+    """Makes processes that share what is kept: one store in memory, or one file of SQLite each."""
+
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._open_store = open_store
+        self._jobs: list[TaskService] = []
+        self._stores: list[Store] = []
+        self.resumed = Resumed()
+
+    def store(self) -> Store:
+        store = self._open_store()
+        self._stores.append(store)
+        return store
+
+    def jobs(
+        self,
+        node: str = "n1",
+        *,
+        resume: Resume | None = None,
+        foreign: Sequence[Foreign] = (),
+        store: Store | None = None,
+        **options: Any,
+    ) -> TaskService:
+        store = store or self.store()
+        assert store.deliveries is not None
+        jobs = TaskService(
+            store,
+            LocalEngine(store.deliveries),
+            node=node,
+            resume=resume or self.resumed,
+            foreign=foreign,
+            options=JobOptions(**{"grace": 0.0, **options}),
+        )
+        self._jobs.append(jobs)
+        return jobs
+
+    async def aclose(self) -> None:
+        for jobs in self._jobs:
+            await jobs.aclose()
+        for store in self._stores:
+            await store.aclose()
+
+
+@asynccontextmanager
+async def opened(kind: str, folder: Path) -> AsyncIterator[Bench]:
+    memory = MemoryStore()
+    bench = Bench(lambda: memory if kind == "memory" else SQLiteStore(folder / "jobs.db"))
+    try:
+        yield bench
+    finally:
+        await bench.aclose()
+
+
+def made(work: Work, **fields: Any) -> Task:
+    fields = {"id": "t1", "tool": "t", "node": "n1", "created": 1.0, "updated": 1.0, **fields}
+    return Task(work=work, **fields)
+
+
+async def followed(
+    jobs: TaskService, id: str = "t1", owner: str | None = None
+) -> list[Change | Note]:
+    """Return all that is told of a task, to its end."""
+    async with asyncio.timeout(BOUND):
+        return [each async for each in jobs.follow(id, owner)]
+
+
+async def ended(jobs: TaskService, id: str = "t1", owner: str | None = None) -> Task:
+    """Return a task when it is over."""
+    *_, last = await followed(jobs, id, owner)
+    assert isinstance(last, Change)
+    return last.task
+
+
+async def until(jobs: TaskService, true: Callable[[Task], bool], id: str = "t1") -> Task:
+    """Return a task when something is true of it."""
+    async with asyncio.timeout(BOUND):
+        async with aclosing(jobs.follow(id, None)) as told:
+            async for each in told:
+                if isinstance(each, Change) and true(each.task):
+                    return each.task
+    raise AssertionError("the task ended before")

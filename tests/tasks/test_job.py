@@ -1,0 +1,173 @@
+"""Functions under `@job`: how they are found, and which arguments they take."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from genmcp.core.task import Job
+from genmcp.errors import ConfigurationError
+from genmcp.tasks.job import JobFunction, find, job
+from genmcp.tasks.run import Run, SavedState
+
+
+@job
+async def transcribe(run: Run, url: Any, *, language: str = "en") -> str:
+    """Writes down what is said."""
+    return f"{url} in {language}"
+
+
+@job(name="resize", queue="gpu", timeout=60, retries=3, backoff=2.5)
+def resize(run: Run, width: int) -> int:
+    return width // 2
+
+
+def test_job_is_found_by_where_it_is() -> None:
+    """By default that is its module and its name in it."""
+    assert f"{__name__}:transcribe" == transcribe.name
+    assert transcribe is find(transcribe.name)
+    assert find("nobody:knows") is None
+
+
+def test_job_is_work_for_an_engine() -> None:
+    """Its arguments go by name, with what its decorator says."""
+    assert Job(name=transcribe.name, arguments={"url": "u"}) == transcribe.job("u")
+    assert Job(
+        name="resize", arguments={"width": 8}, queue="gpu", timeout=60, retries=3, backoff=2.5
+    ) == resize.job(width=8)
+
+
+async def test_job_may_be_called_as_the_function_it_is() -> None:
+    """A test of the function needs no engine."""
+    run = Run("t.0", 1, {}, Nobody(), asyncio.get_running_loop(), SAVED)
+
+    assert "u in no" == await transcribe(run, "u", language="no")
+    assert 4 == resize(run, 8)
+    assert "Writes down what is said." == transcribe.__doc__
+    assert "<job resize>" == repr(resize)
+    assert (True, False) == (transcribe.is_async, resize.is_async)
+
+
+class Nobody:
+    """Takes the progress of a run that nobody follows."""
+
+    def report(self, progress: float, total: float | None, message: str | None) -> None: ...
+
+    async def fenced(self, write: Callable[[], Awaitable[object]]) -> None:
+        await write()
+
+
+async def discard(state: bytes) -> None: ...
+
+
+SAVED = SavedState(None, discard, 100)
+
+
+async def test_run_refuses_to_wait_for_its_own_loop() -> None:
+    """It would wait for ever."""
+    run = Run("t.0", 1, {}, Nobody(), asyncio.get_running_loop(), SAVED)
+
+    with pytest.raises(RuntimeError, match="await it"):
+        run.in_loop(run.progress(1))
+
+
+def test_run_does_not_wait_for_a_loop_that_has_ended() -> None:
+    """A thread that outlives its worker is told so."""
+    loop = asyncio.new_event_loop()
+    run = Run("t.0", 1, {}, Nobody(), loop, SAVED)
+    loop.close()
+
+    with pytest.raises(RuntimeError):
+        run.in_loop(run.progress(1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "url"),
+        ({"url": 1, "langauge": "no"}, "langauge"),
+        ({"url": {"items": [1, 2, {"x": object()}]}}, r"url\.items\[2\]\.x"),
+        ({"url": 2**70}, "url"),
+        ({"url": "\ud800"}, "url"),
+    ],
+)
+def test_job_refuses_arguments_it_cannot_have(arguments: dict[str, Any], says: str) -> None:
+    """At once, where the mistake is, naming the parameter and the place in it."""
+    with pytest.raises(TypeError, match=says):
+        transcribe.job(**arguments)
+
+
+def named(name: str) -> JobFunction[..., Any]:
+    @job(name=name)
+    async def first(run: Run) -> None: ...
+
+    return first
+
+
+def test_job_name_is_one_function_s() -> None:
+    """A second function of that name is refused; the same once more is a reload."""
+    named("taken")
+    again = named("taken")
+
+    assert again is find("taken")
+    with pytest.raises(ConfigurationError, match="taken"):
+
+        @job(name="taken")
+        async def second(run: Run) -> None: ...
+
+
+def method(self: Any) -> None: ...
+
+
+def nothing() -> None: ...
+
+
+def by_name_only(*, run: Run) -> None: ...
+
+
+def many(run: Run, *urls: str) -> None: ...
+
+
+async def yields(run: Run) -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "says"),
+    [
+        (method, {}, "method"),
+        (nothing, {}, "first parameter"),
+        (by_name_only, {}, "first parameter"),
+        (many, {}, r"\*urls"),
+        (yields, {}, "yields"),
+        (named, {"timeout": 0}, "timeout"),
+        (named, {"retries": -1}, "retries"),
+        (named, {"backoff": -1}, "backoff"),
+        (named, {"max_backoff": -1}, "max_backoff"),
+        (named, {"backoff": 7200}, "longer than max_backoff"),
+        (named, {"jitter": 1.5}, "jitter"),
+        (named, {"retries": "many"}, "retries"),
+        (named, {"colour": "red"}, "colour"),
+        (print, {}, "functions"),
+    ],
+)
+def test_job_that_could_not_work_is_refused_where_it_stands(
+    function: Callable[..., Any], options: Any, says: str
+) -> None:
+    """Wrong configuration fails when the module is imported."""
+    with pytest.raises(ConfigurationError, match=says):
+        job(**options)(function)
+
+
+def test_function_of_a_script_needs_a_name() -> None:
+    """Its module is called `__main__` where it runs, and something else where a worker is."""
+
+    async def scripted(run: Run) -> None: ...
+
+    scripted.__module__ = "__main__"
+    with pytest.raises(ConfigurationError, match=r"script.*name=") as raised:
+        job(scripted)
+
+    assert "__main__:" in str(raised.value)
+    assert "tests.scripted" == job(name="tests.scripted")(scripted).job().name

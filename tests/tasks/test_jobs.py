@@ -1,0 +1,777 @@
+"""TaskService from their submission to what their call comes to, in memory and in a file."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp.core.outcome import Done, Failed, pack
+from genmcp.core.task import Asking, Awaiting, Finished, Job, Running, Suspended, Task, Working
+from genmcp.errors import (
+    Cancelled,
+    ConfigurationError,
+    Conflict,
+    Lost,
+    OutOfTurn,
+    Raised,
+    TaskNotFound,
+    TimedOut,
+    ToolError,
+    Unavailable,
+)
+from genmcp.stores.store import Delete
+from genmcp.tasks.follower import TaskFollower
+from genmcp.tasks.job import job
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import Progress
+from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.run import Run
+from genmcp.tasks.service import Change, Note, TaskService
+from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opened, until
+
+
+@pytest.fixture(params=STORES)
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened(request.param, tmp_path) as bench:
+        yield bench
+
+
+class Gate:
+    """Holds a job until it is opened, and tells how often one came to it."""
+
+    def __init__(self) -> None:
+        self.came: asyncio.Queue[int] = asyncio.Queue()
+        self.left: asyncio.Queue[str] = asyncio.Queue()
+        self.opened = asyncio.Event()
+
+    async def attempt(self) -> int:
+        """Wait for the next attempt at the job."""
+        async with asyncio.timeout(BOUND):
+            return await self.came.get()
+
+    async def end(self) -> str:
+        """Wait until an attempt has ended, and return how."""
+        async with asyncio.timeout(BOUND):
+            return await self.left.get()
+
+
+gate: Gate
+
+
+@pytest.fixture(autouse=True)
+async def _gate() -> None:
+    global gate
+    gate = Gate()
+
+
+@job
+async def double(run: Run, number: int) -> int:
+    return number * 2
+
+
+@job
+async def held(run: Run) -> str:
+    gate.came.put_nowait(run.attempt)
+    try:
+        await gate.opened.wait()
+        await run.progress(1)
+    except asyncio.CancelledError:
+        gate.left.put_nowait("cancelled")
+        raise
+    return f"attempt {run.attempt}"
+
+
+@job
+async def thaws(run: Run) -> str:
+    gate.came.put_nowait(run.attempt)
+    try:
+        while run.attempt == 1:
+            await run.progress(1)
+    except asyncio.CancelledError:
+        gate.left.put_nowait("cancelled")
+        raise
+    return f"attempt {run.attempt}"
+
+
+@job(retries=2, backoff=0.01)
+async def third_time(run: Run) -> int:
+    gate.came.put_nowait(run.attempt)
+    if run.attempt < 3:
+        raise ValueError("secret")
+    return run.attempt
+
+
+# What a job gives
+
+
+async def test_job_brings_its_result_to_the_call_that_waits(bench: Bench) -> None:
+    """The function runs with its arguments; the call goes on with the outcome, and is over."""
+    jobs = bench.jobs()
+
+    await jobs.create(made(Working(double.job(number=21))), b"the call")
+    task = await ended(jobs)
+
+    assert ("completed", b"42") == (task.status, task.result)
+    assert [(0, b"the call", Done(42))] == bench.resumed.seen
+
+
+async def test_job_runs_in_whichever_process_serves_its_queue(bench: Bench) -> None:
+    """A process that does not serve a queue only submits to it, and follows."""
+    here, there = bench.jobs("n1"), bench.jobs("n2", queues=["gpu"])
+    await there.start()
+
+    await here.create(
+        made(Working(Job(name=double.name, arguments={"number": 1}, queue="gpu"))), b""
+    )
+
+    assert b"2" == (await ended(here)).result
+
+
+async def test_job_that_is_submitted_twice_runs_once(bench: Bench) -> None:
+    """A replayed request attaches to the task there is."""
+    jobs = bench.jobs()
+    await jobs.create(made(Working(held.job()), created=1.0), b"")
+    await gate.attempt()
+
+    again = await jobs.create(made(Working(held.job()), created=2.0), b"")
+    gate.opened.set()
+
+    assert 1.0 == again.created
+    assert b'"attempt 1"' == (await ended(jobs)).result
+    assert gate.came.empty()
+
+
+async def test_job_in_a_thread_reports_and_gives(bench: Bench) -> None:
+    """A `def` job runs in a thread, and reports through the event loop."""
+
+    @job
+    def blocking(run: Run) -> str:
+        run.in_loop(run.progress(1, 2, "half"))
+        return run.id
+
+    jobs = bench.jobs()
+    await jobs.create(made(Working(blocking.job())), b"")
+
+    task = await ended(jobs)
+    assert (b'"t1.0"', 1.0, 2.0, "half") == (task.result, task.progress, task.total, task.message)
+
+
+async def test_job_has_what_its_call_assigned(bench: Bench) -> None:
+    """The assigns of a run are made by whoever made the jobs."""
+
+    @job
+    async def assigned(run: Run) -> Any:
+        return run.assigns["user"]
+
+    jobs = bench.jobs(assigns=lambda task: {"user": task.tool})
+    await jobs.create(made(Working(assigned.job()), tool="ada"), b"")
+
+    assert b'"ada"' == (await ended(jobs)).result
+
+
+async def test_job_is_tried_again_when_it_fails(bench: Bench) -> None:
+    """A job that raises is delivered again, as often as it says."""
+    jobs = bench.jobs()
+    await jobs.create(made(Working(third_time.job())), b"")
+
+    assert b"3" == (await ended(jobs)).result
+    assert [1, 2, 3] == [await gate.attempt() for _ in range(3)]
+
+
+async def test_job_that_raises_tells_no_more_than_a_reference(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The text is in the log under the reference; one that was raised to be shown is shown."""
+
+    @job
+    async def broken(run: Run, shown: bool) -> None:
+        raise ToolError("no such file") if shown else ValueError("secret")
+
+    jobs = bench.jobs()
+    for id, shown in (("a", False), ("b", True)):
+        await jobs.create(made(Working(broken.job(shown)), id=id), b"")
+        await ended(jobs, id)
+
+    hidden, told = (
+        outcome.error for outcome in bench.resumed.outcomes if isinstance(outcome, Failed)
+    )
+    assert isinstance(hidden, Raised)
+    assert isinstance(told, Raised)
+    assert ("ValueError", None) == (hidden.type_name, hidden.message)
+    assert ("ToolError", "no such file") == (told.type_name, told.message)
+    assert any(hidden.reference in text and "broken" in text for text in caplog.messages)
+
+
+async def test_job_that_takes_too_long_is_cancelled(bench: Bench) -> None:
+    """Its time is an attempt's; then its function is cancelled."""
+    jobs = bench.jobs()
+    await jobs.create(made(Working(Job(name=held.name, arguments={}, timeout=0.02))), b"")
+
+    await ended(jobs)
+
+    assert [Failed(TimedOut())] == bench.resumed.outcomes
+    assert "cancelled" == await gate.end()
+
+
+async def test_job_that_cancels_itself_is_cancelled(bench: Bench) -> None:
+    """A function that raises CancelledError of its own accord has no value."""
+
+    @job
+    async def gives_up(run: Run) -> None:
+        raise asyncio.CancelledError
+
+    jobs = bench.jobs()
+    await jobs.create(made(Working(gives_up.job())), b"")
+
+    await ended(jobs)
+    assert [Failed(Cancelled())] == bench.resumed.outcomes
+
+
+@pytest.mark.parametrize("name", ["nobody:knows", "not JSON"])
+async def test_job_that_cannot_be_run_or_kept_fails_clearly(
+    bench: Bench, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An unknown function, or a result that is not JSON, is logged by the function's name."""
+
+    @job(name="not JSON", retries=5, backoff=60)
+    async def gives_an_object(run: Run) -> object:
+        return object()
+
+    jobs = bench.jobs(unknown_timeout=0)
+    await jobs.create(made(Working(Job(name=name, arguments={}, retries=5, backoff=60))), b"")
+
+    await ended(jobs)
+    (outcome,) = bench.resumed.outcomes
+    assert isinstance(outcome, Failed)
+    assert any(name in text for text in caplog.messages)
+
+
+async def test_job_may_raise_stop_iteration_in_a_thread(bench: Bench) -> None:
+    """What no future can carry is an error like any other."""
+
+    @job
+    def stops(run: Run) -> None:
+        raise StopIteration
+
+    jobs = bench.jobs()
+    await jobs.create(made(Working(stops.job())), b"")
+
+    await ended(jobs)
+    (outcome,) = bench.resumed.outcomes
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, Raised)
+    assert "RuntimeError" == outcome.error.type_name
+
+
+# Progress and messages
+
+
+async def test_progress_is_kept_ten_times_a_second_and_the_last_always(bench: Bench) -> None:
+    """A thousand reports cost a few writes, and do not hold the job up."""
+
+    @job
+    async def counts(run: Run) -> None:
+        for number in range(1000):
+            await run.progress(number, 1000)
+        await run.progress(1000, 1000, "done")
+
+    jobs = bench.jobs()
+    await jobs.create(made(Working(counts.job())), b"")
+
+    told = [each.task.progress for each in await followed(jobs) if isinstance(each, Change)]
+    assert 1000.0 == told[-1]
+    assert len(told) < 20
+
+
+async def test_messages_are_told_in_order_and_before_the_end(bench: Bench) -> None:
+    """Whoever follows later is told the same; who has seen some, the rest."""
+    jobs = bench.jobs()
+    task = await jobs.create(made(Running("n1")), b"")
+    for data in (b"1", b"2", b"3"):
+        await jobs.records.note("t1", data)
+    await jobs.finish("t1", Finished(result=b"{}"), fencing_token=task.fencing_token)
+
+    notes = [each for each in await followed(jobs) if isinstance(each, Note)]
+    after = [each async for each in jobs.follow("t1", None, notes[0].id)]
+
+    assert [b"1", b"2", b"3"] == [note.data for note in notes]
+    assert notes[1:] == after[:-1]
+    assert isinstance(after[-1], Change)
+    assert await jobs.get("t1", None) == after[-1].task
+
+
+async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
+    """Who is too slow goes on with what there is, also when the task is over."""
+    jobs = bench.jobs(keep=2)
+    task = await jobs.create(made(Running("n1")), b"")
+    async with asyncio.timeout(BOUND):
+        following = jobs.follow("t1", None)
+        assert isinstance(await anext(following), Change)
+        await jobs.records.note("t1", b"0")
+        first = await anext(following)
+        assert isinstance(first, Note)
+        for number in range(5):
+            await jobs.records.note("t1", b"%d" % number)
+        assert b"3" == (await anext(following)).data  # type: ignore[union-attr]
+        await jobs.finish("t1", Finished(result=b"{}"), fencing_token=task.fencing_token)
+        *_, last = [each async for each in following]
+        late = [each async for each in jobs.follow("t1", None, first.id)]
+
+    assert isinstance(last, Change)
+    assert last.task.over
+    assert last == late[-1]
+
+
+async def test_messages_and_steps_of_a_task_that_is_not_there_are_refused(bench: Bench) -> None:
+    """Its time has run out, or it never was."""
+    jobs = bench.jobs()
+
+    with pytest.raises(TaskNotFound):
+        await jobs.records.note("t1", b"")
+    with pytest.raises(OutOfTurn):
+        await jobs.progress("t1", Progress(message="hello"), fencing_token=0)
+
+
+async def test_task_that_is_discarded_was_never_there(bench: Bench) -> None:
+    """Who follows it is told so."""
+    jobs = bench.jobs()
+    await jobs.create(made(Running("n1")), b"")
+    following = jobs.follow("t1", None)
+    assert isinstance(await anext(following), Change)
+
+    await jobs.discard("t1")
+
+    with pytest.raises(TaskNotFound):
+        async with asyncio.timeout(BOUND):
+            await anext(following)
+
+
+# Whose a task is
+
+
+async def test_task_of_another_owner_is_not_found(bench: Bench) -> None:
+    """Nothing tells it from a task that does not exist."""
+    jobs = bench.jobs()
+    await jobs.create(made(Asking({"q": b"{}"}), owner="ada"), b"")
+
+    for other in ("bob", None):
+        for asked in (
+            jobs.get("t1", other),
+            jobs.answer("t1", other, {"q": b"1"}),
+            jobs.cancel("t1", other),
+            anext(jobs.follow("t1", other)),
+            jobs.create(made(Running("n1"), owner=other), b""),
+        ):
+            with pytest.raises(TaskNotFound):
+                await asked
+    assert "input_required" == (await jobs.get("t1", "ada")).status
+
+
+# TaskRunner of a call
+
+
+async def test_call_goes_on_from_a_job_to_a_question_and_another_job(bench: Bench) -> None:
+    """Each wait is a step of one task; its answers come from any process."""
+    bench.resumed.gives = [
+        Suspended(2, b"c2", Asking({"q": b"{}"})),
+        Suspended(3, b"c3", Working(double.job(5))),
+    ]
+    here, there = bench.jobs("n1"), bench.jobs("n2")
+
+    await here.create(made(Working(double.job(1)), step=1, continuation=b"c1"), b"call")
+    asked = await until(here, lambda task: task.status == "input_required")
+    await there.answer("t1", None, {"other": b"0"})
+    await there.answer("t1", None, {"q": b'"yes"'})
+
+    assert b"c2" == asked.continuation
+    assert b"10" == (await ended(here)).result
+    assert [(1, Done(2)), (2, Done({"q": "yes"})), (3, Done(10))] == [
+        (step, outcome) for step, _, outcome in bench.resumed.seen
+    ]
+
+
+async def test_call_may_await_in_the_worker_that_continues_it(bench: Bench) -> None:
+    """What `continue_` awaits is a step of its own, of the process that runs it."""
+
+    async def resume(task: Task, call: bytes, outcome: Any) -> Finished:
+        await jobs.park("t1", Suspended(2, b"c2", Awaiting("n1")), fencing_token=task.fencing_token)
+        gate.came.put_nowait(0)
+        await gate.opened.wait()
+        return Finished(result=b'"awaited"')
+
+    jobs = bench.jobs(resume=resume)
+    await jobs.create(made(Working(double.job(1)), step=1, continuation=b"c1"), b"")
+    await gate.attempt()
+
+    assert "n1" == (await jobs.get("t1", None)).lives_in
+    gate.opened.set()
+    assert b'"awaited"' == (await ended(jobs)).result
+
+
+async def test_call_that_awaits_in_a_worker_can_be_cancelled(bench: Bench) -> None:
+    """The cancellation finds the step that the worker holds it by."""
+
+    async def resume(task: Task, call: bytes, outcome: Any) -> Finished:
+        await there.park(
+            "t1", Suspended(2, b"c2", Awaiting("n2")), fencing_token=task.fencing_token
+        )
+        gate.came.put_nowait(0)
+        try:
+            await gate.opened.wait()
+        finally:
+            gate.left.put_nowait("stopped")
+        return Finished()
+
+    here, there = bench.jobs("n1", queues=["other"], resume=resume), bench.jobs("n2", resume=resume)
+    await there.create(made(Working(double.job(1)), step=1, continuation=b"c1"), b"")
+    await gate.attempt()
+
+    await here.cancel("t1", None)
+
+    assert "stopped" == await gate.end()
+    assert "cancelled" == (await ended(here)).status
+
+
+@pytest.mark.parametrize("given", [ValueError("secret"), OutOfTurn("a", "b"), "nonsense"])
+async def test_call_that_cannot_be_continued_ends_with_an_error(
+    bench: Bench, given: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What goes wrong around `continue_` is an internal error with a reference."""
+    bench.resumed.gives = [given]
+    jobs = bench.jobs()
+    await jobs.create(made(Working(double.job(1))), b"")
+
+    task = await ended(jobs)
+
+    assert "failed" == task.status
+    assert task.error is not None
+    assert b"-32603" in task.error
+    assert b"secret" not in task.error
+    assert any(record.levelno == logging.ERROR for record in caplog.records)
+
+
+async def test_call_whose_request_is_not_kept_is_lost(bench: Bench) -> None:
+    """Without its arguments nothing can go on with it."""
+    jobs = bench.jobs()
+    store = bench.store()
+    await jobs.create(made(Working(held.job())), b"")
+    await gate.attempt()
+    await store.apply(Delete("task:t1#call"))
+    gate.opened.set()
+
+    task = await ended(jobs)
+    assert b"lost" in (task.error or b"")
+
+
+# Cancelling
+
+
+async def test_cancel_before_the_start_keeps_the_job_from_running(bench: Bench) -> None:
+    """Nobody is delivered what was cancelled."""
+    jobs = bench.jobs(queues=["other"])
+    await jobs.create(made(Working(double.job(1))), b"")
+
+    was = await jobs.cancel("t1", None)
+    worker = bench.jobs("n2")
+    await worker.create(made(Working(double.job(1)), id="t2"), b"")
+    await ended(worker, "t2")
+
+    assert was is not None
+    assert "working" == was.status
+    assert "cancelled" == (await jobs.get("t1", None)).status
+    assert 1 == len(bench.resumed.seen)
+
+
+async def test_cancel_while_it_runs_stops_the_job_elsewhere(bench: Bench) -> None:
+    """The function is cancelled in its process, and the call does not go on."""
+    here, there = bench.jobs("n1", queues=["other"]), bench.jobs("n2")
+    await there.start()
+    await here.create(made(Working(held.job())), b"")
+    await gate.attempt()
+
+    await here.cancel("t1", None)
+
+    assert "cancelled" == await gate.end()
+    assert "cancelled" == (await ended(there)).status
+    assert [] == bench.resumed.seen
+
+
+async def test_cancel_after_the_end_changes_nothing(bench: Bench) -> None:
+    """A result stays a result."""
+    jobs = bench.jobs()
+    await jobs.create(made(Working(double.job(1))), b"")
+    over = await ended(jobs)
+
+    assert await jobs.cancel("t1", None) is None
+    assert over == await jobs.answer("t1", None, {"q": b"1"})
+    assert over == await jobs.get("t1", None)
+
+
+async def test_result_after_a_cancellation_is_refused(bench: Bench) -> None:
+    """The hook in this process learns that nobody wants what it has."""
+    jobs = bench.jobs()
+    task = await jobs.create(made(Running("n1")), b"")
+    await jobs.cancel("t1", None)
+
+    for late in (
+        jobs.finish("t1", Finished(result=b"{}"), fencing_token=task.fencing_token),
+        jobs.progress("t1", Progress(1.0), fencing_token=task.fencing_token),
+        jobs.park("t1", Suspended(1, b"", Awaiting("n1")), fencing_token=task.fencing_token),
+        jobs.leave("t1", fencing_token=task.fencing_token),
+    ):
+        with pytest.raises(OutOfTurn):
+            await late
+
+
+# Processes that go away
+
+
+async def test_job_is_handed_on_by_a_process_that_shuts_down(bench: Bench) -> None:
+    """Another one has it at once, without waiting for the lease, and that is no crash."""
+    here, there = bench.jobs("n1", lease=600.0), bench.jobs("n2", lease=600.0)
+    await here.create(made(Working(held.job()), on_lost="fail"), b"")
+    assert 1 == await gate.attempt()
+
+    await there.start()
+    await here.aclose()
+
+    assert "cancelled" == await gate.end()
+    assert 2 == await gate.attempt()
+    gate.opened.set()
+    assert b'"attempt 2"' == (await ended(there)).result
+
+
+async def test_job_of_a_frozen_worker_is_refused_when_it_thaws(bench: Bench) -> None:
+    """Whoever claimed the job last has it; the other's function is cancelled."""
+    here, there = bench.jobs("n1"), bench.jobs("n2")
+    await here.create(made(Working(thaws.job())), b"")
+    assert 1 == await gate.attempt()
+
+    await there.runner.step("t1:0")  # as when the lease had run out
+
+    assert 2 == await gate.attempt()
+    assert "cancelled" == await gate.end()
+    assert b'"attempt 2"' == (await ended(here)).result
+    assert [Done("attempt 2")] == bench.resumed.outcomes
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({"on_lost": "rerun"}, Done("attempt 1")),
+        ({"on_lost": "fail"}, Failed(Lost())),
+        ({"crashes": 3}, Failed(Lost())),
+        ({"crashes": 2}, Done("attempt 1")),
+    ],
+)
+async def test_job_whose_worker_died_ends_as_it_says(
+    bench: Bench, fields: dict[str, Any], outcome: Any
+) -> None:
+    """It runs again, up to a cap, or is Lost."""
+    jobs = bench.jobs()
+    gate.opened.set()
+
+    # A worker was there before: it claimed delivery 0, and did not let go.
+    await jobs.create(made(Working(held.job()), held=0, **fields), b"")
+
+    await ended(jobs)
+    assert [outcome] == bench.resumed.outcomes
+
+
+async def test_continuation_that_kills_its_workers_ends(bench: Bench) -> None:
+    """One past the cap, the call is lost."""
+    jobs = bench.jobs()
+    settled = made(Working(held.job()), held=0, crashes=3, outcome=pack(Done(1)))
+    await jobs.create(settled, b"")
+
+    assert b"lost" in ((await ended(jobs)).error or b"")
+    assert [] == bench.resumed.seen
+
+
+async def test_call_that_awaits_in_a_worker_is_handed_on_when_that_shuts_down(
+    bench: Bench,
+) -> None:
+    """What it awaited is Lost at once, and another process goes on with that."""
+
+    async def resume(task: Task, call: bytes, outcome: Any) -> Finished:
+        await here.park("t1", Suspended(2, b"c2", Awaiting("n1")), fencing_token=task.fencing_token)
+        gate.came.put_nowait(0)
+        await asyncio.Event().wait()
+        return Finished()
+
+    here, there = bench.jobs("n1", resume=resume, lease=600.0), bench.jobs("n2", lease=600.0)
+    await here.create(made(Working(double.job(1)), step=1, continuation=b"c1"), b"")
+    await gate.attempt()
+    await there.start()
+
+    await here.aclose()
+
+    assert b'"Lost"' == (await ended(there)).result
+    assert [(2, b"", Failed(Lost()))] == bench.resumed.seen
+
+
+async def test_job_that_was_never_submitted_is_by_whoever_asks(bench: Bench) -> None:
+    """The process died between the record and the engine."""
+    jobs = bench.jobs()
+    records = TaskRecords(bench.store(), JobOptions(keep=10))
+    assert await records.create(made(Working(double.job(4)), due=900.0), b"")
+
+    await jobs.get("t1", None)
+
+    assert b"8" == (await ended(jobs)).result
+
+
+async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
+    """The process died between the outcome and `continue_`: the job does not run again."""
+    jobs = bench.jobs()
+    await jobs.create(made(Working(held.job()), held=0, outcome=pack(Done("kept"))), b"")
+
+    assert b'"kept"' == (await ended(jobs)).result
+    assert gate.came.empty()
+
+
+async def test_retry_that_was_not_submitted_is_when_the_last_one_comes_again(bench: Bench) -> None:
+    """The process died between the record and the engine, and its delivery lapses."""
+    jobs = bench.jobs()
+    records = TaskRecords(bench.store(), JobOptions(keep=10))
+    await records.create(made(Working(double.job(4)), delivery=1, held=None), b"")
+    await jobs.start()
+
+    await jobs.runner.step("t1:0")
+
+    assert b"8" == (await ended(jobs)).result
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool) -> None:
+    """Whoever asks for it finds out, and so does whoever looks after the process."""
+    here, there = bench.jobs("n1", lease=0.3), bench.jobs("n2", lease=0.3)
+    await there.start()
+    await here.create(made(Running("n1")), b"")
+    await here.aclose()
+
+    if asks:
+        await there.get("t1", None)
+    records = TaskRecords(bench.store(), JobOptions(keep=10))
+    async with asyncio.timeout(BOUND):
+        *_, task = [each async for each in TaskFollower(records).follow("t1")]
+
+    assert isinstance(task, Change)
+    assert "failed" == task.task.status
+    assert [] == bench.resumed.seen
+
+
+async def judging(*several: TaskService) -> None:
+    """Start them, and wait until they can tell which other processes are gone."""
+    await asyncio.gather(*(each.start() for each in several))
+    await asyncio.sleep(max(each.heartbeats.presence.doubt for each in several))
+
+
+async def test_continuation_outlives_the_process_it_waits_in(bench: Bench) -> None:
+    """What it waited for is Lost; another process goes on with that, and the first is refused."""
+    here, there = bench.jobs("n1", lease=0.9), bench.jobs("n2", lease=0.9)
+    task = await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
+    await here.aclose()
+    await judging(there)
+
+    await there.get("t1", None)
+
+    assert b'"Lost"' == (await ended(there)).result
+    with pytest.raises(OutOfTurn):
+        await here.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
+
+
+async def test_continuation_that_several_find_lost_goes_on_once(bench: Bench) -> None:
+    """Whoever is first settles it; the others see what it has become."""
+    here = bench.jobs("n1", lease=0.9)
+    await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
+    await here.aclose()
+    others = [bench.jobs(f"other {number}", lease=0.9) for number in range(3)]
+    await judging(*others)
+
+    await asyncio.gather(*(each.get("t1", None) for each in others))
+
+    await ended(others[0])
+    assert [Failed(Lost())] == bench.resumed.outcomes
+
+
+async def test_continuation_is_left_to_others_by_a_process_that_shuts_down(bench: Bench) -> None:
+    """It does not wait until the process is missed."""
+    here, there = bench.jobs("n1", lease=600.0), bench.jobs("n2", lease=600.0)
+    task = await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
+    await there.start()
+
+    await here.leave("t1", fencing_token=task.fencing_token)
+
+    assert b'"Lost"' == (await ended(there)).result
+
+
+async def test_process_that_lives_keeps_its_call(bench: Bench) -> None:
+    """It is looked after each lease, and found there."""
+    here, there = bench.jobs("n1", lease=0.2), bench.jobs("n2", lease=0.2)
+    await there.start()
+    task = await here.create(made(Running("n1"), ttl=60.0), b"")
+    store = bench.store()
+    assert store.deliveries is not None
+
+    async with asyncio.timeout(BOUND):
+        with store.deliveries.news() as news:
+            for _ in range(6):  # each look is a delivery claimed, and another put
+                news.clear()
+                await news.wait()
+
+    assert "working" == (await there.get("t1", None)).status
+    await here.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
+    assert b"1" == (await ended(there)).result
+
+
+async def test_continuation_whose_store_fails_is_delivered_again(bench: Bench) -> None:
+    """`continue_` runs at least once."""
+    bench.resumed.gives = [Unavailable("gone"), Conflict("moved")]
+    jobs = bench.jobs(lease=0.3)
+    await jobs.create(made(Working(double.job(1))), b"")
+
+    assert b"2" == (await ended(jobs)).result
+    assert 3 == len(bench.resumed.seen)
+
+
+async def test_engine_may_deliver_what_is_no_step(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What cannot be read is logged, what is over is ignored."""
+    jobs = bench.jobs()
+    await jobs.runner.step("nonsense")
+    await jobs.runner.step("gone:0")
+    await jobs.create(made(Running("n1")), b"")
+    await jobs.runner.step("t1:7.0")
+
+    assert ["'nonsense'"] == [text.split()[3].strip(",") for text in caplog.messages]
+
+
+async def test_task_is_kept_while_it_is_worked_on(bench: Bench) -> None:
+    """Its time runs from the last sign of life, also where a job says nothing."""
+    jobs = bench.jobs()
+    await jobs.create(made(Working(held.job()), ttl=0.6), b"call")
+    await gate.attempt()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await gate.end()
+    gate.opened.set()
+
+    assert b'"attempt 1"' == (await ended(jobs)).result
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    "options", [{"lease": 0.0}, {"concurrency": 0}, {"queues": ()}, {"queues": "gpu"}]
+)
+def test_options_are_checked(options: dict[str, Any]) -> None:
+    """What cannot work is refused, by its name."""
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        JobOptions(**options)

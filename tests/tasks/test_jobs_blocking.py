@@ -1,0 +1,162 @@
+"""`def` jobs, whose threads nothing can stop: no two attempts at one run at once in a process."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from genmcp.core.outcome import Failed
+from genmcp.core.task import Working
+from genmcp.errors import TimedOut
+from genmcp.tasks.job import job
+from genmcp.tasks.run import Run
+from tests.asgi import until as until_true
+from tests.tasks.bench import BOUND, Bench, ended, made, opened
+
+
+class Threads:
+    """What the threads of the jobs here wait for, and how many run."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.begun: list[int] = []
+        self.now = 0
+        self.most = 0
+        self.lock = threading.Lock()
+
+    def blocks(self, run: Run) -> str:
+        """Block in the first attempt, until it may go on."""
+        with self.lock:
+            self.begun.append(run.attempt)
+            self.now += 1
+            self.most = max(self.most, self.now)
+        if run.attempt == 1:
+            self.go.wait(BOUND)
+        with self.lock:
+            self.now -= 1
+        return f"attempt {run.attempt}"
+
+
+threads: Threads
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    global threads
+    threads = Threads()
+    yield
+    threads.go.set()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened("memory", tmp_path) as bench:
+        yield bench
+
+
+@job(timeout=0.05, retries=2, backoff=0.0)
+def late(run: Run) -> str:
+    return threads.blocks(run)
+
+
+@job
+def held(run: Run) -> str:
+    return threads.blocks(run)
+
+
+@job
+def reporting(run: Run) -> str:
+    threads.begun.append(run.attempt)
+    while run.attempt == 1:
+        run.in_loop(run.progress(1))
+    return f"attempt {run.attempt}"
+
+
+async def begun(count: int = 1) -> None:
+    await until_true(lambda: len(threads.begun) == count, pause=0.01)
+
+
+async def test_retry_waits_for_the_thread_before(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The attempt that timed out goes on in its thread; the next begins when that has ended."""
+    jobs = bench.jobs()
+    await jobs.create(made(Working(late.job())), b"")
+    await until_true(lambda: "the next attempt waits" in caplog.text, pause=0.01)
+    assert [1] == threads.begun
+    threads.go.set()
+
+    assert b'"attempt 2"' == (await ended(jobs)).result
+    assert ([1, 2], 1) == (threads.begun, threads.most)
+
+
+async def test_retry_does_not_wait_for_ever(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A thread that does not end ends the job, which has timed out."""
+    jobs = bench.jobs(linger=0.05)
+    await jobs.create(made(Working(late.job())), b"")
+    await ended(jobs)
+
+    (outcome,) = bench.resumed.outcomes
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, TimedOut)
+    assert [1] == threads.begun
+    assert "JobOptions.linger" in caplog.text
+
+
+async def test_job_cut_off_in_its_thread_is_lost_at_once(bench: Bench) -> None:
+    """A process that shuts down cannot end it in good order: it does not run a second time."""
+    jobs, other = bench.jobs("n1", lease=60.0), bench.jobs("n2", lease=60.0)
+    await jobs.create(made(Working(held.job()), on_lost="fail"), b"")
+    await begun()
+    await jobs.aclose()
+    await other.start()
+
+    assert b'"Lost"' == (await ended(other)).result
+    assert [1] == threads.begun
+
+
+async def test_job_that_reports_ends_at_its_report(bench: Bench) -> None:
+    """So it is handed on in good order, and begins again elsewhere, whatever `on_lost` says."""
+    jobs, other = bench.jobs("n1", lease=60.0), bench.jobs("n2", lease=60.0)
+    await jobs.create(made(Working(reporting.job()), on_lost="fail"), b"")
+    await begun()
+    await jobs.aclose()
+    await other.start()
+
+    assert b'"attempt 2"' == (await ended(other)).result
+
+
+async def test_attempt_does_not_begin_beside_a_thread_that_was_left(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The job comes back to a process that had handed it on: it is taken when the thread ended."""
+    jobs = bench.jobs(linger=0.05)
+    await jobs.create(made(Working(held.job()), on_lost="rerun"), b"")
+    await begun()
+    await jobs.aclose()
+    await jobs.start()
+    await until_true(lambda: "an earlier attempt" in caplog.text, pause=0.01)
+    assert [1] == threads.begun
+    threads.go.set()
+
+    assert '"attempt' in (await ended(jobs)).result.decode()  # type: ignore[union-attr]
+    assert 1 == threads.most
+
+
+async def test_job_that_waits_for_a_thread_may_be_cancelled(bench: Bench) -> None:
+    """It never begins."""
+    free: asyncio.Event = asyncio.Event()
+    waits = asyncio.Event()
+
+    async def full(*_: object) -> None:
+        waits.set()
+        await free.wait()
+
+    jobs = bench.jobs(in_thread=full)
+    await jobs.create(made(Working(held.job())), b"")
+    await waits.wait()
+    await jobs.cancel("t1", None)
+    assert "cancelled" == (await ended(jobs)).status
+    assert [] == threads.begun

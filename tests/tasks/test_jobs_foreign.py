@@ -1,0 +1,290 @@
+"""Calls that wait for a job of somebody else's queue, watched or told of."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from genmcp.core.outcome import Done, Failed
+from genmcp.core.task import Awaiting, Following, Ref, Suspended, Task
+from genmcp.errors import Cancelled, ConfigurationError, Raised
+from genmcp.tasks.foreign import Foreign, Snapshot
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.refs import Refs
+from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
+
+REF = Ref("celery", "7")
+OVER = Snapshot("completed", result={"rows": 3})
+
+
+@pytest.fixture(params=STORES)
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened(request.param, tmp_path) as bench:
+        yield bench
+
+
+class Celery(Foreign):
+    """Somebody else's queue, as a test plays it: tells what it is given, as it comes."""
+
+    scheme = "celery"
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[Snapshot | Exception | None] = asyncio.Queue()
+        self.watched: asyncio.Queue[str] = asyncio.Queue()
+        self.cancelled: list[str] = []
+
+    async def snapshot(self, ref: str) -> Snapshot:
+        return OVER
+
+    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+        self.watched.put_nowait(ref)
+        while (told := await self.told.get()) is not None:
+            if isinstance(told, Exception):
+                raise told
+            yield told
+
+    async def cancel(self, ref: str) -> None:
+        self.cancelled.append(ref)
+        raise ConnectionError("the broker is away")
+
+    async def is_watched(self) -> str:
+        async with asyncio.timeout(BOUND):
+            return await self.watched.get()
+
+
+async def test_foreign_job_is_followed_to_its_end(bench: Bench) -> None:
+    """Its progress is the task's, its result the outcome."""
+    celery = Celery()
+    jobs = bench.jobs(foreign=[celery])
+    await jobs.create(made(Following(REF), ttl=60.0), b"")
+    celery.told.put_nowait(Snapshot("working", progress=1, total=4, message="reading"))
+
+    task = await until(jobs, lambda task: task.progress == 1)
+    celery.told.put_nowait(OVER)
+
+    assert (4.0, "reading") == (task.total, task.message)
+    assert b'{"rows":3}' == (await ended(jobs)).result
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "outcome"),
+    [
+        (Snapshot("failed", error="secret"), Raised),
+        (Snapshot("completed", result=object()), Raised),
+        (Snapshot("cancelled"), Cancelled),
+    ],
+)
+async def test_foreign_job_may_bring_no_value(
+    bench: Bench, snapshot: Snapshot, outcome: type, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error goes to the log, and nowhere else."""
+    celery = Celery()
+    jobs = bench.jobs(foreign=[celery])
+    await jobs.create(made(Following(REF)), b"")
+    celery.told.put_nowait(snapshot)
+
+    await ended(jobs)
+
+    (failed,) = bench.resumed.outcomes
+    assert isinstance(failed, Failed)
+    assert outcome is type(failed.error)
+    assert "secret" not in str(failed.error)
+    if isinstance(failed.error, Raised):
+        assert failed.error.reference in caplog.text
+
+
+@pytest.mark.parametrize("gone", [ConnectionError("away"), None])
+async def test_foreign_job_is_watched_again_when_that_breaks_off(
+    bench: Bench, gone: Exception | None
+) -> None:
+    """A queue that cannot be asked for a while does not end the call."""
+    celery = Celery()
+    jobs = bench.jobs(foreign=[celery], lease=0.2)
+    await jobs.create(made(Following(REF)), b"")
+    celery.told.put_nowait(gone)
+    assert "7" == await celery.is_watched()
+
+    assert "7" == await celery.is_watched()
+    celery.told.put_nowait(OVER)
+
+    assert b'{"rows":3}' == (await ended(jobs)).result
+
+
+async def test_foreign_job_of_an_unknown_scheme_fails_clearly(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says which is missing."""
+    jobs = bench.jobs()
+    await jobs.create(made(Following(REF)), b"")
+
+    await ended(jobs)
+    (failed,) = bench.resumed.outcomes
+    assert isinstance(failed, Failed)
+    assert "'celery'" in caplog.text
+
+
+@pytest.mark.parametrize("process", ["same", "another"])
+async def test_foreign_job_is_over_when_its_queue_says_so(bench: Bench, process: str) -> None:
+    """What is pushed counts, and the watching stops."""
+    celery = Celery()
+    jobs = bench.jobs(foreign=[celery])
+    await jobs.create(made(Following(REF)), b"")
+    await celery.is_watched()
+
+    await (jobs if process == "same" else bench.jobs("n2")).settle(REF, OVER)
+    celery.told.put_nowait(Snapshot("failed", error="later"))
+
+    assert b'{"rows":3}' == (await ended(jobs)).result
+    assert [Done({"rows": 3})] == bench.resumed.outcomes
+
+
+async def test_foreign_job_may_be_over_before_anybody_waits(bench: Bench) -> None:
+    """A quick queue is not missed; a second word of it changes nothing."""
+    jobs = bench.jobs()
+    await jobs.settle(REF, OVER)
+    await jobs.settle(REF, Snapshot("failed"))
+    assert await Refs(bench.store()).outcome(REF) is not None
+
+    await jobs.create(made(Following(REF)), b"")
+
+    assert b'{"rows":3}' == (await ended(jobs)).result
+
+
+async def test_foreign_job_that_is_pushed_after_its_watch_ended_changes_nothing(
+    bench: Bench,
+) -> None:
+    """Whichever comes first counts."""
+    celery = Celery()
+    jobs = bench.jobs(foreign=[celery])
+    await jobs.create(made(Following(REF)), b"")
+    celery.told.put_nowait(OVER)
+    over = await ended(jobs)
+
+    await jobs.settle(REF, Snapshot("failed"))
+
+    assert over == await jobs.get("t1", None)
+
+
+async def test_foreign_job_of_several_calls_ends_all_of_them(bench: Bench) -> None:
+    """Two calls may wait for one job, and one may have gone on to something else."""
+    celery = Celery()
+    bench.resumed.gives = [Suspended(2, b"c", Following(Ref("celery", "8")))]
+    jobs = bench.jobs(foreign=[celery])
+    for id in ("t1", "t2"):
+        await jobs.create(made(Following(REF), id=id, step=1, continuation=b"c"), b"")
+
+    await jobs.settle(REF, OVER)
+    await jobs.settle(Ref("celery", "8"), OVER)
+
+    assert {"completed"} == {(await ended(jobs, id)).status for id in ("t1", "t2")}
+
+
+async def test_foreign_job_may_outlive_the_call_that_waits_for_it(bench: Bench) -> None:
+    """Nobody is left to be told, and that is no failure."""
+    jobs = bench.jobs(foreign=[Celery()])
+    await jobs.create(made(Following(REF)), b"")
+    await jobs.discard("t1")
+
+    await jobs.settle(REF, OVER)
+
+    assert [] == bench.resumed.seen
+
+
+async def test_foreign_job_is_only_settled_when_it_is_over(bench: Bench) -> None:
+    """A queue that reports progress by mistake is told so."""
+    with pytest.raises(ValueError, match="working"):
+        await bench.jobs().settle(REF, Snapshot("working"))
+
+
+async def test_foreign_job_is_cancelled_with_its_call(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its queue is told; what that answers does not matter to the call."""
+    celery = Celery()
+    jobs = bench.jobs(foreign=[celery])
+    await jobs.create(made(Following(REF)), b"")
+    await celery.is_watched()
+
+    task = await jobs.cancel("t1", None)
+    await bench.jobs("n2").settle(REF, OVER)
+
+    assert isinstance(task, Task)
+    assert ["7"] == celery.cancelled
+    assert "the broker is away" in caplog.text
+    assert "cancelled" == (await ended(jobs)).status
+
+
+async def test_foreign_job_may_be_cancelled_where_its_queue_is_unknown(bench: Bench) -> None:
+    """The call is cancelled all the same."""
+    records = TaskRecords(bench.store(), JobOptions(keep=10))
+    await records.create(made(Following(REF)), b"")
+    jobs = bench.jobs()
+
+    await jobs.cancel("t1", None)
+
+    assert "cancelled" == (await jobs.get("t1", None)).status
+
+
+async def test_foreign_queues_have_one_scheme_each(bench: Bench) -> None:
+    """Which of two was meant could not be told."""
+    with pytest.raises(ConfigurationError, match="celery"):
+        bench.jobs(foreign=[Celery(), Celery()])
+
+
+class Endless(Foreign):
+    """A queue whose jobs end when they are told to; *watched* has those that are followed now."""
+
+    scheme = "endless"
+
+    def __init__(self) -> None:
+        self.watched: set[str] = set()
+        self.most = 0
+        self.over: set[str] = set()
+
+    async def snapshot(self, ref: str) -> Snapshot:
+        return OVER
+
+    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+        self.watched.add(ref)
+        self.most = max(self.most, len(self.watched))
+        try:
+            while ref not in self.over:
+                yield Snapshot("working", progress=1.0)
+                await asyncio.sleep(0.01)
+            yield OVER
+        finally:
+            self.watched.discard(ref)
+
+    async def cancel(self, ref: str) -> None: ...
+
+
+async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
+    """However many are followed: they have places of their own, and take turns in them."""
+    endless = Endless()
+    jobs = bench.jobs(foreign=[endless], continuations=2, refs=3, watch=0.05)
+    for number in range(8):
+        await jobs.create(made(Following(Ref("endless", f"{number}")), id=f"r{number}"), b"")
+    task = await jobs.create(made(Awaiting("n1"), continuation=b"c", step=1), b"")
+    await jobs.leave("t1", fencing_token=task.fencing_token)
+    assert b'"Lost"' == (await ended(jobs)).result
+
+    endless.over = {"7"}
+    assert b'{"rows":3}' == (await ended(jobs, "r7")).result
+    endless.over = {f"{number}" for number in range(8)}
+    for number in range(8):
+        await ended(jobs, f"r{number}")
+    assert 3 == endless.most
+
+
+async def test_job_of_another_queue_is_not_left_while_there_is_room(bench: Bench) -> None:
+    """Nor is what it says written again while it says the same."""
+    endless = Endless()
+    jobs = bench.jobs(foreign=[endless], refs=2, watch=0.01)
+    await jobs.create(made(Following(Ref("endless", "1"))), b"")
+    before = await until(jobs, lambda task: task.progress == 1.0)
+    await asyncio.sleep(0.1)
+    assert before == await jobs.get("t1", None)
+    endless.over.add("1")
+    await ended(jobs)

@@ -1,0 +1,141 @@
+"""How a process stops working on jobs: what runs may end, and the rest is somebody else's."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from genmcp.errors import ConfigurationError, Unavailable
+from genmcp.stores.deliveries import Delivery, MemoryDeliveries
+from genmcp.stores.memory import MemoryStore
+from genmcp.tasks.engine import Engine
+from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.presence import Presence
+from genmcp.tasks.worker import TaskWorker
+from tests.tasks.bench import BOUND
+
+
+def node(store: MemoryStore) -> Heartbeats:
+    return Heartbeats(store, "n", 30.0, Presence(30.0, store.now))
+
+
+class TaskRunner:
+    """TaskRunner that wait until they may end."""
+
+    def __init__(self) -> None:
+        self.begun: asyncio.Queue[str] = asyncio.Queue()
+        self.ended: list[str] = []
+        self.go = asyncio.Event()
+
+    async def __call__(self, id: str) -> None:
+        self.begun.put_nowait(id)
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.ended.append(f"{id} cancelled")
+            raise
+        self.ended.append(f"{id} done")
+
+    async def begins(self) -> str:
+        async with asyncio.timeout(BOUND):
+            return await self.begun.get()
+
+
+async def test_what_runs_ends_within_the_grace() -> None:
+    """Meanwhile nothing more is taken: that is left to others."""
+    steps, store = TaskRunner(), MemoryStore()
+    engine = LocalEngine(store.deliveries)
+    service = TaskWorker(engine, node(store), steps, JobOptions(grace=BOUND))
+    await service.start()
+    await engine.submit("a")
+    assert "a" == await steps.begins()
+    ending = asyncio.create_task(service.aclose())
+    await asyncio.sleep(0)
+    await engine.submit("b")
+    steps.go.set()
+    async with asyncio.timeout(BOUND):
+        await ending
+
+    assert ["a done"] == steps.ended
+    assert ["b"] == [id for id, *_ in await store.deliveries.claim(["default"], "n2", 1.0, 9)]
+
+
+async def test_what_runs_on_is_cancelled_when_the_grace_is_over() -> None:
+    """It is delivered to another process at once."""
+    steps, store = TaskRunner(), MemoryStore()
+    engine = LocalEngine(store.deliveries)
+    async with asyncio.timeout(BOUND), AsyncExitStack() as stack:
+        serving = engine.serve(steps, queues=["q"], concurrency=1, lease=60.0, grace=0.01)
+        await stack.enter_async_context(serving)
+        await engine.submit("a", queue="q")
+        await steps.begins()
+
+    assert ["a cancelled"] == steps.ended
+    assert ["a"] == [id for id, *_ in await store.deliveries.claim(["q"], "n2", 1.0, 9)]
+
+
+async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
+    """What a store was about to give is not lost until its lease runs out."""
+    claiming, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryDeliveries):
+        async def claim(
+            self, queues: Collection[str], node: str, lease: float, limit: int, **how: Any
+        ) -> Sequence[Delivery]:
+            claiming.set()
+            if node != "n2":
+                await go.wait()
+            return await super().claim(queues, node, lease, limit, **how)
+
+    deliveries = Slow()
+    engine = LocalEngine(deliveries)
+    async with asyncio.timeout(BOUND):
+        async with engine.serve(TaskRunner(), queues=["q"], concurrency=1, lease=60.0):
+            await claiming.wait()
+            await engine.submit("a", queue="q")
+            asyncio.get_running_loop().call_soon(go.set)
+
+        assert ["a"] == [id for id, *_ in await deliveries.claim(["q"], "n2", 1.0, 9)]
+
+
+async def test_options_count_from_the_next_start_on() -> None:
+    """A worker takes other queues than those its mux was made with."""
+    steps, store = TaskRunner(), MemoryStore()
+    engine = LocalEngine(store.deliveries)
+    service = TaskWorker(engine, node(store), steps, JobOptions(queues=["a"]))
+    await service.ended()  # there is nothing to wait for
+    await service.start()
+    service.options = JobOptions(queues=["b"])
+    await service.aclose()
+    await service.start()
+    await engine.submit("b", queue="b")
+    assert "b" == await steps.begins()
+    steps.go.set()
+    await service.aclose()
+
+
+async def test_engine_that_fails_in_one_queue_serves_no_other() -> None:
+    """Whoever starts it is told why, and nothing goes on behind that."""
+
+    class Half(LocalEngine):
+        def serve(self, step, *, queues, **options):  # type: ignore[no-untyped-def]
+            if "default" in queues:
+                raise Unavailable("no such queue")
+            return super().serve(step, queues=queues, **options)
+
+    store = MemoryStore()
+    engine: Engine = Half(store.deliveries)
+    service = TaskWorker(engine, node(store), TaskRunner(), JobOptions())
+    with pytest.raises(Unavailable, match="no such queue"):
+        await service.start()
+
+
+@pytest.mark.parametrize("grace", [-1.0, float("nan")])
+def test_grace_is_not_negative(grace: float) -> None:
+    """The option is named."""
+    with pytest.raises(ConfigurationError, match=r"JobOptions.grace"):
+        JobOptions(grace=grace)

@@ -1,0 +1,247 @@
+"""For how long tasks are kept, and in which order what happened to them is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from genmcp.core.outcome import Done, pack
+from genmcp.core.task import Asking, Finished, Ref, Running, Suspended, Work, Working
+from genmcp.core.task_time import kept as kept_for
+from genmcp.core.task_time import promised
+from genmcp.errors import TaskNotFound, Unavailable
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Entry
+from genmcp.tasks.job import job
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import Progress
+from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.refs import Refs
+from genmcp.tasks.run import Run
+from genmcp.tasks.service import Change, Note, TaskService
+from tests.tasks.bench import BOUND, Bench, ended, made, opened
+
+
+class Clock:
+    """A clock that somebody else sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Timed(MemoryStore):
+    """A store in memory with a clock of its own, which may refuse to keep something for longer."""
+
+    def __init__(self) -> None:
+        self.time = Clock()
+        super().__init__(clock=self.time)
+        self.touchable = True
+
+    async def get(self, key: str) -> Entry | None:
+        if not self.touchable and key.endswith("#call"):
+            raise Unavailable("the store is away")
+        return await super().get(key)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened("memory", tmp_path) as bench:
+        yield bench
+
+
+@job(name="tests.kept")
+async def kept(run: Run) -> str:
+    return "kept"
+
+
+# How long
+
+
+@pytest.mark.parametrize("work", [Working(kept.job()), Running("n1")])
+async def test_task_that_nobody_has_worked_on_yet_is_kept_for_its_life(work: Work) -> None:
+    """Not for its `ttl`, which is its client's: a queue may be longer than that."""
+    store = Timed()
+    records = TaskRecords(store, JobOptions(keep=10, life=100.0))
+    await records.create(made(work, created=0.0, updated=0.0, ttl=1.0), b"call")
+
+    store.time.now = 99.0
+    assert await records.find("t1") is not None
+    assert b"call" == await records.call("t1")
+    store.time.now = 101.0
+    assert await records.find("t1") is None
+
+
+async def test_task_is_kept_for_its_ttl_from_its_end_on(bench: Bench) -> None:
+    """And its request no longer than until then: nothing goes on with it."""
+    store = Timed()
+    jobs = bench.jobs(store=store, life=100.0)
+    await jobs.create(made(Working(kept.job()), created=0.0, updated=0.0, ttl=5.0), b"call")
+
+    assert b'"kept"' == (await ended(jobs)).result
+    assert await jobs.records.call("t1") is None
+    store.time.now += 4.9
+    assert b'"kept"' == (await jobs.get("t1", None)).result
+    store.time.now += 0.2
+    with pytest.raises(TaskNotFound):
+        await jobs.get("t1", None)
+
+
+@pytest.mark.parametrize("touchable", [True, False])
+async def test_request_of_a_task_that_was_cancelled_is_kept_for_its_tool(
+    bench: Bench, touchable: bool
+) -> None:
+    """Whoever tells that needs it; it does not outlive the task, if the store takes that."""
+    store = Timed()
+    jobs = bench.jobs(store=store, life=100.0)
+    await jobs.create(made(Running("n1"), ttl=5.0), b"call")
+    store.touchable = touchable
+
+    await jobs.cancel("t1", None)
+
+    store.touchable = True
+    assert b"call" == await jobs.records.call("t1")
+    store.time.now = 6.0
+    assert (None if touchable else b"call") == await jobs.records.call("t1")
+
+
+async def test_question_is_kept_for_its_ttl() -> None:
+    """The next step is the client's, which may never come."""
+    store = Timed()
+    records = TaskRecords(store, JobOptions(keep=10, life=100.0))
+    await records.create(made(Running("n1"), ttl=5.0), b"call")
+    asked = await records.change(
+        "t1", lambda task, now: task.parked(Suspended(1, b"c", Asking({"q": b"{}"})), now)
+    )
+    await records.touch(asked)
+
+    store.time.now = 4.9
+    assert b"call" == await records.call("t1")
+    store.time.now = 5.1
+    assert await records.find("t1") is None
+    assert await records.call("t1") is None
+
+
+def test_task_is_kept_from_when_it_is_due_on() -> None:
+    """A retry may be further away than its life is long; and what is kept for ever stays that."""
+    task = made(Working(kept.job(), failures=0), ttl=5.0, updated=10.0, due=10.0)
+
+    assert 100.0 == kept_for(task, 100.0)
+    assert 5.0 == kept_for(task, 1.0)
+    assert 140.0 == kept_for(task.resubmitted(20.0, 40.0), 100.0)
+    assert 5.0 == kept_for(task.ended(Finished(), 20.0), 100.0)
+    assert kept_for(made(Running("n1")), 100.0) is None
+
+
+def test_client_is_promised_its_ttl_from_now_on() -> None:
+    """A task may end at any moment: what its client is told grows, and never shrinks."""
+    task = made(Working(kept.job()), ttl=5.0, created=10.0, updated=10.0)
+    settled = task.settled_with(pack(Done(1)), 12.5)
+
+    told = [
+        promised(task, 10.4),
+        promised(task, 12.6),
+        promised(settled, 12.4),
+        promised(settled, 13.2),
+        promised(settled.ended(Finished(), 13.5), 99.0),
+    ]
+
+    assert [5.0, 7.0, 7.0, 8.0, 8.5] == told
+    assert promised(made(Running("n1")), 2.0) is None
+
+
+# What is told, and in which order
+
+
+async def told(jobs: TaskService, count: int, after: str | None = None) -> Sequence[Change | Note]:
+    """Return what is told of a task at first."""
+    async with asyncio.timeout(BOUND):
+        following = jobs.follow("t1", None, after)
+        each = [await anext(following) for _ in range(count)]
+        await following.aclose()
+    return each
+
+
+def said(told: Sequence[Change | Note]) -> list[object]:
+    return [each.data if isinstance(each, Note) else each.task.status for each in told]
+
+
+async def asking(bench: Bench) -> TaskService:
+    """Return jobs with a task that has said something, asks, and has said something more."""
+    jobs = bench.jobs()
+    task = await jobs.create(made(Running("n1")), b"")
+    await jobs.records.note("t1", b"before")
+    await jobs.park(
+        "t1", Suspended(1, b"c", Asking({"q": b"{}"})), fencing_token=task.fencing_token
+    )
+    await jobs.records.note("t1", b"behind")
+    return jobs
+
+
+async def test_messages_and_changes_are_told_in_their_order(bench: Bench) -> None:
+    """What was said before a question does not come behind it."""
+    jobs = await asking(bench)
+
+    assert [b"before", "input_required", b"behind"] == said(await told(jobs, 3))
+
+
+async def test_who_goes_on_behind_a_change_is_told_nothing_twice(bench: Bench) -> None:
+    """Each message and each change has its place."""
+    jobs = await asking(bench)
+    _, question, _ = await told(jobs, 3)
+    await jobs.answer("t1", None, {"q": pack(Done(1))})
+
+    rest = [each async for each in jobs.follow("t1", None, question.id)]
+
+    assert b"behind" == said(rest)[0]
+    assert "completed" == said(rest)[-1]
+    assert "input_required" not in said(rest)
+
+
+async def test_who_goes_on_behind_the_end_is_told_it_again(bench: Bench) -> None:
+    """The last to come is the task, always."""
+    jobs = await asking(bench)
+    await jobs.cancel("t1", None)
+    *_, end = [each async for each in jobs.follow("t1", None)]
+
+    assert [end] == [each async for each in jobs.follow("t1", None, end.id)]
+
+
+async def test_change_whose_place_was_dropped_is_told_behind_what_is_kept(bench: Bench) -> None:
+    """More was said since than is kept."""
+    jobs = bench.jobs(keep=2)
+    await jobs.create(made(Running("n1")), b"")
+    for data in (b"1", b"2", b"3"):
+        await jobs.records.note("t1", data)
+
+    assert [b"2", b"3", "working"] == said(await told(jobs, 3))
+
+
+async def test_changes_that_come_fast_are_told_once_at_the_last_place(bench: Bench) -> None:
+    """Whoever is late is told how it stands, not how it stood."""
+    jobs = bench.jobs()
+    task = await jobs.create(made(Running("n1")), b"")
+    async with asyncio.timeout(BOUND):
+        following = jobs.follow("t1", None)
+        await anext(following)
+        await jobs.progress("t1", Progress(1.0), fencing_token=task.fencing_token)
+        await jobs.records.note("t1", b"between")
+        await jobs.progress("t1", Progress(2.0), fencing_token=task.fencing_token)
+        note, change = await anext(following), await anext(following)
+        await following.aclose()
+
+    assert isinstance(note, Note)
+    assert isinstance(change, Change)
+    assert 2.0 == change.task.progress
+
+
+@pytest.mark.parametrize(("hours", "known"), [(23.9, True), (24.1, False)])
+async def test_end_of_a_ref_is_remembered_for_a_day(hours: float, known: bool) -> None:
+    """The queue may tell that its job is over long before a call waits for it."""
+    store, ref = Timed(), Ref("celery", "7")
+    await Refs(store).settle(ref, pack(Done(7)))
+    store.time.now += hours * 3600
+
+    assert (pack(Done(7)) if known else None) == await Refs(store).outcome(ref)

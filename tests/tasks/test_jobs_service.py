@@ -1,0 +1,568 @@
+"""Working on jobs: when a process begins and ends it, and a store that is not always there."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp.core.outcome import Done, Failed, Outcome
+from genmcp.core.task import Awaiting, Finished, Following, Ref, Running, Suspended, Task, Working
+from genmcp.errors import Conflict, StoreError, TaskNotFound, Unavailable
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Append, Delete, Op, Put
+from genmcp.tasks.foreign import Foreign, Snapshot
+from genmcp.tasks.job import job
+from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import Progress, Reporter
+from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.run import Run
+from genmcp.tasks.service import Change
+from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened, until
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened("memory", tmp_path) as bench:
+        yield bench
+
+
+class Flaky(MemoryStore):
+    """A store that fails as often as it is told, for one kind of writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails: dict[str, int] = {}
+        self.touched: asyncio.Queue[str] = asyncio.Queue()
+
+    async def apply(self, *ops: Op) -> None:
+        for op in ops:
+            if isinstance(op, Put) and op.key.startswith("ref:"):
+                self.fail("ref", Conflict)
+            elif (
+                isinstance(op, Put) and op.key.startswith("task:") and not op.key.endswith("#call")
+            ):
+                task = Task.unpack(op.value)
+                self.fail("settle" if task.settled else "progress" if task.progress else "other")
+        await super().apply(*ops)
+
+    async def touch(self, key: str, ttl: float) -> bool:
+        self.touched.put_nowait(key)
+        self.fail("touch")
+        return await super().touch(key, ttl)
+
+    def fail(self, kind: str, how: type[StoreError] = Unavailable) -> None:
+        if self.fails.get(kind, 0) > 0:
+            self.fails[kind] -= 1
+            raise how(f"{kind} failed")
+
+    async def touches(self, key: str) -> None:
+        """Wait until a record is kept for longer."""
+        async with asyncio.timeout(BOUND):
+            while await self.touched.get() != key:
+                pass
+
+
+@job
+async def reports(run: Run) -> int:
+    await run.progress(1, 2)
+    await asyncio.sleep(0.01)
+    return run.attempt
+
+
+def test_jobs_are_worked_on_by_the_next_loop_when_one_was_closed() -> None:
+    """A host that makes a loop for each test, or restarts, has them served again."""
+    bench = Bench(MemoryStore)
+    jobs = bench.jobs(store=MemoryStore())
+
+    async def once(id: str) -> Task:
+        await jobs.create(made(Working(reports.job()), id=id), b"")
+        return await ended(jobs, id)
+
+    assert [b"1", b"1"] == [asyncio.run(once(id)).result for id in ("a", "b")]
+
+
+async def test_jobs_may_be_closed_from_another_loop(bench: Bench) -> None:
+    """Whoever shuts the process down need not be in the loop that serves."""
+    jobs = bench.jobs()
+    await jobs.start()
+    await jobs.start()
+
+    closing = threading.Thread(target=lambda: asyncio.run(jobs.aclose()))
+    closing.start()
+    async with asyncio.timeout(BOUND):
+        await asyncio.to_thread(closing.join)
+
+    assert [asyncio.current_task()] == [each for each in asyncio.all_tasks() if belongs(each)]
+
+
+def belongs(task: asyncio.Task[Any]) -> bool:
+    """Whether a task is of the test, or of jobs."""
+    return task is asyncio.current_task() or "jobs" in repr(task)
+
+
+async def test_jobs_of_a_loop_that_stands_still_are_not_waited_for() -> None:
+    """A loop that is neither closed nor running can end nothing."""
+    jobs = Bench(MemoryStore).jobs(store=MemoryStore())
+    loop = asyncio.new_event_loop()
+    await asyncio.to_thread(loop.run_until_complete, jobs.start())
+
+    async with asyncio.timeout(BOUND):
+        await jobs.aclose()
+
+    def end() -> None:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.close()
+
+    await asyncio.to_thread(end)
+
+
+async def test_jobs_are_not_begun_where_the_store_is_not_there(bench: Bench) -> None:
+    """Who submits one is told, and may try again."""
+    store = MemoryStore()
+    jobs = bench.jobs(store=store)
+    await store.aclose()
+
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await jobs.create(made(Working(reports.job())), b"")
+
+
+async def test_process_that_cannot_say_it_lives_goes_on(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and said again."""
+    store = Flaky()
+    jobs = bench.jobs(store=store, lease=0.03)
+    await jobs.start()
+    store.fails["touch"] = 1
+    store.touched = asyncio.Queue()
+
+    for _ in range(2):
+        await store.touches("node:n1")
+    await jobs.create(made(Running("n1")), b"")
+
+    assert "working" == (await jobs.get("t1", None)).status
+    assert "touch failed" in caplog.text
+
+
+async def test_progress_that_cannot_be_written_is_no_failure_of_the_job(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and comes with the outcome."""
+    store = Flaky()
+    store.fails["progress"] = 1
+    jobs = bench.jobs(store=store)
+    await jobs.create(made(Working(reports.job())), b"")
+
+    task = await ended(jobs)
+
+    assert (b"1", 1.0, 2.0) == (task.result, task.progress, task.total)
+    assert "progress failed" in caplog.text
+
+
+async def test_outcome_that_cannot_be_written_at_once_is_written_again(bench: Bench) -> None:
+    """What took an hour to come by is not thrown away for a moment's failure."""
+    store = Flaky()
+    store.fails["settle"] = 2
+    jobs = bench.jobs(store=store)
+    await jobs.create(made(Working(reports.job())), b"")
+
+    await ended(jobs)
+
+    assert [Done(1)] == bench.resumed.outcomes
+
+
+async def test_worker_goes_on_when_the_store_is_back(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that fails is made again."""
+    store = MemoryStore()
+    failing = 1
+    claim = store.deliveries.claim
+
+    async def fails_once(*arguments: Any, **options: Any) -> Any:
+        nonlocal failing
+        if failing:
+            failing -= 1
+            raise Unavailable("claim failed")
+        return await claim(*arguments, **options)
+
+    monkeypatch.setattr(store.deliveries, "claim", fails_once)
+    monkeypatch.setattr("genmcp.tasks.local_engine._RESPITE", 0.01)
+    jobs = bench.jobs(store=store)
+    await jobs.create(made(Working(reports.job())), b"")
+
+    assert b"1" == (await ended(jobs)).result
+    assert "claim failed" in caplog.text
+
+
+async def test_worker_has_no_more_steps_at_once_than_it_may(bench: Bench) -> None:
+    """The next begins when one has ended."""
+    at_once = most = 0
+    both = asyncio.Barrier(2)
+
+    @job
+    async def counted(run: Run) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await both.wait()
+        at_once -= 1
+
+    jobs = bench.jobs(concurrency=2)
+    for number in range(6):
+        await jobs.create(made(Working(counted.job()), id=f"t{number}"), b"")
+    for number in range(6):
+        await ended(jobs, f"t{number}")
+
+    assert 2 == most
+
+
+async def test_answer_does_not_wait_for_long_jobs(bench: Bench) -> None:
+    """TaskRunner that are no job have a queue of their own."""
+    begun = asyncio.Event()
+
+    @job
+    async def long(run: Run) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    jobs = bench.jobs(concurrency=1)
+    await jobs.create(made(Working(long.job())), b"")
+    async with asyncio.timeout(BOUND):
+        await begun.wait()
+    task = await jobs.create(made(Awaiting("n1"), id="t2", continuation=b"c", step=1), b"")
+    await jobs.leave("t2", fencing_token=task.fencing_token)
+
+    assert b'"Lost"' == (await ended(jobs, "t2")).result
+
+
+async def test_job_that_will_not_be_cancelled_holds_nobody_up(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on by itself; what it gives counts no more, and the log says so."""
+    monkeypatch.setattr("genmcp.tasks.attempt._GRACE", 0.01)
+    free = asyncio.Event()
+
+    @job(timeout=0.01)
+    async def stubborn(run: Run) -> None:
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+
+    jobs = bench.jobs()
+    await jobs.create(made(Working(stubborn.job())), b"")
+    await ended(jobs)
+    free.set()
+
+    (outcome,) = bench.resumed.outcomes
+    assert isinstance(outcome, Failed)
+    assert "goes on although it was cancelled" in caplog.text
+
+
+async def test_step_that_will_not_be_cancelled_is_not_given_to_another(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a worker it is still held, until its lease has run out."""
+    monkeypatch.setattr("genmcp.tasks.local_engine._GRACE", 0.01)
+    free, begun = asyncio.Event(), asyncio.Event()
+
+    async def step(id: str) -> None:
+        begun.set()
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+
+    store = MemoryStore()
+    engine = LocalEngine(store.deliveries)
+    async with asyncio.timeout(BOUND):
+        async with engine.serve(step, queues=["default"], concurrency=1, lease=60.0):
+            await engine.submit("a")
+            await begun.wait()
+        due = await store.deliveries.next_due(["default"])
+        free.set()
+
+    assert due is not None
+    assert due > 10
+    assert "goes on although it was cancelled" in caplog.text
+
+
+async def test_job_that_raises_when_it_is_cancelled_is_cancelled(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it raises then is logged, and is not its outcome."""
+
+    @job(timeout=0.01)
+    async def untidy(run: Run) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("while cleaning up")
+
+    jobs = bench.jobs()
+    await jobs.create(made(Working(untidy.job())), b"")
+
+    await ended(jobs)
+    assert "raised when it was cancelled" in caplog.text
+
+
+async def test_progress_is_refused_when_the_work_is_over() -> None:
+    """A thread that goes on after its time is stopped by its next report."""
+    written: list[Progress] = []
+
+    async def write(progress: Progress) -> None:
+        written.append(progress)
+
+    reporter = Reporter(write)
+    reporter.report(1.0, float("inf"), None)
+    await reporter.close()
+
+    with pytest.raises(asyncio.CancelledError):
+        reporter.report(2.0)
+    with pytest.raises(ValueError, match="many"):
+        Reporter(write).report("many")  # type: ignore[arg-type]
+
+
+async def test_progress_is_written_again_after_a_silence() -> None:
+    """Each report after a pause is written at once."""
+    written: asyncio.Queue[Progress] = asyncio.Queue()
+    reporter = Reporter(written.put)
+
+    async with asyncio.timeout(BOUND):
+        for number in (1.0, 2.0):
+            reporter.report(number)
+            assert Progress(number) == await written.get()
+    await reporter.close()
+
+
+async def test_progress_needs_no_writer_in_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What writes is gone when there is nothing to write, and there again with the next report."""
+    monkeypatch.setattr("genmcp.tasks.progress._PACE", 0)
+    written: asyncio.Queue[Progress] = asyncio.Queue()
+    reporter = Reporter(written.put)
+    before = asyncio.all_tasks()
+
+    async with asyncio.timeout(BOUND):
+        for number in (1.0, 2.0):
+            reporter.report(number)
+            (writer,) = asyncio.all_tasks() - before
+            await asyncio.wait({writer})
+            assert Progress(number) == await written.get()
+
+    assert Progress() == await reporter.close()
+
+
+async def test_outcome_that_cannot_be_written_for_long_is_written_at_last(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the job gave is kept meanwhile: it is neither lost, nor worked for again."""
+    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0, 0))
+    store = Flaky()
+    store.fails["settle"] = 5
+    jobs = bench.jobs(store=store)
+    await jobs.create(made(Working(reports.job()), on_lost="fail"), b"")
+
+    assert b"1" == (await ended(jobs)).result
+    assert 0 == store.fails["settle"]
+
+
+async def test_next_job_is_worked_on_though_the_store_fails_when_it_was_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is written, and not what comes after it: a second attempt finds it there."""
+    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0,))
+    store = Flaky()
+
+    async def resume(task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
+        if task.step:
+            return as_result(outcome)
+        store.fails["touch"] = 1
+        return Suspended(1, b"asked", Working(reports.job()))
+
+    jobs = bench.jobs(store=store, resume=resume)
+    await jobs.create(made(Working(reports.job()), ttl=60.0), b"")
+
+    task = await ended(jobs)
+    assert (b"1", 1, 0) == (task.result, task.step, store.fails["touch"])
+
+
+async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> None:
+    """What a process that died has left undone waits for the store to take it."""
+    store = Flaky()
+    records = TaskRecords(store, JobOptions(keep=10))
+    await records.create(made(Working(reports.job())), b"")
+    store.fails["touch"] = 1
+    jobs = bench.jobs(store=store)
+
+    assert not (await jobs.get("t1", None)).over
+    assert b"1" == (await ended(jobs)).result
+
+
+async def test_process_that_stops_to_serve_by_a_defect_begins_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged; the next job is worked on."""
+    store = MemoryStore()
+    jobs = bench.jobs(store=store, lease=0.03)
+    broken = asyncio.Event()
+
+    async def touch(key: str, ttl: float) -> bool:
+        broken.set()
+        raise AttributeError("a defect")
+
+    await jobs.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "touch", touch)
+        (serving,) = [each for each in asyncio.all_tasks() if "_Serving._live" in repr(each)]
+        async with asyncio.timeout(BOUND):
+            await broken.wait()
+            await asyncio.wait({serving})
+    await jobs.create(made(Working(reports.job())), b"")
+
+    assert b"1" == (await ended(jobs)).result
+    assert "no more jobs are worked on here" in caplog.text
+
+
+async def test_worker_keeps_hold_of_what_it_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It renews its leases well before they run out."""
+    store, free, renewed = MemoryStore(), asyncio.Event(), asyncio.Event()
+    renew = store.deliveries.renew
+
+    async def renews(*arguments: Any) -> Any:
+        renewed.set()
+        return await renew(*arguments)
+
+    async def step(id: str) -> None:
+        await free.wait()
+
+    monkeypatch.setattr(store.deliveries, "renew", renews)
+    engine = LocalEngine(store.deliveries)
+    async with asyncio.timeout(BOUND):
+        async with engine.serve(step, queues=["default"], concurrency=2, lease=0.06):
+            await engine.submit("a")
+            await renewed.wait()
+            assert not free.is_set()
+
+
+async def test_worker_does_not_begin_twice_what_it_works_on() -> None:
+    """A process that was frozen past its lease may be given its own deliveries once more."""
+    now = 0.0
+    store, free = MemoryStore(clock=lambda: now), asyncio.Event()
+    begun: asyncio.Queue[str] = asyncio.Queue()
+
+    async def step(id: str) -> None:
+        begun.put_nowait(id)
+        await free.wait()
+
+    engine = LocalEngine(store.deliveries)
+    async with asyncio.timeout(BOUND):
+        async with engine.serve(step, queues=["default"], concurrency=3, lease=60.0):
+            await engine.submit("a")
+            assert "a" == await begun.get()
+            now = 100.0
+            await engine.submit("b")
+            assert "b" == await begun.get()
+            assert begun.empty()
+
+
+async def test_task_that_runs_out_while_it_is_followed_is_not_found(bench: Bench) -> None:
+    """Who follows it learns that there is none."""
+    store = bench.store()
+    jobs = bench.jobs()
+    await jobs.create(made(Running("n1")), b"")
+    following = jobs.follow("t1", None)
+    assert isinstance(await anext(following), Change)
+
+    await store.apply(Delete("task:t1"))
+    await store.apply(Append("task:t1", b"c1", ttl=9.0))
+
+    with pytest.raises(TaskNotFound):
+        async with asyncio.timeout(BOUND):
+            await anext(following)
+    with pytest.raises(TaskNotFound):
+        await jobs.answer("t1", None, {})
+
+
+async def test_hook_that_ends_may_have_its_task_end(bench: Bench) -> None:
+    """A long list of messages is read to its end by whoever comes later."""
+    jobs = bench.jobs()
+    task = await jobs.create(made(Running("n1")), b"")
+    for number in range(150):
+        await jobs.records.note("t1", b"%d" % number)
+    await jobs.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
+
+    told = [each async for each in jobs.follow("t1", None)]
+    assert 151 == len(told)
+
+
+class Endless(Foreign):
+    """Somebody else's queue, with a job that makes progress and never ends."""
+
+    scheme = "endless"
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+
+    async def snapshot(self, ref: str) -> Snapshot:
+        return Snapshot("working")
+
+    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+        try:
+            while True:
+                yield Snapshot("working", progress=1.0)
+                await asyncio.sleep(0.01)
+        finally:
+            self.left.set()
+
+    async def cancel(self, ref: str) -> None: ...
+
+
+async def test_foreign_job_is_kept_while_it_is_followed(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task, and who waits for the job; what fails is done again."""
+    store = Flaky()
+    store.fails["ref"] = 1
+    jobs = bench.jobs(store=store, foreign=[Endless()], life=0.1)
+    await jobs.create(made(Following(Ref("endless", "7")), ttl=0.1), b"")
+    store.fails["touch"] = 1
+
+    await store.touches("task:t1")
+    await store.touches("ref:endless:7")
+
+    assert "retained too short" in caplog.text
+    store.fails["ref"] = 1
+    await jobs.settle(Ref("endless", "7"), Snapshot("completed", result=1))
+    assert b"1" == (await ended(jobs)).result
+
+
+async def test_foreign_job_is_left_where_the_cancellation_did_not_arrive(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is what counts: the next progress is refused."""
+
+    async def fails(id: str) -> None:
+        raise Unavailable("cancel failed")
+
+    endless, store = Endless(), MemoryStore()
+    monkeypatch.setattr(store.deliveries, "cancel", fails)
+    jobs = bench.jobs(store=store, foreign=[endless], lease=1.0)
+    await jobs.create(made(Following(Ref("endless", "7"))), b"")
+    await until(jobs, lambda task: task.progress == 1)
+
+    await jobs.cancel("t1", None)
+
+    async with asyncio.timeout(BOUND):
+        await endless.left.wait()
+    assert "cancel failed" in caplog.text

@@ -1,0 +1,184 @@
+"""One client cannot take what the tasks of others need: records, room in the store, turns."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp.core.outcome import Failed
+from genmcp.core.task import Job, Task, Working
+from genmcp.errors import ConfigurationError, OverShare, StoreFull
+from genmcp.stores.accounts import Account, Owner
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.stores.store import Put, Store
+from genmcp.tasks.job import job
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.run import Run
+from tests.tasks.bench import BOUND, STORES, Bench, ended, made
+
+RAN: list[str] = []
+
+
+@job(name="shares.give")
+async def give(run: Run, who: str = "", size: int = 0, padding: str = "") -> str:
+    RAN.append(who)
+    return "x" * size
+
+
+@job(name="shares.hold")
+async def hold(run: Run, who: str = "") -> str:
+    """Runs until it is cancelled."""
+    RAN.append(who)
+    await asyncio.Event().wait()
+    return who
+
+
+def accounts(task: Task) -> Owner:
+    return (Account(f"principal {task.owner}", share=0.25, setting="Limits.stored_of_principal"),)
+
+
+def waiting(owner: str, id: str, **arguments: Any) -> Task:
+    arguments = {"who": owner, **arguments}
+    return made(Working(Job(name="shares.give", arguments=arguments)), id=id, owner=owner, ttl=60.0)
+
+
+@pytest.fixture(autouse=True)
+def _none_ran() -> None:
+    RAN.clear()
+
+
+@pytest.fixture(params=STORES)
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    """A bench with a store of 1.5 MB."""
+    memory = MemoryStore(max_bytes=1_500_000)
+
+    def opened() -> Store:
+        if request.param == "memory":
+            return memory
+        return SQLiteStore(tmp_path / "jobs.db", max_bytes=1_500_000)
+
+    bench = Bench(opened)
+    yield bench
+    await bench.aclose()
+
+
+def test_bound_of_open_tasks_is_positive() -> None:
+    """A wrong bound fails at construction and is named."""
+    with pytest.raises(ConfigurationError, match=r"JobOptions\.tasks_of_client"):
+        JobOptions(tasks_of_client=0)
+
+
+async def test_open_tasks_of_a_client_are_bounded(bench: Bench) -> None:
+    """The error names the setting; other clients go on; an ended or cancelled task is not open."""
+    jobs = bench.jobs(accounts=accounts, tasks_of_client=2, queues=("nobody's",))
+    for id in ("m1", "m2"):
+        await jobs.create(waiting("mallory", id), b"call")
+    assert "m2" == (await jobs.create(waiting("mallory", "m2"), b"call")).id  # sent again
+    with pytest.raises(OverShare, match=r"2 are kept.*JobOptions\.tasks_of_client"):
+        await jobs.create(waiting("mallory", "m3"), b"call")
+    await jobs.create(waiting("bob", "b1"), b"call")
+
+    await jobs.cancel("m1", "mallory")
+    await jobs.create(waiting("mallory", "m3"), b"call")
+    assert b"call" == await jobs.records.call("m1")  # for its tool, which may be told
+
+
+async def test_full_store_finishes_what_it_accepted(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """New tasks are refused while steps of the others still have room, so that all of them end."""
+    server = bench.jobs(queues=("nobody's",))
+    created = []
+    with pytest.raises(StoreFull, match=r"max_bytes=1500000.*reserve=0\.1"):
+        for number in range(200):
+            task = waiting("all", f"t{number}", padding="x" * 20_000)
+            created.append(await server.create(task, b"call" * 50))
+    assert len(created) > 40
+    await server.aclose()
+    caplog.clear()  # of the warning that no process serves the queue yet
+
+    worker = bench.jobs("n2")
+    await worker.start()
+    async with asyncio.timeout(BOUND):
+        ends = [(await ended(worker, task.id, "all")).end for task in created]
+
+    assert ["completed"] * len(created) == ends
+    assert [] == [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+async def test_result_past_the_share_of_its_client_is_an_error(bench: Bench) -> None:
+    """The task ends and says why; the client's other tasks, and those of others, go on."""
+    jobs = bench.jobs(accounts=accounts)
+    await jobs.create(waiting("mallory", "large", size=400_000), b"call")
+    await jobs.create(waiting("mallory", "small", size=3), b"call")
+    await jobs.create(waiting("bob", "other", size=300_000), b"call")
+
+    large = await ended(jobs, "large", "mallory")
+    assert json.loads(large.result or b"") == "Raised"  # what `continue_` made of its outcome
+    failed = next(each for each in bench.resumed.outcomes if isinstance(each, Failed))
+    assert "share of the store" in str(failed.error)
+    assert "Limits.stored_of_principal" in str(failed.error)
+    assert b'"xxx"' == (await ended(jobs, "small", "mallory")).result
+    assert "completed" == (await ended(jobs, "other", "bob")).end
+
+
+async def test_client_at_its_share_still_ends_its_tasks(bench: Bench) -> None:
+    """However full its share is, the few bytes of each step have room."""
+    server = bench.jobs(accounts=accounts, queues=("nobody's",))
+    created = []
+    with pytest.raises(OverShare, match=r"Limits\.stored_of_principal"):
+        for number in range(200):
+            task = waiting("mallory", f"t{number}", padding="x" * 5_000)
+            created.append(await server.create(task, b"call"))
+    await server.aclose()
+    store = bench.store()
+    filler = Put("filler", b"x" * 37_000, owner=accounts(waiting("mallory", "")))
+    await store.apply(filler)  # to the brim
+
+    worker = bench.jobs("n2", accounts=accounts)
+    await worker.start()
+    ends = [(await ended(worker, task.id, "mallory")).end for task in created]
+    assert {"completed"} == set(ends)
+
+
+async def test_jobs_of_clients_take_turns(bench: Bench) -> None:
+    """A job does not wait behind all that another client has queued before it."""
+    server = bench.jobs(accounts=accounts, queues=("nobody's",))
+    for number in range(30):
+        await server.create(waiting("mallory", f"m{number}"), b"call")
+    await server.create(waiting("bob", "b1"), b"call")
+    await server.aclose()
+
+    worker = bench.jobs("n2", accounts=accounts, concurrency=1)
+    await worker.start()
+    await ended(worker, "b1", "bob")
+    for number in range(30):
+        await ended(worker, f"m{number}", "mallory")
+
+    assert 31 == len(RAN)
+    assert RAN.index("bob") <= 2
+
+
+async def test_long_jobs_of_one_client_leave_room_for_others(bench: Bench) -> None:
+    """One client's jobs take a part of the places only, however long they run."""
+    worker = bench.jobs("n1", accounts=accounts, concurrency=4, share_of_client=0.5)
+    for number in range(6):
+        held = Working(Job(name="shares.hold", arguments={"who": "mallory"}))
+        await worker.create(made(held, id=f"m{number}", owner="mallory", ttl=60.0), b"call")
+    await worker.start()
+    await worker.create(waiting("bob", "b1"), b"call")
+    await ended(worker, "b1", "bob")
+
+    assert 2 == RAN.count("mallory")
+
+
+@pytest.mark.parametrize("share", [0, 1.5])
+def test_share_of_a_client_is_a_part(share: float) -> None:
+    """Neither nothing nor more than there is."""
+    with pytest.raises(ConfigurationError, match="share_of_client"):
+        JobOptions(share_of_client=share)

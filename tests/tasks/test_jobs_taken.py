@@ -1,0 +1,50 @@
+"""Deliveries that another process takes while their holder is alive."""
+
+import asyncio
+
+import pytest
+
+from genmcp.core.task import OnLost, Working
+from genmcp.stores.memory import MemoryStore
+from genmcp.tasks.job import job
+from genmcp.tasks.run import Run
+from tests.tasks.bench import BOUND, Bench, ended, made
+
+runs: asyncio.Queue[str]
+
+
+@job(name="taken.work")
+async def work(run: Run) -> str:
+    runs.put_nowait(f"begun {run.attempt}")
+    try:
+        await asyncio.sleep(0 if run.attempt > 1 else BOUND)
+    except asyncio.CancelledError:
+        runs.put_nowait(f"cancelled {run.attempt}")
+        raise
+    return f"attempt {run.attempt}"
+
+
+@pytest.mark.parametrize(("on_lost", "result"), [("fail", b'"Lost"'), ("rerun", b'"attempt 2"')])
+async def test_holder_releases_nothing_that_was_taken_from_it(
+    on_lost: OnLost, result: bytes
+) -> None:
+    """It was frozen past its lease. Its cancelled step leaves the record as it is: the process that
+    has the delivery next sees that its holder was lost, and begins the job anew only if it may."""
+    global runs
+    runs = asyncio.Queue()
+    now = 0.0
+    store = MemoryStore(clock=lambda: now)
+    bench = Bench(lambda: store)
+    jobs = bench.jobs(store=store)
+    await jobs.create(made(Working(work.job()), on_lost=on_lost), b"")
+    async with asyncio.timeout(BOUND):
+        assert "begun 1" == await runs.get()
+        now = 100.0
+        (delivery,) = await store.deliveries.claim(["default"], "thief", 30.0, 1)
+        await store.deliveries.put("news")
+        assert "cancelled 1" == await runs.get()
+        await store.deliveries.release("thief", delivery.id)
+        assert result == (await ended(jobs)).result
+
+    assert (1 if on_lost == "rerun" else 0) == runs.qsize()
+    await bench.aclose()

@@ -1,0 +1,73 @@
+"""TaskService in a queue that no process serves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from genmcp.core.task import Working
+from genmcp.errors import Unavailable
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Entry
+from genmcp.tasks.job import job
+from genmcp.tasks.run import Run
+from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened
+
+
+@pytest.fixture(params=STORES)
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened(request.param, tmp_path) as bench:
+        yield bench
+
+
+@job(queue="heavy")
+async def heavy(run: Run) -> int:
+    return 1
+
+
+async def test_queue_that_nobody_serves_is_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the log, once, and by the status of a task that is overdue; until a worker is there."""
+    server = bench.jobs("server", lease=0.4)
+    for id in ("t1", "t2"):
+        await server.create(made(Working(heavy.job()), id=id), b"")
+    assert 1 == caplog.text.count("no process serves the queue 'heavy'")
+    assert "Waiting for a worker" == (await server.get("t1", None)).message
+
+    worker = bench.jobs("worker", queues=["heavy"], lease=0.4)
+    await worker.start()
+    assert (b"1", None) == ((task := await ended(server)).result, task.message)
+
+
+async def test_queue_that_another_process_serves_is_not_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each process shows which queues it serves, as it shows that it is alive."""
+    worker = bench.jobs("worker", queues=["heavy"], lease=0.4)
+    await worker.start()
+    server = bench.jobs("server", lease=0.4)
+    await asyncio.sleep(0.5)  # the worker shows it again and again
+    await server.create(made(Working(heavy.job())), b"")
+
+    assert b"1" == (await ended(server)).result
+    assert "no process serves" not in caplog.text
+
+
+async def test_job_is_submitted_though_its_queue_cannot_be_looked_up(bench: Bench) -> None:
+    """It is a warning that is missed, and no job."""
+
+    class Blind(MemoryStore):
+        async def get(self, key: str) -> Entry | None:
+            if key.startswith("served:"):
+                raise Unavailable("the store is away")
+            return await super().get(key)
+
+    store = Blind()
+    server = bench.jobs("server", store=store)
+    await server.create(made(Working(heavy.job())), b"")
+    worker = bench.jobs("worker", store=store, queues=["heavy"])
+    async with asyncio.timeout(BOUND):
+        await worker.start()
+        assert b"1" == (await ended(worker)).result

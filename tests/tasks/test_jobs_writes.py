@@ -1,0 +1,439 @@
+"""What counts is written whole, and at last, however the store and the engine fail meanwhile."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from genmcp.core.outcome import Done, Failed, Outcome
+from genmcp.core.task import (
+    Awaiting,
+    Finished,
+    Following,
+    Job,
+    Ref,
+    Running,
+    Suspended,
+    Task,
+    Working,
+)
+from genmcp.errors import Lost, OutOfTurn, TaskNotFound, Unavailable
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Delete, Op, Put
+from genmcp.tasks.engine import Engine
+from genmcp.tasks.foreign import Foreign, Snapshot
+from genmcp.tasks.job import job
+from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.run import Run
+from genmcp.tasks.service import Resume, TaskService
+from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened
+
+Fault: TypeAlias = Callable[[Task], bool]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened("memory", tmp_path) as bench:
+        yield bench
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
+
+
+class Flaky(MemoryStore):
+    """A store that fails when a task is written as told: before that, or after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = self.after = 0
+        self.of: Fault = lambda task: True
+        self.discards = 0
+        self.failed = asyncio.Event()
+
+    async def apply(self, *ops: Op) -> None:
+        after = False
+        for op in ops:
+            if isinstance(op, Put) and op.key == "task:t1" and self.of(Task.unpack(op.value)):
+                after, self.after = self.after > 0, max(0, self.after - 1)
+                if self.before:
+                    self.before -= 1
+                    self._fail()
+            elif isinstance(op, Delete) and op.key == "task:t1" and self.discards:
+                self.discards -= 1
+                self._fail()
+        await super().apply(*ops)
+        if after:
+            self._fail()
+
+    def _fail(self) -> None:
+        self.failed.set()
+        raise Unavailable("the disk is full")
+
+
+class Halting(LocalEngine):
+    """An engine that takes an id only when it may, or refuses the next ones."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store.deliveries)
+        self.asked: asyncio.Queue[str] = asyncio.Queue()
+        self.go = asyncio.Event()
+        self.go.set()
+        self.refuses: list[str] = []
+        self.took: list[str] = []
+
+    async def submit(
+        self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
+    ) -> None:
+        self.asked.put_nowait(id)
+        await self.go.wait()
+        if id in self.refuses:
+            self.refuses.remove(id)
+            raise Unavailable("the engine is away")
+        await super().submit(id, queue=queue, delay=delay, owner=owner)
+        self.took.append(id)
+
+    async def is_asked(self, wanted: str) -> None:
+        async with asyncio.timeout(BOUND):
+            while await self.asked.get() != wanted:
+                pass
+
+
+@job
+async def gives_one(run: Run) -> int:
+    return 1
+
+
+def process(
+    store: MemoryStore, resume: Resume, engine: Engine | None = None, *foreign: Foreign
+) -> TaskService:
+    engine = engine or LocalEngine(store.deliveries)
+    options = JobOptions(lease=0.3)
+    return TaskService(store, engine, node="n1", resume=resume, foreign=foreign, options=options)
+
+
+class Awaits:
+    """A `continue_` that awaits something, in the process it runs in."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, Outcome]] = []
+        self.parked = asyncio.Event()
+        self.go = asyncio.Event()
+        self.go.set()
+        self.then: Exception | None = None
+        self.jobs: TaskService
+
+    async def __call__(self, task: Task, call: bytes, outcome: Outcome) -> Finished:
+        self.seen.append((task.step, outcome))
+        if task.step == 1:
+            await self.jobs.park(
+                "t1", Suspended(2, b"c2", Awaiting("n1")), fencing_token=task.fencing_token
+            )
+            self.parked.set()
+            await self.go.wait()
+            if self.then is not None:
+                raise self.then
+            return Finished(result=b'"awaited"')
+        return as_result(outcome)
+
+
+WAITS = made(Working(Job(name=gives_one.name, arguments={})), step=1, continuation=b"c1")
+
+
+# What `continue_` awaits
+
+
+async def test_wait_in_a_continuation_begins_when_the_engine_is_there_again() -> None:
+    """The record is written, nobody was to look after it: the call is not stuck for that."""
+    store, awaits = MemoryStore(), Awaits()
+    engine = Halting(store)
+    engine.refuses = ["t1:1.0"]
+    awaits.jobs = jobs = process(store, awaits, engine)
+    await jobs.create(WAITS, b"")
+
+    assert b'"awaited"' == (await ended(jobs)).result
+    assert [(1, Done(1))] == awaits.seen
+    await jobs.aclose()
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+async def test_wait_in_a_continuation_begins_when_the_store_is_there_again(fault: str) -> None:
+    """Also where the record was written although the store said that it failed."""
+    store, awaits = Flaky(), Awaits()
+    setattr(store, fault, 1)
+    store.of = lambda task: isinstance(task.work, Awaiting)
+    awaits.jobs = jobs = process(store, awaits)
+    await jobs.create(WAITS, b"")
+
+    assert b'"awaited"' == (await ended(jobs)).result
+    assert store.failed.is_set()
+    assert [(1, Done(1))] == awaits.seen
+    await jobs.aclose()
+
+
+async def test_wait_in_a_step_that_fails_is_lost() -> None:
+    """It ends with the step, though the process lives on: the call goes on with that."""
+    store, awaits = MemoryStore(), Awaits()
+    awaits.then = Unavailable("something else of the store failed")
+    awaits.jobs = jobs = process(store, awaits)
+    await jobs.create(WAITS, b"")
+
+    assert b'"Lost"' == (await ended(jobs)).result
+    assert [(1, Done(1)), (2, Failed(Lost()))] == awaits.seen
+    await jobs.aclose()
+
+
+@pytest.mark.parametrize("delivered", ["t1:0", "t1:1.4"])
+async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: str) -> None:
+    """Its step was cancelled when the store took nothing, say; its delivery comes again."""
+    jobs = bench.jobs()
+    records = TaskRecords(bench.store(), JobOptions(keep=10))
+    await records.create(
+        made(Awaiting("n1"), held=0, delivery=1, step=2, continuation=b"c2"), b"call"
+    )
+
+    await jobs.runner.step(delivered)
+    await jobs.start()
+
+    assert b'"Lost"' == (await ended(jobs)).result
+
+
+@pytest.mark.parametrize("delivered", ["t1:0", "t1:1.4"])
+async def test_wait_that_a_step_here_knows_of_goes_on(delivered: str) -> None:
+    """An engine may deliver twice."""
+    store, awaits = MemoryStore(), Awaits()
+    awaits.go.clear()
+    awaits.jobs = jobs = process(store, awaits)
+    await jobs.create(WAITS, b"")
+    async with asyncio.timeout(BOUND):
+        await awaits.parked.wait()
+
+    await jobs.runner.step(delivered)
+    awaits.go.set()
+
+    assert b'"awaited"' == (await ended(jobs)).result
+    await jobs.aclose()
+
+
+# Who writes is cancelled between a record and its submission
+
+
+async def cancelled_at(engine: Halting, id: str, writing: Coroutine[Any, Any, Any]) -> None:
+    """Cancel *writing* where the engine is asked to take *id*."""
+    engine.go.clear()
+    task = asyncio.create_task(writing)
+    await engine.is_asked(id)
+    task.cancel()
+    await asyncio.sleep(0)
+    engine.go.set()
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_task_is_submitted_though_its_maker_is_cancelled(bench: Bench) -> None:
+    """The record is there and its step is delivered: it is not left for nobody to find."""
+    store = MemoryStore()
+    engine = Halting(store)
+    jobs = process(store, bench.resumed, engine)
+    await jobs.start()
+
+    await cancelled_at(engine, "t1:0", jobs.create(made(Working(gives_one.job())), b""))
+
+    assert ["t1:0"] == engine.took
+    assert b"1" == (await ended(jobs)).result
+    await jobs.aclose()
+
+
+async def test_task_that_waits_again_is_submitted_though_its_hook_is_cancelled(
+    bench: Bench,
+) -> None:
+    """A hook comes to a job, and is stopped while that is written."""
+    store = MemoryStore()
+    engine = Halting(store)
+    jobs = process(store, bench.resumed, engine)
+    task = await jobs.create(made(Running("n1")), b"")
+
+    parking = jobs.park(
+        "t1", Suspended(1, b"c", Working(gives_one.job())), fencing_token=task.fencing_token
+    )
+    await cancelled_at(engine, "t1:1", parking)
+
+    assert "t1:1" in engine.took
+    assert b"1" == (await ended(jobs)).result
+    await jobs.aclose()
+
+
+# Somebody else's job is over, and the engine does not hear of it
+
+
+class Watched(Foreign):
+    """A queue of which nothing is heard, until it may say how far it is."""
+
+    scheme = "watched"
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def snapshot(self, ref: str) -> Snapshot:
+        return Snapshot("working")
+
+    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+        self.begun.set()
+        await self.go.wait()
+        yield Snapshot("working", progress=1.0)
+        yield Snapshot("completed", result="too late")
+
+    async def cancel(self, ref: str) -> None: ...
+
+
+@pytest.mark.parametrize("by", ["who tells it again", "who follows it"])
+async def test_foreign_job_that_is_over_is_gone_on_with_at_last(bench: Bench, by: str) -> None:
+    """By a webhook that comes a second time, or by the step that it was to end."""
+    ref, store, watched = Ref("watched", "7"), MemoryStore(), Watched()
+    engine = Halting(store)
+    engine.refuses = ["t1:1"]
+    jobs = process(store, bench.resumed, engine, watched)
+    await jobs.create(made(Following(ref)), b"")
+    async with asyncio.timeout(BOUND):
+        await watched.begun.wait()
+        with pytest.raises(Unavailable):
+            await jobs.settle(ref, Snapshot("completed", result=1))
+        if by == "who follows it":
+            watched.go.set()
+        else:
+            await jobs.settle(ref, Snapshot("completed", result=1))
+        await engine.is_asked("t1:1")  # in vain
+        await engine.is_asked("t1:1")
+
+    assert b"1" == (await ended(jobs)).result
+    await jobs.aclose()
+
+
+# What a hook comes to
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+async def test_result_of_a_hook_is_written_again(bench: Bench, fault: str) -> None:
+    """One failure of the store does not lose it, whether it was written or not."""
+    store = Flaky()
+    jobs = process(store, bench.resumed)
+    task = await jobs.create(made(Running("n1")), b"")
+    setattr(store, fault, 1)
+
+    over = await jobs.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
+
+    assert store.failed.is_set()
+    assert over == await jobs.get("t1", None)
+    assert b"1" == over.result
+    with pytest.raises(OutOfTurn):
+        await jobs.finish("t1", Finished(result=b"2"), fencing_token=task.fencing_token)
+    await jobs.aclose()
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+async def test_task_is_left_to_others_though_the_store_failed(bench: Bench, fault: str) -> None:
+    """It goes on without its process."""
+    store = Flaky()
+    jobs = process(store, bench.resumed)
+    task = await jobs.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"")
+    setattr(store, fault, 1)
+
+    await jobs.leave("t1", fencing_token=task.fencing_token)
+
+    assert b'"Lost"' == (await ended(jobs)).result
+    await jobs.aclose()
+
+
+async def test_task_is_discarded_though_the_store_failed(bench: Bench) -> None:
+    """Nobody finds what nobody was told of."""
+    store = Flaky()
+    jobs = process(store, bench.resumed)
+    await jobs.create(made(Running("n1")), b"")
+    store.discards = 1
+
+    await jobs.discard("t1")
+
+    with pytest.raises(TaskNotFound):
+        await jobs.get("t1", None)
+    await jobs.aclose()
+
+
+async def test_result_is_written_when_nobody_waits_for_that_any_more(bench: Bench) -> None:
+    """A request does not hang for a store that is away; that has it as soon as it is back."""
+    store = Flaky()
+    jobs = process(store, bench.resumed)
+    task = await jobs.create(made(Running("n1")), b"")
+    store.before = 1_000_000
+
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(Unavailable):
+            await jobs.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
+    assert "working" == (await jobs.get("t1", None)).status
+    store.before = 0
+
+    assert b"1" == (await ended(jobs)).result
+    await jobs.aclose()
+
+
+async def test_result_is_not_insisted_on_by_a_process_that_has_ended(bench: Bench) -> None:
+    """Others know that it is gone, and that its call is lost."""
+    store = Flaky()
+    jobs = process(store, bench.resumed)
+    task = await jobs.create(made(Running("n1")), b"")
+    await jobs.aclose()
+    store.before = 1_000_000
+
+    async with asyncio.timeout(0.2):
+        with pytest.raises(Unavailable, match="disk"):
+            await jobs.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
+
+
+# What would end the process
+
+
+def leaves(error: BaseException) -> None:
+    raise error
+
+
+async def leaves_in_loop(run: Run) -> None:
+    leaves(SystemExit(3))
+
+
+async def interrupts_in_loop(run: Run) -> None:
+    leaves(KeyboardInterrupt())
+
+
+def leaves_in_thread(run: Run) -> None:
+    leaves(SystemExit(3))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (leaves_in_loop, "SystemExit"),
+        (interrupts_in_loop, "KeyboardInterrupt"),
+        (leaves_in_thread, "SystemExit"),
+    ],
+)
+async def test_job_that_exits_ends_nothing_but_itself(
+    bench: Bench, function: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has failed, as by any other exception, and the process goes on."""
+    exits = job(name=f"tests.{function.__name__}")(function)
+    jobs = bench.jobs()
+    await jobs.create(made(Working(exits.job())), b"")
+    await ended(jobs)
+    await jobs.create(made(Working(gives_one.job()), id="t2"), b"")
+
+    assert b"1" == (await ended(jobs, "t2")).result
+    failed, _ = bench.resumed.outcomes
+    assert isinstance(failed, Failed)
+    assert name == failed.error.type_name  # type: ignore[attr-defined]
+    assert name in caplog.text

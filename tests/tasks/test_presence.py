@@ -1,0 +1,214 @@
+"""A process that was itself away takes no other for gone until a lease has passed."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from genmcp.core.task import Running, Working
+from genmcp.stores.memory import MemoryStore
+from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.job import job
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.presence import Presence
+from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.run import Run
+from tests.tasks.bench import Bench, ended, made, opened, until
+
+
+class Clocks:
+    """A clock that can be set, and one that cannot."""
+
+    def __init__(self) -> None:
+        self.wall = 1000.0
+        self.steady = 0.0
+
+    def pass_time(self, seconds: float) -> None:
+        self.wall += seconds
+        self.steady += seconds
+
+    def presence(self, lease: float = 9.0) -> Presence:
+        """Return the presence of a process that has worked for some time."""
+        presence = self.new_presence(lease)
+        presence.show()
+        self.pass_time(lease / 3)
+        presence.show()
+        return presence
+
+    def new_presence(self, lease: float = 9.0) -> Presence:
+        return Presence(lease, lambda: self.wall, lambda: self.steady)
+
+
+@pytest.fixture
+def clocks() -> Clocks:
+    return Clocks()
+
+
+def test_process_that_shows_itself_doubts_nobody(clocks: Clocks) -> None:
+    """Each third of a lease is enough."""
+    presence = clocks.presence()
+    for _ in range(9):
+        clocks.pass_time(3.0)
+        assert not presence.doubts
+        presence.show()
+    assert not presence.doubts
+
+
+def test_process_that_was_away_doubts_for_a_lease(
+    clocks: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the moment on that it is back; it is logged."""
+    presence = clocks.presence()
+    clocks.pass_time(3.1)
+    assert presence.doubts
+    clocks.pass_time(40.0)
+    presence.show()
+    for _ in range(8):
+        clocks.pass_time(1.0)
+        presence.show()
+        assert presence.doubts
+    clocks.pass_time(1.0)
+    assert not presence.doubts
+    assert "was away for 43.1 seconds" in caplog.text
+
+
+@pytest.mark.parametrize("seconds", [40.0, -3600.0])
+def test_clock_that_was_set_makes_a_process_doubt(clocks: Clocks, seconds: float) -> None:
+    """Where leases are measured by it, all of them seem to have run out."""
+    presence = clocks.presence()
+    clocks.wall += seconds
+    assert presence.doubts
+    presence.show()
+    clocks.pass_time(2.9)
+    assert presence.doubts
+    for _ in range(3):
+        presence.show()
+        clocks.pass_time(2.1)
+    assert not presence.doubts
+
+
+def test_new_process_doubts_for_a_third_of_a_lease(clocks: Clocks) -> None:
+    """It cannot know whether the others were all prevented from giving signs of life."""
+    presence = clocks.new_presence()
+    assert presence.doubts
+    clocks.pass_time(100.0)
+    presence.show()
+    assert 3.0 == presence.doubt
+    clocks.pass_time(2.0)
+    presence.show()
+    assert 1.0 == presence.doubt
+    clocks.pass_time(1.0)
+    assert not presence.doubts
+
+
+def test_process_that_works_again_is_like_a_new_one(
+    clocks: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was not away: while it did not work, no signs of life were due."""
+    presence = clocks.presence()
+    presence.forget()
+    clocks.pass_time(100.0)
+    assert not presence.was_away
+    presence.show()
+    assert 3.0 == presence.doubt
+    assert not presence.was_away
+    assert "was away" not in caplog.text
+
+
+async def test_call_of_another_process_is_not_lost_after_a_common_freeze(clocks: Clocks) -> None:
+    """What runs in a process whose record has run out goes on, until that had time to renew it."""
+    now = 0.0
+    store = MemoryStore(clock=lambda: now)
+    here, there = (Heartbeats(store, name, 9.0, clocks.presence()) for name in ("here", "there"))
+    for node in (here, there):
+        await node.beat()
+    now = 40.0
+    clocks.pass_time(40.0)
+
+    await here.beat()
+    assert await here.lives("there")
+    for _ in range(4):
+        clocks.pass_time(2.5)
+        await here.beat()
+    assert not await here.lives("there")
+    await there.beat()
+    assert await here.lives("there")
+
+
+async def test_call_is_not_lost_to_a_process_that_starts_after_a_freeze(clocks: Clocks) -> None:
+    """A third of a lease is enough for the others to renew their records; the rest are gone."""
+    now = 0.0
+    store = MemoryStore(clock=lambda: now)
+    frozen, dead, new = (
+        Heartbeats(store, name, 9.0, clocks.new_presence()) for name in ("frozen", "dead", "new")
+    )
+    for each in (frozen, dead):
+        await each.beat()
+    now = 40.0
+    clocks.pass_time(40.0)
+
+    assert await new.lives("frozen")
+    await new.beat()
+    assert await new.lives("frozen")
+    await frozen.beat()
+    clocks.pass_time(3.0)
+    assert await new.lives("frozen")
+    assert not await new.lives("dead")
+
+
+async def test_new_process_knows_at_once_that_a_queue_is_not_served(clocks: Clocks) -> None:
+    """The warning for it costs nothing, and is due with the first job that is submitted."""
+    nodes = Heartbeats(MemoryStore(), "new", 9.0, clocks.new_presence())
+    await nodes.beat()
+    assert not await nodes.serves("heavy")
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened("sqlite", tmp_path) as bench:
+        yield bench
+
+
+@job(name="presence.work")
+async def work(run: Run, end: str) -> int:
+    while not is_there(end):
+        await run.progress(1)
+        await asyncio.sleep(0.01)
+    return run.attempt
+
+
+def is_there(file: str) -> bool:
+    return Path(file).exists()
+
+
+async def test_job_outlives_a_lock_of_its_file(bench: Bench, tmp_path: Path) -> None:
+    """A backup holds it for longer than a lease: nobody could renew, and nobody is gone."""
+    holder, other = bench.jobs("holder", lease=0.9), bench.jobs("other", lease=0.9)
+    await holder.create(made(Working(work.job(str(tmp_path / "end"))), on_lost="fail"), b"")
+    await holder.create(made(Running("holder"), id="t2"), b"")
+    await until(holder, lambda task: task.held is not None)
+    await other.start()
+
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as locking:
+        locking.execute("BEGIN IMMEDIATE")
+        await asyncio.sleep(1.8)
+        locking.execute("ROLLBACK")
+    (tmp_path / "end").touch()
+
+    assert b"1" == (await ended(other)).result
+    assert "working" == (await other.get("t2", None)).status
+
+
+async def test_task_is_taken_up_after_the_clock_was_put_back(bench: Bench) -> None:
+    """Its step was never submitted: it is when somebody asks for the task, whatever the time is."""
+    store = bench.store()
+    now = store.now() + 3600.0
+    records = TaskRecords(store, JobOptions(keep=10))
+    await records.create(made(Working(work.job("/")), created=now, updated=now, due=now), b"")
+    jobs = bench.jobs(store=store)
+    await jobs.get("t1", None)
+
+    assert b"1" == (await ended(jobs)).result
