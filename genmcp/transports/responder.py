@@ -44,7 +44,7 @@ class Responder(RunningCall[Visit], eq=False):
     """
 
     response: OpenResponse | None = None
-    _pending: bool = False
+    _pending: TimerTable | None = None
     _turn: float = 0.0
 
     def serve(self) -> Awaitable[None]:
@@ -86,9 +86,11 @@ class Responder(RunningCall[Visit], eq=False):
             raise
         finally:
             self.over = True
-            promotions = self.promotions()
-            if self.response is not None:
-                await self.response.end(promotions)
+            response = self.response
+            if response is not None:
+                promotions = self.promotions()
+                if promotions or not response.over:
+                    await response.end(promotions)
 
     async def _respond(self, answer: Answer) -> None:
         """Send *answer*, as one JSON body if nothing else was sent."""
@@ -127,21 +129,21 @@ class Responder(RunningCall[Visit], eq=False):
         """Register the call as pending, or as open where a tick would be too long."""
         super().hold(channel)
         if self.response is None and _may_be_pending(self.request):
-            self._pending = True
-            TimerTable.of(self.caller.loop).add(self, TICK)
+            self._pending = timers = TimerTable.of(self.caller.loop)
+            timers.add(self, TICK)
         else:
             self._open_call()
 
     def end(self, cancelled: asyncio.CancelledError | None = None) -> Reason | None:
         """Return the slot of the call, and remove it from the pending ones."""
-        if self._pending:
-            self._pending = False
-            TimerTable.of(self.caller.loop).discard(self, TICK)
+        if self._pending is not None:
+            self._pending.discard(self, TICK)
+            self._pending = None
         return super().end(cancelled)
 
     def expire(self) -> None:
         """Open the call: it has been pending for a tick."""
-        self._pending = False
+        self._pending = None
         self._open_call()
 
     def _open_call(self) -> None:
@@ -152,9 +154,9 @@ class Responder(RunningCall[Visit], eq=False):
         """Return the open response; one that is made before the first wait is held from then on."""
         if self.response is None:
             self.response = OpenResponse(self.caller, [self.request])
-        if self._pending:
-            self._pending = False
-            TimerTable.of(self.caller.loop).discard(self, TICK)
+        if self._pending is not None:
+            self._pending.discard(self, TICK)
+            self._pending = None
             self._open_call()
         return self.response
 

@@ -93,9 +93,8 @@ class OpenResponse(msgspec.Struct, eq=False):
     def hold(self, call: RunningCall[Visit]) -> None:
         """Keep the response open for *call*, whose hook waits."""
         self.calls[call] = None
-        writer = self._writer
-        if writer is not None:
-            writer.follow(call)
+        if self._writer is not None:
+            self._writer.follow(call)
         if self._watch is None:
             visit = self._visit
             visit.shutdown.add(self)
@@ -103,8 +102,8 @@ class OpenResponse(msgspec.Struct, eq=False):
             self._watch = start(visit.loop, self._watch_client())
             self._silence = visit.heartbeat
             TimerTable.of(visit.loop).add(self, self._silence)
-            if writer is not None:
-                writer.start()
+            if self._writer is not None:  # `shutdown.add` may have made one
+                self._writer.start()
 
     def cancel(self, reason: Reason) -> None:
         """Cancel the running calls; a client with a handle may disconnect, and its call runs on."""
@@ -134,7 +133,8 @@ class OpenResponse(msgspec.Struct, eq=False):
 
     async def _watch_client(self) -> None:
         try:
-            await left(self._visit.receive)
+            if (await self._visit.receive())["type"] != "http.disconnect":
+                await left(self._visit.receive)
         except Exception:
             self.cancel(Reason.LEFT)
             raise
