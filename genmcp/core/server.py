@@ -180,6 +180,9 @@ class ServerConnection(msgspec.Struct, eq=False):
                 session = ANONYMOUS
             return Start(session_request(session, message, self.catalog))
         except McpError as error:
+            # A value from here on: its frames refer to the caller's, which keeps it. That would be
+            # a reference cycle for each rejected message.
+            error.__traceback__ = error.__context__ = None
             return Reject(error, message.is_request, message.request_id, method)
 
     def receive_member(self, member: Message | InvalidRequest) -> Action:

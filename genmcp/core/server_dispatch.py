@@ -228,7 +228,7 @@ def modern_request(headers: Headers | None, message: Message, catalog: Catalog) 
         params = decoded(_any_params if method is None else method.params_decoder, message.params)
     except MalformedParams as error:
         # Faults in params that only this method has are judged after those of `_meta`.
-        params, fault = decoded(_any_params, message.params), error
+        params, fault = decoded(_any_params, message.params), error.with_traceback(None)
     id: RequestId = message.id  # type: ignore[assignment]  # a request: it has one
     return _judge(headers, name, method, id, params, fault, catalog, message.params)
 

@@ -283,6 +283,8 @@ async def _fail(visit: Visit, error: Exception) -> None:
     if visit.answered:
         raise error
     await _refuse(visit, told)
+    # Its frames keep what raised it, which may be kept by what refers to it.
+    error.__traceback__ = None
 
 
 async def _hang_up(visit: Visit) -> None:

@@ -19,7 +19,7 @@ from genmcp.core.server import (
 )
 from genmcp.core.server_dispatch import SESSION_HEADER, Era, check_batch, era_of, exchange_of
 from genmcp.core.session import Session
-from genmcp.errors import InvalidRequest, MalformedParams
+from genmcp.errors import InvalidRequest
 from genmcp.transports.batch_answers import serve_batch
 from genmcp.transports.legacy import session_of
 from genmcp.transports.responder import Responder
@@ -113,9 +113,11 @@ async def _post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -
                 requests.append(request)
             case Reject(answered=True) as action:
                 refused.append(rejected(visit, session, action))
+            case Reject():
+                pass  # one that gets no response must not reject the other members
             case action:
-                # One late response must not reject the other members.
-                with suppress(InvalidRequest, MalformedParams):
+                # Nor must a late response.
+                with suppress(InvalidRequest):
                     await perform(visit, action)
     if not requests and not refused:
         await visit.reply(202)

@@ -1,7 +1,9 @@
 """What is malformed where a revision allows it, and where it does not."""
 
+import gc
 from typing import Any
 
+import msgspec
 import pytest
 
 from genmcp import Call, Channel, Endpoint, Server, Tool
@@ -10,6 +12,7 @@ from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Route
 from tests.asgi import ALL, LEGACIES, Client, serving
+from tests.garbage import no_collections as no_collections
 
 
 class Reports(Tool):
@@ -90,3 +93,47 @@ async def test_get_of_a_server_that_announces_nothing_is_405(version: str) -> No
     answer = await client.send(method="GET")
 
     assert (405, "POST") == (answer.status, answer.headers["allow"])
+
+
+MEMBER = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": []}}
+RESPONSE = {"jsonrpc": "2.0", "id": 1, "result": {}}
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-03-26"])
+@pytest.mark.parametrize(
+    "rejected",
+    [
+        lambda client: client.call("no"),
+        lambda client: client.request("tools/list", {"cursor": 1}),
+        lambda client: client.request("unknown/method"),
+        lambda client: MEMBER,
+        lambda client: RESPONSE,
+        lambda client: [client.call("no"), MEMBER, RESPONSE],
+    ],
+    ids=["name", "params", "method", "notification", "response", "batch"],
+)
+async def test_rejected_message_leaves_no_cyclic_garbage(
+    version: str, rejected: Any, no_collections: None
+) -> None:
+    """An error refers to the frames that it went through, which must not refer to the error."""
+    app = serving(Reports)
+    client = await Client.begin(app, version)
+    message = rejected(client)
+
+    async def send(answer: Any) -> None: ...
+
+    async def garbage(times: int) -> int:
+        for _ in range(times):
+            bodies = [msgspec.json.encode(message)]
+
+            async def receive(bodies: list[bytes] = bodies) -> dict[str, Any]:
+                return {"type": "http.request", "body": bodies.pop()}
+
+            names = client._headers(message if isinstance(message, dict) else None)
+            headers = [(name.encode(), value.encode()) for name, value in names.items()]
+            await app({"type": "http", "method": "POST", "headers": headers}, receive, send)
+        return gc.collect()
+
+    await garbage(5)
+
+    assert await garbage(20) == await garbage(10)
