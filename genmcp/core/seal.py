@@ -89,6 +89,7 @@ class Keyring:
                     f"secret: one of {len(material)} bytes is too short, the least is "
                     f"{SECRET_BYTES}; `openssl rand -base64 32` makes a good one"
                 )
+        self._mark_keys: dict[tuple[Purpose, int], bytes] = {}
         if not self._materials:
             raise ConfigurationError("secret: the list is empty; give at least one")
 
@@ -113,11 +114,15 @@ class Keyring:
 
         An unknown *key_id* means the secret that seals.
         """
-        from genmcp.core.cipher import derive  # see there
-
         ids = [*self._ciphers]
         index = ids.index(key_id) if key_id in ids else 0
-        return hmac.digest(derive(self._materials[index], f"{purpose} mark", 32), data, "sha256")
+        key = self._mark_keys.get((purpose, index))
+        if key is None:
+            from genmcp.core.cipher import derive  # see there
+
+            key = derive(self._materials[index], f"{purpose} mark", 32)
+            self._mark_keys[purpose, index] = key
+        return hmac.digest(key, data, "sha256")
 
     def opening(self, key_id: str, purpose: Purpose) -> "Cipher | None":
         """Return the cipher for *purpose* of the secret that *key_id* names, if it is here."""

@@ -1,6 +1,6 @@
 """For how long a task is kept, and what its client is told of that."""
 
-from genmcp.core.task import InputRequired, Task
+from genmcp.core.task import Asking, InputRequired, Task
 
 __all__ = ["kept", "promised"]
 
@@ -13,7 +13,8 @@ def kept(task: Task, life: float) -> float | None:
     """
     if isinstance(task.work, InputRequired):
         return task.work.ttl
-    if task.ttl is None or task.status != "working":
+    asks = isinstance(task.work, Asking) and task.outcome is None
+    if task.ttl is None or task.end is not None or asks:
         return task.ttl
     return max(task.ttl, life) + max(0.0, task.due - task.updated)
 

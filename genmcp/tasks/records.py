@@ -163,16 +163,18 @@ class TaskRecords:
             OverShare: its client has too many open tasks, or has used its share of the store.
             StoreFull: only the reserve for steps of other tasks is left.
         """
-        ttl, owner = kept(task, self._options.life), self._options.accounts(task)
-        slot = self._prefix + slot_of(task.id)
+        ttl, owner = terms = self._terms(task)
+        slot, key = self._prefix + slot_of(task.id), self.key(task.id)
         version = 0 if replaces is None else replaces.version
         ops: list[Op] = [Put(slot, task.pack(), ttl=ttl, expect=version, owner=owner, new=True)]
         if replaces is not None and not replaces.task.private:
-            ops.append(self._put(self.key(replaces.task.id), replaces.task))
+            ttl, owner = self._terms(replaces.task)
+            packed = replaces.task.pack()
+            ops.append(Put(self.key(replaces.task.id), packed, ttl=ttl, owner=owner))
         if call is not None:
-            ops.append(self._put_call(task, call))
+            ops.append(self._put_call(key, call, *terms))
         if not task.private:  # others need no event: they look again by themselves
-            ops.append(self._changed(task))
+            ops.append(self._event(key, _changed(task), *terms))
         try:
             await self.store.apply(*ops)
         except Conflict:
@@ -187,13 +189,15 @@ class TaskRecords:
         Raises:
             Conflict: the record has another version.
         """
-        ops: list[Op] = [self._put(self._prefix + slot_of(task.id), task, version)]
+        ttl, owner = self._terms(task)
+        slot, key = self._prefix + slot_of(task.id), self.key(task.id)
+        ops: list[Op] = [Put(slot, task.pack(), ttl=ttl, expect=version, owner=owner)]
         if call is not None:
-            ops.append(self._put_call(task, call))
+            ops.append(self._put_call(key, call, ttl, owner))
         elif task.end in ("completed", "failed") and not task.private:
-            ops.append(Delete(self._call(task.id)))
+            ops.append(Delete(f"{key}#call"))
         if task.changes != was.changes:
-            ops.append(self._changed(task))
+            ops.append(self._event(key, _changed(task), ttl, owner))
         await self.store.apply(*ops)
         followed = self.followed.get(task.id)
         if followed is not None:
@@ -239,7 +243,8 @@ class TaskRecords:
         stored = await self.find(id)
         if stored is None:
             raise TaskNotFound(id)
-        await self.store.apply(self._event(stored.task, NOTE + data))
+        terms = self._terms(stored.task)
+        await self.store.apply(self._event(self.key(id), NOTE + data, *terms))
 
     async def touch(self, task: Task) -> None:
         """Retain a task that waits, and its request, for its whole time from now."""
@@ -275,9 +280,10 @@ class TaskRecords:
         try:
             entry = await self.store.get(self._call(task.id))
             if entry is not None:
-                await self.store.apply(
-                    self._put(self._call(task.id), task, entry.version, entry.value)
-                )
+                ttl, owner = self._terms(task)
+                call, version = entry.value, entry.version
+                put = Put(self._call(task.id), call, ttl=ttl, expect=version, owner=owner)
+                await self.store.apply(put)
         except StoreError as error:
             logger.debug("the request of task %s is kept for longer: %s", task.id, error)
 
@@ -292,32 +298,20 @@ class TaskRecords:
             raise TaskNotFound(id)
         return stored.task
 
-    def _put(
-        self, key: str, task: Task, version: int | None = None, value: bytes | None = None
-    ) -> Put:
-        ttl, owner = kept(task, self._options.life), self._options.accounts(task)
-        return Put(key, value or task.pack(), ttl=ttl, expect=version, owner=owner)
+    def _terms(self, task: Task) -> tuple[float | None, Owner]:
+        """Return the ttl of what is stored of *task*, and the accounts that it counts towards."""
+        return kept(task, self._options.life), self._options.accounts(task)
 
-    def _put_call(self, task: Task, call: bytes) -> Put:
+    def _put_call(self, key: str, call: bytes, ttl: float | None, owner: Owner) -> Put:
         """Return the write of a raw request, which counts towards the open tasks of its client."""
-        ttl, owner = kept(task, self._options.life), self._options.accounts(task)
         if owner:
             most, setting = self._options.tasks_of_client, "JobOptions.tasks_of_client"
             owner = (*owner, Account(f"{owner[-1].name} tasks", most=most, setting=setting))
-        return Put(self._call(task.id), call, ttl=ttl, owner=owner, new=True)
+        return Put(f"{key}#call", call, ttl=ttl, owner=owner, new=True)
 
-    def _changed(self, task: Task) -> Append:
-        return self._event(task, b"%b%d" % (_CHANGED, task.changes))
-
-    def _event(self, task: Task, data: bytes) -> Append:
-        ttl = kept(task, self._options.life)
-        return Append(
-            self.key(task.id),
-            data,
-            ttl=_FOREVER if ttl is None else ttl,
-            keep=self._options.keep,
-            owner=self._options.accounts(task),
-        )
+    def _event(self, key: str, data: bytes, ttl: float | None, owner: Owner) -> Append:
+        ttl = _FOREVER if ttl is None else ttl
+        return Append(key, data, ttl=ttl, keep=self._options.keep, owner=owner)
 
     def owner_of(self, task: Task) -> str:
         """Return the owner for whom the steps of *task* are delivered, "" if it has none."""
@@ -331,3 +325,7 @@ class TaskRecords:
 
     def _call(self, id: str) -> str:
         return f"{self.key(id)}#call"
+
+
+def _changed(task: Task) -> bytes:
+    return b"%b%d" % (_CHANGED, task.changes)

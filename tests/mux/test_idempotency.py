@@ -319,6 +319,68 @@ async def test_promoted_call_gives_the_handle_to_who_waits_for_it() -> None:
     await app.mux.aclose()
 
 
+async def test_handle_of_a_failed_call_stays_good_when_its_key_is_used_again() -> None:
+    """A client may still poll the first task while another sends the call again."""
+    working.fails = 1
+    app = serving(works())
+    client = await begin(app, capabilities=TASKS)
+    working.go.set()
+    first = await handle(client)
+    failed = await over(client, first["taskId"])
+    second = await handle(client)
+    await over(client, second["taskId"])
+
+    again = await over(client, first["taskId"])
+    assert (failed["status"], failed["lastUpdatedAt"]) == (again["status"], again["lastUpdatedAt"])
+    await app.mux.aclose()
+
+
+async def test_id_of_a_running_keyed_call_is_unknown_to_clients() -> None:
+    """It is private until the call is a task, although its owner could learn of its form."""
+    go = asyncio.Event()
+    app = serving(Counts(lambda: go))
+    client, other = await begin(app), await begin(app, capabilities=TASKS)
+    async with client.open(keyed(client)) as call:
+        await held(app, 1)
+        (id,) = app.mux.tasks.service.keyed._running
+        answer = await other.send(other.request("tasks/get", {"taskId": id}))
+        assert -32602 == answer.json["error"]["code"]
+        go.set()
+        await call.over()
+    await app.mux.aclose()
+
+
+async def test_thawed_process_publishes_no_second_task(tmp_path: Path) -> None:
+    """It was frozen for longer than a lease before its job was written: the other call counts."""
+    go = asyncio.Event()
+
+    class Thaws(Counts):
+        async def call(self, request: Any, channel: Any) -> Any:
+            self.calls += 1
+            await go.wait()
+            return Continue("done", work.job())
+
+    ghost, taker = Thaws(), works()
+    first, second = [
+        serving(tool, store=SQLiteStore(tmp_path / "studio.db"), lease=0.3)
+        for tool in (ghost, taker)
+    ]
+    one, two = [await begin(app, capabilities=TASKS) for app in (first, second)]
+    async with one.open(keyed(one)) as frozen:
+        await until(lambda: ghost.calls == 1)
+        await first.mux.tasks.service.aclose()  # no heartbeat any more
+        id = (await handle(two))["taskId"]
+        go.set()
+        await frozen.over()
+
+    assert -32603 == frozen.json["error"]["code"]
+    working.go.set()
+    assert "completed" == (await over(two, id))["status"]
+    assert 1 == working.calls
+    for app in (first, second):
+        await app.mux.aclose()
+
+
 @pytest.mark.parametrize("ends", ["cancelled", "raised"])
 async def test_task_that_came_to_nothing_frees_the_key(ends: str) -> None:
     """One that was cancelled, or whose hook raised: the same call makes another task."""

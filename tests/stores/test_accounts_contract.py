@@ -10,7 +10,6 @@ import pytest
 from genmcp.errors import ConfigurationError, Conflict, OverShare, StoreFull
 from genmcp.stores.accounts import Account, Usage
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.scoped import ScopedStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, Put, Store
 
@@ -97,7 +96,6 @@ async def test_usage_follows_every_change(store: Store, clock: Clock) -> None:
     await store.apply(Put("a", b"1", owner=MALLORY))
     await store.apply(Put("a", b"12"), Append("a#log", b"123", ttl=10, owner=MALLORY))
     assert Usage(3, 8) == await store.usage("mallory")
-    assert Usage(3, 8) == await ScopedStore(store, "part").usage("mallory")
 
     with pytest.raises(Conflict):
         await store.apply(Put("a", b"1" * 50, owner=MALLORY), Delete("a#b", expect=77))

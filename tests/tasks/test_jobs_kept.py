@@ -10,9 +10,9 @@ from genmcp.core.outcome import Done, pack
 from genmcp.core.task import Asking, Finished, Ref, Running, Suspended, Work, Working
 from genmcp.core.task_time import kept as kept_for
 from genmcp.core.task_time import promised
-from genmcp.errors import TaskNotFound, Unavailable
+from genmcp.errors import TaskNotFound, Unavailable, UnknownFormat
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Entry
+from genmcp.stores.store import Entry, Put
 from genmcp.tasks.job import job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import Progress
@@ -245,3 +245,19 @@ async def test_end_of_a_ref_is_remembered_for_a_day(hours: float, known: bool) -
     store.time.now += hours * 3600
 
     assert (pack(Done(7)) if known else None) == await Refs(store).outcome(ref)
+
+
+async def test_record_of_another_format_is_left_to_its_release(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error names both formats; the step is delivered again, and nothing is overwritten."""
+    store = bench.store()
+    jobs = bench.jobs(store=store)
+    await store.apply(Put("task:t1", b"\x01old"))
+
+    with pytest.raises(UnknownFormat, match="has the format 01, and this release of genmcp reads"):
+        await jobs.get("t1", None)
+    with pytest.raises(UnknownFormat):
+        await jobs.runner.step("t1:0")
+    entry = await store.get("task:t1")
+    assert entry is not None and b"\x01old" == entry.value

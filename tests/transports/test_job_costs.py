@@ -1,0 +1,112 @@
+"""What one job costs: how often its record is read and written, and how many Python calls."""
+
+import dis
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import genmcp
+from genmcp import Continue, Done, Endpoint, MemoryStore, Mux, Run, Storage, Suite, Tool, job
+from genmcp.stores.store import Delete, Entry, Op, Put
+from tests.asgi import Client
+
+PACKAGE = str(Path(genmcp.__file__).parent)
+CALLS = 200
+
+
+@job(name="costs.work")
+async def work(run: Run) -> str:
+    return "worked"
+
+
+class Works(Tool):
+    """Has a job done."""
+
+    name = "works"
+
+    async def call(self, request: Any, channel: Any) -> Any:
+        return Continue("done", work.job())
+
+    async def continue_(self, tag: str, outcome: Any, channel: Any) -> Any:
+        match outcome:
+            case Done(value):
+                return value
+        raise AssertionError(outcome)
+
+
+class Counting(MemoryStore):
+    """Counts the reads and writes of the records of tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+        self.writes: list[str] = []
+
+    async def get(self, key: str) -> Entry | None:
+        if "/task:" in key:
+            self.reads.append(key)
+        return await super().get(key)
+
+    async def apply(self, *ops: Op) -> None:
+        self.writes += [
+            each.key
+            for each in ops
+            if isinstance(each, Put | Delete) and "/task:" in each.key and "#" not in each.key
+        ]
+        await super().apply(*ops)
+
+
+def serving(store: MemoryStore) -> Endpoint:
+    suite = Suite(name="test", version="1", tools=[Works()])
+    return Endpoint(Mux(suite, store=Storage(store=store), secret="a secret of 16 bytes"))
+
+
+async def test_job_reads_its_record_three_times_at_most() -> None:
+    """Written at its creation, claim, settlement and end; the request beside it is read once."""
+    app = serving(store := Counting())
+    client = Client(app)
+    await client.send(client.call("works"))  # starts the worker
+    store.reads.clear()
+    store.writes.clear()
+
+    answer = await client.send(client.call("works"))
+
+    assert "worked" == answer.messages[-1]["result"]["content"][0]["text"]
+    assert len(store.reads) <= 3
+    assert 4 == len(store.writes)
+    await app.mux.aclose()
+
+
+async def test_job_takes_few_python_calls() -> None:
+    """From the request to the answer, in the modules of tasks and the mux; resumptions apart."""
+    app = serving(MemoryStore())
+    client = Client(app)
+    for _ in range(3):
+        await client.send(client.call("works"))
+    counted: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGE) and _begins(frame):
+            counted[Path(path).relative_to(PACKAGE).parts[0]] += 1
+
+    request = client.call("works")
+    sys.setprofile(count)
+    try:
+        await client.send(request)
+    finally:
+        sys.setprofile(None)
+
+    assert counted["tasks"] + counted["mux"] <= CALLS
+    await app.mux.aclose()
+
+
+def _begins(frame: FrameType) -> bool:
+    """Whether the frame is entered, and not resumed."""
+    code = frame.f_code
+    if not code.co_flags & 0x2A0:  # generator, coroutine, asynchronous generator
+        return True
+    resumes = [i.offset for i in dis.get_instructions(code) if i.opname == "RESUME"]
+    return frame.f_lasti <= resumes[0]
