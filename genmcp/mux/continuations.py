@@ -6,7 +6,7 @@ a job and all that a task waits for.
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -54,11 +54,12 @@ class Host(Protocol):
 class Continuations:
     """The calls of one mux that continue in steps."""
 
-    def __init__(self, host: Host, seal: Seal) -> None:
+    def __init__(self, host: Host, seal: Seal, now: Callable[[], float]) -> None:
+        """*now*: the clock of all processes that open the same seals."""
         self._server = host.server
         self._owners = host.owners
         self._kept = host.limits.question  # for how many seconds a state is valid
-        self._states = States(seal, ttl=self._kept)
+        self._states = States(seal, now, ttl=self._kept)
         self._store = host.store
         self._tasks = host.tasks
         self._awaitables = Awaitables()

@@ -4,7 +4,7 @@
 """
 
 import secrets
-import time
+from collections.abc import Callable
 
 from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
 from genmcp.errors import InvalidParams, SealError
@@ -13,10 +13,11 @@ __all__ = ["Cursors"]
 
 
 class Cursors:
-    """The cursors of one mux, each good for *ttl* seconds."""
+    """The cursors of one mux, each good for *ttl* seconds by the clock *now*."""
 
-    def __init__(self, seal: Seal, *, ttl: float) -> None:
+    def __init__(self, seal: Seal, now: Callable[[], float], *, ttl: float) -> None:
         self._seal = seal
+        self._now = now
         self._ttl = ttl
 
     def seal(self, method: str, principal: str | None, cursor: str) -> str:
@@ -28,7 +29,7 @@ class Cursors:
         return self._seal.seal(
             Purpose.CURSOR,
             cursor.encode("utf-8", "surrogatepass"),
-            now=time.time(),
+            now=self._now(),
             ttl=self._ttl,
             nonce=secrets.token_bytes(NONCE_BYTES),
             bound=(method, principal),
@@ -42,7 +43,7 @@ class Cursors:
         """
         try:
             packed = self._seal.open(
-                Purpose.CURSOR, text, now=time.time(), bound=(method, principal)
+                Purpose.CURSOR, text, now=self._now(), bound=(method, principal)
             )
         except SealError:
             raise InvalidParams("Invalid cursor") from None

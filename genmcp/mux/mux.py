@@ -9,7 +9,8 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
@@ -140,11 +141,11 @@ class Mux:
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         audience = audience or server.info.name
-        seal = Seal(Keyring(_secret(secret, self.store)), audience)
-        self.sessions = Sessions(seal, self.store, self.limits)
+        seal, clock = Seal(Keyring(_secret(secret, self.store)), audience), _clock(self.store)
+        self.sessions = Sessions(seal, self.store, self.limits, clock)
         self.owners = Owners(self.limits)
         self._complaints = Throttle(logger)
-        self._cursors = Cursors(seal, ttl=bounds.cursor)
+        self._cursors = Cursors(seal, clock, ttl=bounds.cursor)
         self.subscriptions = Subscriptions(
             self.store, f"changes:{audience}", ttl=bounds.replay, keep=bounds.replay_events
         )
@@ -160,9 +161,9 @@ class Mux:
         self.threads = Threads.within(bounds)
         self.observers = Observers(telemetry)
         self.inbox = Inbox(self.store, audience, ttl=bounds.replay, keep=bounds.replay_events)
-        self.asked = ServerRequests(seal, self.inbox, self.encoder, timeout=bounds.question)
+        self.asked = ServerRequests(seal, clock, self.inbox, self.encoder, timeout=bounds.question)
         self.tasks = Tasks(self, engine, storage, seal, audience)
-        self.continuations = Continuations(self, seal)
+        self.continuations = Continuations(self, seal, clock)
         self.idempotency = Idempotency(self, audience)
         self.resumption = Resumption(self)
         self.replay = Replay(
@@ -387,6 +388,14 @@ def _checked(server: Server) -> Server:
             f"server must be an instance of a Server (a Suite), not {server!r}"
         )
     return server
+
+
+def _clock(store: Store) -> Callable[[], float]:
+    """Return the clock by which sealed data expires, common to the processes that open it.
+
+    Without a shared store they have only the time of day in common.
+    """
+    return store.now if store.shared else lambda: time.time()
 
 
 def _secret(

@@ -6,7 +6,6 @@ known beforehand: the id of a request says, sealed, who waits for it.
 
 import asyncio
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any, Final
@@ -51,10 +50,22 @@ class Asking(msgspec.Struct, frozen=True, eq=False):
 
 
 class ServerRequests:
-    """The requests of one mux that wait for an answer, each for *timeout* seconds."""
+    """The requests of one mux that wait for an answer, each for *timeout* seconds.
 
-    def __init__(self, seal: Seal, inbox: Inbox, encoder: Encoder, *, timeout: float) -> None:
+    now: the clock of all processes that open the same seals.
+    """
+
+    def __init__(
+        self,
+        seal: Seal,
+        now: Callable[[], float],
+        inbox: Inbox,
+        encoder: Encoder,
+        *,
+        timeout: float,
+    ) -> None:
         self._seal = seal
+        self._now = now
         self._encoder = encoder
         self._inbox = inbox
         self._timeout = timeout
@@ -105,7 +116,7 @@ class ServerRequests:
         id = self._seal.seal(
             Purpose.SERVER_REQUEST,
             msgspec.msgpack.encode(_Place(self._inbox.node, number, session)),
-            now=time.time(),
+            now=self._now(),
             ttl=self._timeout,
             nonce=secrets.token_bytes(NONCE_BYTES),
             bound=(principal,),
@@ -124,7 +135,7 @@ class ServerRequests:
         """
         try:
             packed = self._seal.open(
-                Purpose.SERVER_REQUEST, str(message.id), now=time.time(), bound=(principal,)
+                Purpose.SERVER_REQUEST, str(message.id), now=self._now(), bound=(principal,)
             )
             place = _decoder.decode(packed)
         except (SealError, msgspec.MsgspecError):

@@ -6,7 +6,7 @@ that were ended by their clients, and in the store what a session has changed (i
 
 import logging
 import secrets
-import time
+from collections.abc import Callable
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Final
@@ -40,13 +40,14 @@ logger = logging.getLogger("genmcp")
 
 
 class Sessions:
-    """The sessions of one mux, within its *limits*."""
+    """The sessions of one mux, within its *limits*; they expire by the clock *now*."""
 
-    def __init__(self, seal: Seal, store: Store, limits: Limits) -> None:
+    def __init__(self, seal: Seal, store: Store, limits: Limits, now: Callable[[], float]) -> None:
         self._seal = seal
+        self._now = now
         self._store = store
         self._lifetime = limits.session
-        self._revoked = _Revoked(limits)
+        self._revoked = _Revoked(limits, now)
         self._warned = False
         # Half the price of a call, and nearly always the same as the last time.
         self._unsealed = lru_cache(_REMEMBERED)(self._unseal)
@@ -57,7 +58,7 @@ class Sessions:
         Raises:
             InvalidParams: the client says too much of itself to be repeated in a header.
         """
-        now = time.time()
+        now = self._now()
         session = begin(params, key=secrets.token_urlsafe(12), now=now)
         packed = session.pack()
         if len(packed) > _MOST:
@@ -81,7 +82,7 @@ class Sessions:
         Raises:
             SessionGone: it was never begun here by this principal, has ended, or is too old.
         """
-        now = time.time()
+        now = self._now()
         session = self._unsealed(id, principal, now // _TRUSTED)
         if session.issued + self._lifetime <= now:
             raise SessionGone("Session expired")
@@ -91,7 +92,7 @@ class Sessions:
 
     def _unseal(self, id: str, principal: str | None, while_trusted: float) -> Session:
         try:
-            packed = self._seal.open(Purpose.SESSION, id, now=time.time(), bound=(principal,))
+            packed = self._seal.open(Purpose.SESSION, id, now=self._now(), bound=(principal,))
         except ForeignSeal:
             self._warn_of_foreign_seals()
             raise SessionGone("Session not found") from None
@@ -160,7 +161,8 @@ class _Revoked:
     end the sessions of other clients, or revive one that has ended.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self._now = now
         self.places = Occupancy(
             "revoked", limits, noun="ended sessions", retry_after=_COME_BACK_AFTER
         )
@@ -180,7 +182,7 @@ class _Revoked:
 
     def forget(self) -> None:
         """Forget the sessions that have expired by now."""
-        now = time.time()
+        now = self._now()
         while self._until and self._until[0][0] <= now:
             _, key = heappop(self._until)
             self.places.leave(self._clients.pop(key))

@@ -6,7 +6,7 @@ authenticated, has an expiry, and opens only for the same principal and the same
 
 import logging
 import secrets
-import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,10 +22,11 @@ logger = logging.getLogger("genmcp")
 
 
 class States:
-    """The request states of one mux, each good for *ttl* seconds."""
+    """The request states of one mux, each good for *ttl* seconds by the clock *now*."""
 
-    def __init__(self, seal: Seal, *, ttl: float) -> None:
+    def __init__(self, seal: Seal, now: Callable[[], float], *, ttl: float) -> None:
         self._seal = seal
+        self._now = now
         self._ttl = ttl
 
     def seal(self, continuation: Continuation, request: Request, principal: str | None) -> str:
@@ -37,7 +38,7 @@ class States:
         return self._seal.seal(
             Purpose.REQUEST_STATE,
             continuation.pack(),
-            now=time.time(),
+            now=self._now(),
             ttl=self._ttl,
             nonce=secrets.token_bytes(NONCE_BYTES),
             bound=_bound(request, principal),
@@ -54,7 +55,7 @@ class States:
             packed = self._seal.open(
                 Purpose.REQUEST_STATE,
                 params.request_state,
-                now=time.time(),
+                now=self._now(),
                 bound=_bound(request, principal),
             )
             continuation = Continuation.unpack(packed)

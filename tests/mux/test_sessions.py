@@ -1,5 +1,7 @@
 """Sessions: sealed into their ids, and ended for good."""
 
+import time
+
 import pytest
 
 from genmcp import Limits, Mux, Suite
@@ -21,7 +23,7 @@ PARAMS = InitializeRequestParams(
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("genmcp.mux.sessions.time.time", lambda: self.now)
+        monkeypatch.setattr(time, "time", lambda: self.now)
 
 
 @pytest.fixture

@@ -300,10 +300,10 @@ async def test_legacy_session_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     client = await Client.begin(Endpoint(Mux(suite, limits=Limits(session=60))), "2025-11-25")
     now = time.time()
 
-    monkeypatch.setattr("genmcp.mux.sessions.time.time", lambda: now + 59)
+    monkeypatch.setattr(time, "time", lambda: now + 59)
     assert (await client.send(client.request("ping"))).status == 200
 
-    monkeypatch.setattr("genmcp.mux.sessions.time.time", lambda: now + 61)
+    monkeypatch.setattr(time, "time", lambda: now + 61)
     answer = await client.send(client.request("ping"))
     assert (404, "Session expired") == (answer.status, answer.json["error"]["message"])
 

@@ -1,5 +1,6 @@
 """Legacy sessions over a store in a file: what a process that has just started knows of them."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Channel, Endpoint, Limits, Mux, SQLiteStore, Suite, tool
+from genmcp import Channel, Continue, Endpoint, Limits, Mux, SQLiteStore, Suite, Tool, elicit, tool
 from genmcp.errors import Unavailable
 from genmcp.mux.inbox import EVERYBODY
 from genmcp.mux.peers import Ended
@@ -31,10 +32,22 @@ async def ask(channel: Channel) -> str:
     return "done"
 
 
+class Sure(Tool):
+    """Asks, and takes any answer."""
+
+    name = "sure"
+
+    def call(self, request: Any, channel: Channel) -> Any:
+        return Continue("sure", elicit("Sure?"))
+
+    def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
+        return "answered"
+
+
 @asynccontextmanager
 async def process(store: Store, **limits: Any) -> AsyncIterator[Endpoint]:
     """Serve over *store* as a process of its own would."""
-    suite = Suite(name="test", version="1", tools=[mark, ask])
+    suite = Suite(name="test", version="1", tools=[mark, ask, Sure])
     mux = Mux(suite, store=store, secret="a secret of all processes", limits=Limits(**limits))
     app = Endpoint(mux)
     try:
@@ -85,6 +98,23 @@ async def test_batch_of_an_ended_session_is_refused_after_a_restart(tmp_path: Pa
     async with process(SQLiteStore(tmp_path / "store.db")) as app:
         client.app = app
         assert 404 == (await client.send([client.call("mark")])).status
+
+
+async def test_setting_the_clock_ends_no_session_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealed data expires by the clock of a shared store, and so do questions and cursors."""
+    async with process(SQLiteStore(tmp_path / "store.db"), question=60.0) as app:
+        client = await Client.begin(app, "2025-11-25", capabilities={"elicitation": {}})
+        async with client.open(client.call("sure")) as call:
+            question = await call.message()
+            unix = time.time
+            monkeypatch.setattr(time, "time", lambda: unix() + 30 * 86400.0)
+            message = {"jsonrpc": "2.0", "id": question["id"]}
+            taken = await client.send({**message, "result": {"action": "decline"}})
+            await call.over()
+
+    assert (202, "answered") == (taken.status, call.messages[-1]["result"]["content"][0]["text"])
 
 
 async def test_session_is_not_trusted_while_ends_cannot_be_read(
