@@ -221,7 +221,7 @@ class Channel(msgspec.Struct, eq=False):
 
     @property
     def run_id(self) -> str | None:
-        """In `on_cancel` and `continue_`: the `run.id` of the job that the call waited for."""
+        """In `on_cancel` and after a wait: the `run.id` of the job that the call waited for."""
         return None if self._carrier is None else self._carrier.run
 
     async def progress(

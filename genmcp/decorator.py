@@ -7,11 +7,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 import msgspec
 
-from genmcp.channel import Channel
 from genmcp.continuing import FunctionStep, HasSteps, Taken, check_goes_on, hint_of
 from genmcp.errors import ConfigurationError
 from genmcp.signature import Signature, check_bound, is_channel, name_of
-from genmcp.tool import Call
 
 __all__ = ["Decorated", "Decorator", "Made", "Stepped"]
 
@@ -85,10 +83,6 @@ class Made(HasSteps):
         self.description = inspect.getdoc(function) or None
         for key, value in decorated.attributes.items():
             setattr(self, key, value)
-
-    def run(self, request: Call[Any], channel: Channel) -> Any:
-        """Call the function with the arguments."""
-        return self._function(**self._given(request.arguments, channel))
 
 
 M = TypeVar("M", bound=Made)

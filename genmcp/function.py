@@ -117,7 +117,7 @@ class FunctionTool(Made, Tool[Any]):
 
     def call(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return self.run(request, channel)
+        return self._function(**self._given(request.arguments, channel))
 
 
 class AsyncFunctionTool(FunctionTool):
@@ -125,7 +125,7 @@ class AsyncFunctionTool(FunctionTool):
 
     async def call(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return await self.run(request, channel)
+        return await self._function(**self._given(request.arguments, channel))
 
 
 _TOOL: Final = Decorator(

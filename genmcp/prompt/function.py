@@ -79,7 +79,7 @@ class FunctionPrompt(Made, Prompt[Any]):
 
     def get(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return self.run(request, channel)
+        return self._function(**self._given(request.arguments, channel))
 
 
 class AsyncFunctionPrompt(FunctionPrompt):
@@ -87,7 +87,7 @@ class AsyncFunctionPrompt(FunctionPrompt):
 
     async def get(self, request: Call[Any], channel: Channel) -> Any:
         """Call the function with the arguments."""
-        return await self.run(request, channel)
+        return await self._function(**self._given(request.arguments, channel))
 
 
 _PROMPT: Final = Decorator(

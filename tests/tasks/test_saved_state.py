@@ -246,8 +246,9 @@ async def test_followers_are_not_notified_of_saved_state(bench: Bench) -> None:
     await jobs.records.note("t1", b"a message")
     stage.go.set()
 
-    told = await followed(jobs)
+    await ended(jobs)
 
+    told = await followed(jobs)
     assert b"a message" in [each.data for each in told if not isinstance(each, Change)]
 
 
