@@ -36,7 +36,9 @@ class Failed(msgspec.Struct, frozen=True):
         Raises:
             Failure: always.
         """
-        raise self.error
+        # An equal error, not the same: its traceback would hold frames that hold this outcome, and
+        # with that the error, so that only the garbage collector could free the call.
+        raise type(self.error)(*self.error.fields) from self.error.__cause__
 
 
 Outcome: TypeAlias = Done[Any] | Failed

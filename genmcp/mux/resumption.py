@@ -227,6 +227,7 @@ class Resumption:
             came_to = self._host.outcome(channel.request, raised)
             kept = finished(came_to)
         tell(came_to, raised)
+        del raised  # its traceback holds this frame, which would hold it in turn
         return kept
 
     async def cancelled(self, task: Task, call: bytes) -> None:

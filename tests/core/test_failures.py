@@ -136,6 +136,20 @@ def test_wait_error_that_leaves_a_hook_is_a_result(
     assert failed(text) == outcome_of(raised.value, request(revision=revision), "ref")
 
 
+def test_result_of_a_failed_outcome_raises_an_equal_error() -> None:
+    """Not the same one: that would be in a reference cycle with the frames of its traceback."""
+    error = Raised("f00", "KeyError")
+    error.__cause__ = cause = KeyError("secret")
+
+    with pytest.raises(Raised) as raised:
+        Failed(error).result()
+
+    assert error == raised.value
+    assert error is not raised.value
+    assert cause is raised.value.__cause__
+    assert error.__traceback__ is None
+
+
 def test_result_of_an_outcome_is_its_value() -> None:
     """`Done.result()` returns the value, without a `match`."""
     assert 7 == Done(7).result()

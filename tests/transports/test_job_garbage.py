@@ -37,6 +37,19 @@ class Doubles(Tool):
         return str(outcome.value if isinstance(outcome, Done) else outcome.error)
 
 
+class ContinuesInMethod(Tool):
+    """The same, which continues in a method; a job that fails is its `isError` result."""
+
+    name = "doubles"
+
+    def call(self, request: Call, channel: Channel) -> Continue:
+        return double.job(**request.arguments).then(self.doubled)
+
+    async def doubled(self, request: Call, number: int, channel: Channel) -> str:
+        await channel.progress(2)
+        return str(number)
+
+
 async def answer(app: Endpoint, client: Client, message: Any) -> Any:
     """Return the result of *message*, sent with nothing that could be in a reference cycle."""
     headers = client.open(message)._scope["headers"]
@@ -70,12 +83,15 @@ async def ended(app: Endpoint, client: Client, n: int, *, fails: bool) -> str:
 
 
 @pytest.mark.parametrize("capabilities", [TASKS, {}], ids=["task", "held"])
-@pytest.mark.parametrize(("fails", "jobs"), [(False, 1000), (True, 100)])
+@pytest.mark.parametrize(
+    ("tool", "fails", "jobs"),
+    [(Doubles, False, 1000), (Doubles, True, 100), (ContinuesInMethod, True, 100)],
+)
 async def test_job_leaves_no_cyclic_garbage(
-    capabilities: dict[str, Any], fails: bool, jobs: int, no_collections: None
+    tool: type[Tool], capabilities: dict[str, Any], fails: bool, jobs: int, no_collections: None
 ) -> None:
     """Reference counts free all of a job, so that none causes a pause of the collector."""
-    app = serving(Doubles)
+    app = serving(tool)
     client = Client(app, capabilities=capabilities)
 
     async def garbage(count: int) -> int:
