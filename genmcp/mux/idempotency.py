@@ -54,8 +54,7 @@ class Idempotency:
         self._store = host.store
 
     async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Answer a *request* with a state or a key, or whose route is still to be found, or that
-        has to be a task.
+        """Answer a *request* with a state or a key, or that has to be a task; find its route first.
 
         Raises:
             InvalidParams: the state or the key is not good for it.

@@ -230,10 +230,6 @@ class TaskRecords:
                 continue
             return task
 
-    def held(self, task: Task, version: int) -> HeldTask:
-        """Return *task* for the process that has written that *version*."""
-        return HeldTask(self, task.id, task.fencing_token, Stored(task, version))
-
     async def note(self, id: str, data: bytes) -> None:
         """Log a message on the task.
 
