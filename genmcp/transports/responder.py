@@ -25,7 +25,7 @@ from genmcp.protocol.value import Value
 from genmcp.transports.asgi import ClientLeft, encoded, reply
 from genmcp.transports.listening import listen
 from genmcp.transports.running_call import RunningCall
-from genmcp.transports.steps import Deadline
+from genmcp.transports.steps import Deadline, resume
 from genmcp.transports.stream import OpenResponse, ResponseWriter
 from genmcp.transports.timers import TICK, TimerTable
 from genmcp.transports.visit import Visit
@@ -102,8 +102,13 @@ class Responder(RunningCall[Visit], eq=False):
             return
         response.check()
         response.close()
+        sending = self._reply(answer)
         try:
-            await Deadline(self.caller.mux.limits.stall).bound(self._reply(answer))
+            waited = sending.send(None)
+        except StopIteration:
+            return
+        try:
+            await Deadline(self.caller.mux.limits.stall).bound(resume(sending, waited))
         except TimeoutError:
             raise ClientLeft from None
 
@@ -153,7 +158,7 @@ class Responder(RunningCall[Visit], eq=False):
     def opened(self) -> OpenResponse:
         """Return the open response; one that is made before the first wait is held from then on."""
         if self.response is None:
-            self.response = OpenResponse(self.caller, [self.request])
+            self.response = OpenResponse(self.caller, (self.request,))
         if self._pending is not None:
             self._pending.discard(self, TICK)
             self._pending = None

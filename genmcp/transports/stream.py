@@ -51,7 +51,7 @@ class OpenResponse(msgspec.Struct, eq=False):
     _visit: Visit
     _requests: Sequence[Request]
     _exchange: Exchange | None = None
-    calls: dict[RunningCall[Visit], None] = {}
+    calls: list[RunningCall[Visit]] = []
     reason: Reason | None = None
     over: bool = False
     _silence: float = 0.0
@@ -92,7 +92,7 @@ class OpenResponse(msgspec.Struct, eq=False):
 
     def hold(self, call: RunningCall[Visit]) -> None:
         """Keep the response open for *call*, whose hook waits."""
-        self.calls[call] = None
+        self.calls.append(call)
         if self._writer is not None:
             self._writer.follow(call)
         if self._watch is None:
@@ -170,7 +170,7 @@ class OpenResponse(msgspec.Struct, eq=False):
     def close(self) -> None:
         """Unregister the response, and stop its watch and timer."""
         self.over = True
-        self.calls = {}  # they refer to this: a reference cycle
+        self.calls = []  # they refer to this: a reference cycle
         visit, watch = self._visit, self._watch
         if watch is not None:
             # Not awaited, since it has nothing to clean up. With a server that reports a disconnect
