@@ -6,6 +6,7 @@ is rejected, so that one client cannot fill the store for all others.
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ __all__ = ["Account", "Bounds", "Owner", "Usage", "names_of"]
 # a counter. It is never rejected because of its client's share: the client could otherwise leave
 # tasks that cannot be ended.
 _SMALL: Final = 512
-_NOTHING: Final = (0, 0)
+_name = attrgetter("name")
 
 
 class Account(Struct, frozen=True):
@@ -112,27 +113,24 @@ class Bounds(Struct, frozen=True):
 
 def names_of(owner: Owner) -> tuple[str, ...]:
     """Return the names of the accounts of *owner*."""
-    return tuple(account.name for account in owner)
+    return tuple(map(_name, owner))
 
 
 class Ledger:
     """The usage of each account. Owned by the records or the logs of a store in memory."""
 
-    __slots__ = ("_used",)
+    __slots__ = ("of",)
 
     def __init__(self) -> None:
-        self._used: dict[str, tuple[int, int]] = {}
-
-    def __getitem__(self, name: str) -> tuple[int, int]:
-        return self._used.get(name, _NOTHING)
+        self.of: dict[str, tuple[int, int]] = {}  # entries and bytes; without those that use none
 
     def used(self, name: str) -> Usage:
         """Return the usage of the account *name*."""
-        return Usage(*self[name])
+        return Usage(*self.of.get(name, (0, 0)))
 
     def add(self, names: Sequence[str], entries: int, size: int) -> None:
         """Add *entries* and *size*, which may be negative, to each account in *names*."""
-        used = self._used
+        used = self.of
         for name in names:
             had = used.get(name)
             if had is None:

@@ -26,6 +26,7 @@ class Deadlines:
     def __init__(self, held: Mapping[str, Mortal]) -> None:
         self._held = held
         self._heap: list[tuple[float, str]] = []
+        self.first = inf  # nothing is due before this time
 
     def add(self, name: str, deadline: float) -> None:
         """Have *name* come up at *deadline*, which is the one it has in what is held."""
@@ -35,12 +36,14 @@ class Deadlines:
         if len(self._heap) > _STALE_AT_MOST + 2 * len(self._held):
             self._heap = [(held.deadline, name) for name, held in self._held.items()]
             heapify(self._heap)
+        self.first = self._heap[0][0]
 
     def due(self, now: float) -> list[str]:
         """Return and forget some names whose deadline may have come; none if there are none."""
         names: list[str] = []
         while self._heap and self._heap[0][0] <= now and len(names) < _DUE_AT_ONCE:
             names.append(heappop(self._heap)[1])
+        self.first = self._heap[0][0] if self._heap else inf
         return names
 
     def next(self) -> float:
@@ -49,6 +52,7 @@ class Deadlines:
             deadline, name = self._heap[0]
             held = self._held.get(name)
             if held is not None and held.deadline == deadline:
-                return deadline
+                break
             heappop(self._heap)
-        return inf
+        self.first = self._heap[0][0] if self._heap else inf
+        return self.first

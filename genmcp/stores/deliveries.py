@@ -40,16 +40,13 @@ class OwnerShare:
         held: the number of deliveries of each owner that the node holds already.
     """
 
-    __slots__ = ("_held", "_most")
+    __slots__ = ("_held", "_most", "full")
 
     def __init__(self, most: int, held: Mapping[str, int]) -> None:
         self._most = most
         self._held = Counter(held)
-
-    @property
-    def full(self) -> Collection[str]:
+        self.full: Collection[str] = {owner for owner in held if held[owner] >= most}
         """The owners that have reached the bound."""
-        return [owner for owner, held in self._held.items() if held >= self._most]
 
     def copy(self) -> "OwnerShare":
         """Return a share that counts by itself from now on."""
@@ -59,7 +56,10 @@ class OwnerShare:
         """Count one more delivery of *owner*. Return False if the bound is reached."""
         if owner and self._held[owner] >= self._most:
             return False
-        self._held[owner] += bool(owner)
+        if owner:
+            self._held[owner] += 1
+            if self._held[owner] >= self._most:
+                self.full = {*self.full, owner}
         return True
 
 
@@ -172,9 +172,8 @@ class MemoryDeliveries(Deliveries):
         self, *, max_entries: int = 100_000, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._max_entries = max_entries
-        self._clock = clock
         self._lock = Lock()
-        self._closed = False
+        self._now = clock  # until the store is closed
         self._queues: dict[str, _Queue] = {}
         self._queue_of: dict[str, _Queue] = {}
         self._waiters: set[Waiter] = set()
@@ -208,17 +207,16 @@ class MemoryDeliveries(Deliveries):
     ) -> Sequence[Delivery]:
         with self._lock:
             now = self._now()
-            served = self._served(queues)
             if spare:
-                for queue in served:
-                    queue.spare(now, now + spare)
+                for name in queues:
+                    if queue := self._queues.get(name):
+                        queue.spare(now, now + spare)
             claimed: list[Delivery] = []
-            while len(claimed) < limit and served:
-                full = share.full
-                longest = min(served, key=lambda queue: queue.next_due(now, full))
-                if longest.next_due(now, full) > now:
+            while len(claimed) < limit:
+                due, longest = self._first_due(queues, now, share.full)
+                if longest is None or due > now:
                     break
-                id, owner = longest.take(node, now + lease, full)
+                id, owner = longest.take(node, now + lease, share.full)
                 share.take(owner)
                 claimed.append(Delivery(id, longest.name, owner))
             return claimed
@@ -263,8 +261,8 @@ class MemoryDeliveries(Deliveries):
         self, queues: Collection[str], share: OwnerShare = UNBOUNDED
     ) -> float | None:
         with self._lock:
-            now, full = self._now(), share.full
-            due = min((queue.next_due(now, full) for queue in self._served(queues)), default=inf)
+            now = self._now()
+            due, _ = self._first_due(queues, now, share.full)
             return None if due == inf else max(0.0, due - now)
 
     @contextmanager
@@ -281,18 +279,20 @@ class MemoryDeliveries(Deliveries):
     def close(self) -> None:
         """Refuse whatever is asked from now on; the store does it at its own end."""
         with self._lock:
-            self._closed = True
+            self._now = _refuse
             self._queues.clear()
             self._queue_of.clear()
             self._wake()
 
-    def _now(self) -> float:
-        if self._closed:
-            raise Unavailable("the store is closed")
-        return self._clock()
-
-    def _served(self, queues: Collection[str]) -> list["_Queue"]:
-        return [self._queues[name] for name in queues if name in self._queues]
+    def _first_due(
+        self, queues: Collection[str], now: float, full: Collection[str]
+    ) -> tuple[float, "_Queue | None"]:
+        """Return when something in *queues* is due, and the queue in which it is due first."""
+        first, found = inf, None
+        for name in queues:
+            if (queue := self._queues.get(name)) and (due := queue.next_due(now, full)) < first:
+                first, found = due, queue
+        return first, found
 
     def _holding(self, node: str, id: str) -> "_Queue | None":
         """Return the queue of *id* if *node* holds it."""
@@ -307,9 +307,12 @@ class MemoryDeliveries(Deliveries):
 
     def _wake(self) -> None:
         for waiter in tuple(self._waiters):
-            waiter.wake()
-            if waiter.gone:
+            if not waiter.wake():
                 self._waiters.discard(waiter)
+
+
+def _refuse() -> float:
+    raise Unavailable("the store is closed")
 
 
 class _Held:
@@ -364,8 +367,8 @@ class _Queue:
         self._no_longer_due(id, self.held.pop(id).owner)
 
     def next_due(self, now: float, full: Collection[str]) -> float:
-        while ids := self._deadlines.due(now):
-            for id in ids:
+        while self._deadlines.first <= now:
+            for id in self._deadlines.due(now):
                 held = self.held.get(id)
                 if held is not None and held.deadline <= now:
                     self._due.setdefault(held.owner, {})[id] = None

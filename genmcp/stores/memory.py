@@ -1,22 +1,19 @@
 """The store in this process's memory: the default, and the reference for the other engines."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from threading import Lock
 from typing import Final
 
 from genmcp.errors import OverShare, StoreFull, Unavailable
-from genmcp.stores.accounts import Account, Bounds, Owner, Usage
+from genmcp.stores.accounts import Account, Bounds, Usage
 from genmcp.stores.clocks import unix_clock
 from genmcp.stores.deliveries import MemoryDeliveries
-from genmcp.stores.memory_tables import MemoryLogs, MemoryRecord, MemoryRecords
+from genmcp.stores.memory_tables import MemoryLogs, MemoryRecords, Staged
 from genmcp.stores.store import (
-    Append,
-    Delete,
     Entry,
     Event,
     Op,
-    Put,
     Store,
     check_one_subject,
 )
@@ -25,6 +22,7 @@ from genmcp.stores.waiter import Waiter
 __all__ = ["MemoryStore"]
 
 _READ_AT_ONCE: Final = 100  # events a follower holds while it yields them
+_NOTHING: Final = (0, 0)
 
 
 class MemoryStore(Store):
@@ -58,8 +56,11 @@ class MemoryStore(Store):
     ) -> None:
         self._bounds = Bounds(max_bytes, max_entries, reserve)
         self._clock = clock = clock or unix_clock()
+        # The most entries and bytes that a write may fill, by whether it is new work.
+        entries, size = max_entries, max_bytes
+        self._room = ((entries, size), (entries * (1 - reserve), size * (1 - reserve)))
         self._lock = Lock()
-        self._closed = False
+        self._now = clock  # until the store is closed
         self._deliveries = MemoryDeliveries(max_entries=max_entries, clock=clock)
         self._records = MemoryRecords()
         # Ids begin where no earlier process, counting from its own start, can have come: a client
@@ -89,32 +90,27 @@ class MemoryStore(Store):
         check_one_subject(ops)
         with self._lock:
             now = self._now()
-            self._sweep(now)
-            staged = self._records.stage(ops, now)
-            appends = [op for op in ops if isinstance(op, Append)]
-            new = False
-            accounts: Owner = ()
-            for op in ops:
-                if isinstance(op, Delete):
-                    continue
-                new = new or op.new
-                if op.owner is not accounts and op.owner:
-                    accounts = tuple({a.name: a for a in (*accounts, *op.owner)}.values())
-            self._make_room(staged, appends, now, new=new)
-            tight = accounts and not self._have_ample(accounts, ops, new=new)
+            records, logs = self._records, self._logs
+            if records.deadlines.first <= now or logs.deadlines.first <= now:
+                self._sweep(now)
+            write = records.stage(ops, now)
+            self._make_room(write, now)
+            accounts = write.accounts
+            tight = accounts and not self._have_ample(write)
             if tight:
-                self._check_shares(accounts, staged, appends, now, new=new)
-            self._records.commit(staged)
-            for op in appends:
-                self._logs.append(op, now)
-            written = {op.log for op in appends}
+                self._check_shares(write, now)
+            records.commit(write.records)
+            written: set[str] = set()
+            for op in write.appends:
+                logs.append(op, now)
+                written.add(op.log)
             for account in accounts if tight else ():
                 while self._is_over_share(account):
-                    if not self._logs.drop_oldest_of(account.name, written):
+                    if not logs.drop_oldest_of(account.name, written):
                         break
-            while self._over(self._logs.events, self._logs.size):
-                self._logs.drop_oldest(written)
-            self._logs.wake(written)
+            while self._over(logs.events, logs.size):
+                logs.drop_oldest(written)
+            logs.wake(written)
 
     async def usage(self, account: str) -> Usage:
         with self._lock:
@@ -152,36 +148,23 @@ class MemoryStore(Store):
 
     async def aclose(self) -> None:
         with self._lock:
-            self._closed = True
+            self._now = _refuse
             self._logs.wake(self._logs.held)
             self._records, self._logs = MemoryRecords(), MemoryLogs(0)
         self._deliveries.close()
 
-    def _now(self) -> float:
-        if self._closed:
-            raise Unavailable("the store is closed")
-        return self._clock()
-
     def _sweep(self, now: float) -> int:
         return self._records.sweep(now) + self._logs.sweep(now)
 
-    def _make_room(
-        self,
-        staged: Mapping[str, MemoryRecord | None],
-        appends: Sequence[Append],
-        now: float,
-        *,
-        new: bool,
-    ) -> None:
+    def _make_room(self, write: Staged, now: float) -> None:
         """Check that the write fits once all logs are dropped; sweep expired entries for it.
 
         Raises:
             StoreFull: it does not fit.
         """
-        entries, size = self._records.growth(staged)
-        entries += len(appends)
-        size += sum(len(op.data) for op in appends)
-        while setting := self._over(max(entries, 0), max(size, 0), new=new):
+        entries = max(write.entries - write.replaced_entries, 0)
+        size = max(write.size - write.replaced_size, 0)
+        while setting := self._over(entries, size, new=write.new):
             if not self._sweep(now):
                 raise StoreFull(
                     f"the memory store is full ({setting}): {self!r} cannot take {entries} entries "
@@ -193,63 +176,53 @@ class MemoryStore(Store):
 
         They are counted in addition to the records.
         """
-        bounds, records = self._bounds, self._records
-        most = bounds.entries_for(new=new)
-        if entries and most is not None and len(records.held) + entries > most:
-            return f"max_entries={bounds.entries}" + self._reserved(new)
-        if size and records.size + size > bounds.size_for(new=new):
-            return f"max_bytes={bounds.size}" + self._reserved(new)
+        records, (most, largest) = self._records, self._room[new]
+        if entries and len(records.held) + entries > most:
+            return f"max_entries={self._bounds.entries}" + self._reserved(new)
+        if size and records.size + size > largest:
+            return f"max_bytes={self._bounds.size}" + self._reserved(new)
         return None
 
     def _reserved(self, new: bool) -> str:
         return f", of which reserve={self._bounds.reserve} is not for new work" if new else ""
 
-    def _have_ample(self, accounts: Owner, ops: Sequence[Op], *, new: bool) -> bool:
-        """Return whether *ops* fit into the shares for certain: a cheap, conservative check.
+    def _have_ample(self, write: Staged) -> bool:
+        """Return whether the write fits into the shares for certain: a cheap, conservative check.
 
         It counts each operation in full, as if nothing were replaced and no log were dropped.
         """
-        size = 0
-        for op in ops:
-            if isinstance(op, Put):
-                size += len(op.key) + len(op.value)
-            elif isinstance(op, Append):
-                size += len(op.data)
-        bounds, records, logs = self._bounds, self._records.ledger, self._logs.ledger
-        most, largest = bounds.entries_for(new=new), bounds.size_for(new=new)
-        for account in accounts:
-            (kept, kept_size), (said, said_size) = records[account.name], logs[account.name]
+        records, logs = self._records.ledger.of, self._logs.ledger.of
+        most, largest = self._room[write.new]
+        for account in write.accounts:
+            kept, size = records.get(account.name, _NOTHING)
+            events, events_size = logs.get(account.name, _NOTHING)
             if (
-                account.most is not None
-                or kept_size + said_size + size > account.share * largest
-                or (most is not None and kept + said + len(ops) > account.share * most)
+                (account.most is not None and kept + write.entries > account.most)
+                or size + events_size + write.size > account.share * largest
+                or kept + events + write.entries > account.share * most
             ):
                 return False
         return True
 
-    def _check_shares(
-        self,
-        accounts: Owner,
-        staged: Mapping[str, MemoryRecord | None],
-        appends: Sequence[Append],
-        now: float,
-        *,
-        new: bool,
-    ) -> None:
-        """Check that *accounts* have room for the write once all of their logs are dropped.
+    def _check_shares(self, write: Staged, now: float) -> None:
+        """Check that the accounts have room for the write once all of their logs are dropped.
 
         Raises:
             OverShare: one of them has no room.
         """
-        for account in accounts:
+        for account in write.accounts:
             name = account.name
             while True:
-                growth = self._records.growth_of(name, staged)
-                mine = [len(op.data) for op in appends if any(a.name == name for a in op.owner)]
+                growth = self._records.growth_of(name, write.records)
+                mine = [
+                    len(op.data)
+                    for op in write.appends
+                    if any(each.name == name for each in op.owner)
+                ]
                 growth = Usage(growth.entries + len(mine), growth.size + sum(mine))
                 used = self._records.ledger.used(name)
                 try:
-                    self._bounds.check(account, used, growth, new=new)
+                    self._bounds.check(account, used, growth, new=write.new)
                 except OverShare:
                     if self._sweep(now):
                         continue
@@ -266,3 +239,7 @@ class MemoryStore(Store):
     def _usage(self, account: str) -> Usage:
         records, logs = self._records.ledger.used(account), self._logs.ledger.used(account)
         return Usage(records.entries + logs.entries, records.size + logs.size)
+
+
+def _refuse() -> float:
+    raise Unavailable("the store is closed")

@@ -7,12 +7,12 @@ from math import inf
 from operator import attrgetter
 
 from genmcp.errors import Conflict, Gap
-from genmcp.stores.accounts import Ledger, Usage, names_of
+from genmcp.stores.accounts import Ledger, Owner, Usage, names_of
 from genmcp.stores.deadlines import Deadlines
-from genmcp.stores.store import Append, Entry, Event, Op, Put
+from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put
 from genmcp.stores.waiter import Waiter
 
-__all__ = ["MemoryLogs", "MemoryRecord", "MemoryRecords"]
+__all__ = ["MemoryLogs", "MemoryRecord", "MemoryRecords", "Staged"]
 
 _id = attrgetter("id")
 
@@ -31,6 +31,29 @@ class MemoryRecord:
         self.size = len(key) + len(value)
 
 
+class Staged:
+    """What a write would do: its records by key (None: deleted), its appends and its size."""
+
+    __slots__ = (
+        "accounts",
+        "appends",
+        "entries",
+        "new",
+        "records",
+        "replaced_entries",
+        "replaced_size",
+        "size",
+    )
+
+    def __init__(self) -> None:
+        self.records: dict[str, MemoryRecord | None] = {}
+        self.appends: list[Append] = []
+        self.accounts: Owner = ()
+        self.new = False
+        # The entries and bytes that are added, and those that are removed.
+        self.entries = self.size = self.replaced_entries = self.replaced_size = 0
+
+
 class MemoryRecords:
     """The records of a MemoryStore by key, with their deadlines."""
 
@@ -38,7 +61,7 @@ class MemoryRecords:
         self.held: dict[str, MemoryRecord] = {}
         self.size = 0
         self.ledger = Ledger()
-        self._deadlines = Deadlines(self.held)
+        self.deadlines = Deadlines(self.held)
         self._version = 0  # the highest version assigned so far
 
     def find(self, key: str, now: float) -> MemoryRecord | None:
@@ -55,31 +78,42 @@ class MemoryRecords:
         if record is None:
             return False
         record.deadline = now + ttl
-        self._deadlines.add(key, record.deadline)
+        self.deadlines.add(key, record.deadline)
         return True
 
-    def stage(self, ops: Iterable[Op], now: float) -> dict[str, MemoryRecord | None]:
-        """Return the record that *ops* would leave under each key, without writing anything.
+    def stage(self, ops: Iterable[Op], now: float) -> "Staged":
+        """Return what *ops* would write, without writing anything.
 
         Raises:
             Conflict: an `expect` did not hold.
         """
-        staged: dict[str, MemoryRecord | None] = {}
+        write = Staged()
+        staged, accounts = write.records, write.accounts
         for op in ops:
+            if not isinstance(op, Delete):
+                write.new = write.new or op.new
+                if not accounts:
+                    accounts = op.owner
+                elif op.owner is not accounts:
+                    accounts = (*accounts, *(each for each in op.owner if each not in accounts))
             if isinstance(op, Append):
+                write.appends.append(op)
+                write.entries += 1
+                write.size += len(op.data)
                 continue
             held = staged[op.key] if op.key in staged else self.find(op.key, now)
             version = held.entry.version if held else 0
             if op.expect is not None and op.expect != version:
                 raise Conflict(f"{op.key!r}: version {op.expect} was expected, {version} is there")
-            staged[op.key] = self._made(op, held, now) if isinstance(op, Put) else None
-        return staged
-
-    def growth(self, staged: Mapping[str, MemoryRecord | None]) -> tuple[int, int]:
-        """Return how many records and bytes *staged* would add to those that are held."""
-        held = [self.held[key] for key in staged if key in self.held]
-        kept = [record for record in staged.values() if record]
-        return len(kept) - len(held), sum(r.size for r in kept) - sum(r.size for r in held)
+            made = staged[op.key] = self._made(op, held, now) if isinstance(op, Put) else None
+            if made:
+                write.entries += 1
+                write.size += made.size
+            if held:
+                write.replaced_entries += 1
+                write.replaced_size += held.size
+        write.accounts = accounts
+        return write
 
     def growth_of(self, account: str, staged: Mapping[str, MemoryRecord | None]) -> Usage:
         """Return how many records and bytes *staged* would add to *account*."""
@@ -102,11 +136,11 @@ class MemoryRecords:
                 self.size += record.size
                 if record.accounts:
                     self.ledger.add(record.accounts, 1, record.size)
-                self._deadlines.add(key, record.deadline)
+                self.deadlines.add(key, record.deadline)
 
     def sweep(self, now: float) -> int:
         """Drop some expired records; return how many deadlines were examined."""
-        names = self._deadlines.due(now)
+        names = self.deadlines.due(now)
         for key in names:
             self.find(key, now)
         return len(names)
@@ -157,13 +191,15 @@ class MemoryLogs:
         self.ledger = Ledger()
         # The logs of each account that have events, ordered by last append.
         self._of_account: dict[str, OrderedDict[str, None]] = {}
-        self._deadlines = Deadlines(self.held)
-        self._last = last
+        self.deadlines = Deadlines(self.held)
+        self._count = last
+        self._last_id = _id_of(last)
 
     def append(self, op: Append, now: float) -> None:
         """Append an event to its log."""
         log = self._find_or_make(op.log, now)
-        self._last += 1
+        self._count += 1
+        self._last_id = _id_of(self._count)
         log.events.append(Event(self._last_id, op.data))
         self.events += 1
         self.size += len(op.data)
@@ -176,7 +212,7 @@ class MemoryLogs:
             for account in log.accounts:
                 self._of_account[account].move_to_end(op.log)
         log.deadline = now + op.ttl
-        self._deadlines.add(op.log, log.deadline)
+        self.deadlines.add(op.log, log.deadline)
         excess = len(log.events) - op.keep
         if op.keep_bytes is not None and log.size > op.keep_bytes:
             excess = max(excess, _count(log.events, log.size - op.keep_bytes))
@@ -218,8 +254,7 @@ class MemoryLogs:
         for name in names:
             log = self.held[name]
             for waiter in tuple(log.waiters):
-                waiter.wake()
-                if waiter.gone:
+                if not waiter.wake():
                     log.waiters.discard(waiter)
 
     def drop_oldest(self, written: Collection[str]) -> None:
@@ -254,14 +289,10 @@ class MemoryLogs:
 
     def sweep(self, now: float) -> int:
         """Drop some expired logs; return how many deadlines were examined."""
-        names = self._deadlines.due(now)
+        names = self.deadlines.due(now)
         for name in names:
             self._find(name, now)
         return len(names)
-
-    @property
-    def _last_id(self) -> str:
-        return f"{self._last:016x}"  # fixed width, so that ids sort in the order of the numbers
 
     def _find(self, name: str, now: float) -> MemoryLog | None:
         log = self.held.get(name)
@@ -307,6 +338,10 @@ class MemoryLogs:
     def _forget_if_idle(self, name: str, log: MemoryLog) -> None:
         if not log.events and not log.waiters:
             del self.held[name]
+
+
+def _id_of(number: int) -> str:
+    return f"{number:016x}"  # fixed width, so that ids sort in the order of the numbers
 
 
 def _count(events: Sequence[Event], size: int) -> int:

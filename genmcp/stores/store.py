@@ -132,12 +132,12 @@ def check_one_subject(ops: Sequence[Op]) -> None:
     """
     subject: str | None = None
     for op in ops if len(ops) > 1 else ():
-        name = op.log if isinstance(op, Append) else op.key
+        found = (op.log if isinstance(op, Append) else op.key).partition(_PART)[0]
         if subject is None:
-            subject = subject_of(name)
-        elif subject_of(name) != subject:
+            subject = found
+        elif found != subject:
             raise ContractError(
-                f"one apply concerns one subject, not {subject!r} and {subject_of(name)!r}: write "
+                f"one apply concerns one subject, not {subject!r} and {found!r}: write "
                 f"them separately, or name the parts of a subject 'subject{_PART}part'"
             )
 

@@ -17,11 +17,6 @@ class Waiter:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
-    @property
-    def gone(self) -> bool:
-        """Whether the loop was closed, so that nobody sleeps here any more."""
-        return self._loop.is_closed()
-
     def clear(self) -> None:
         """Let the next `wait` sleep. Only for the follower itself."""
         self._event.clear()
@@ -30,20 +25,19 @@ class Waiter:
         """Sleep until `wake` was called after the last `clear`."""
         await self._event.wait()
 
-    def wake(self) -> None:
-        """End the sleep. From any event loop, and from a thread that has none."""
-        if self._event.is_set():
-            return
-        if self._loop is _running():
-            # The same as below, without the write to the loop's pipe.
-            self._event.set()
-            return
-        with suppress(RuntimeError):  # the loop was closed, and the follower went with it
-            self._loop.call_soon_threadsafe(self._event.set)
-
-
-def _running() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+    def wake(self) -> bool:
+        """End the sleep, from any thread. Return False if the follower's event loop was closed."""
+        if self._loop.is_closed():
+            return False
+        if not self._event.is_set():
+            try:
+                running = asyncio.get_running_loop()
+            except RuntimeError:
+                running = None
+            if self._loop is running:
+                # The same as below, without the write to the loop's pipe.
+                self._event.set()
+            else:
+                with suppress(RuntimeError):  # the loop is closed meanwhile
+                    self._loop.call_soon_threadsafe(self._event.set)
+        return True

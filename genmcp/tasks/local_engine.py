@@ -85,6 +85,8 @@ class _Worker:
         self._node = token_hex(8)
         self._working: dict[str, asyncio.Task[None]] = {}
         self._owners: dict[str, str] = {}  # of the working ids
+        self._full = False  # whether the end of a step lets more be claimed
+        self._left = self._share()  # after the last claim
         self._claiming = asyncio.Lock()
         self._complaints = Throttle(logger)
         self._renewal = 0.0  # when all that is held is renewed next
@@ -148,7 +150,8 @@ class _Worker:
     async def _begin_more(self, news: Waiter) -> None:
         async with self._claiming:
             free = self._concurrency - len(self._working)
-            if free <= 0:
+            self._full = free <= 0
+            if self._full:
                 return
             claimed = await self._deliveries.claim(
                 self._queues,
@@ -165,6 +168,8 @@ class _Worker:
                 work = asyncio.create_task(self._work(id, before), name=f"step of {id}")
                 self._working[id], self._owners[id] = work, owner
                 work.add_done_callback(partial(self._forget, id, news))
+            self._left = self._share()
+            self._full = len(claimed) == free or bool(self._left.full)
 
     def _share(self) -> OwnerShare:
         return OwnerShare(self._most_of_one, Counter(self._owners.values()))
@@ -172,7 +177,7 @@ class _Worker:
     async def _pause(self, now: float) -> float | None:
         """Return how long nothing is to be done, None if that is until there is news."""
         full = len(self._working) >= self._concurrency
-        due = None if full else await self._deliveries.next_due(self._queues, self._share())
+        due = None if full else await self._deliveries.next_due(self._queues, self._left)
         if not self._working:
             return due
         renewal = max(0.0, self._renewal - now)
@@ -193,4 +198,5 @@ class _Worker:
     def _forget(self, id: str, news: Waiter, work: "asyncio.Task[None]") -> None:
         if self._working[id] is work:
             del self._working[id], self._owners[id]
-        news.wake()
+        if self._full:
+            news.wake()
