@@ -39,13 +39,13 @@ from genmcp.errors import (
 )
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.calls import CallRegistry
+from genmcp.mux.concurrency_limit import ConcurrencyLimit
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.cursors import Cursors
 from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.inbox import Inbox
 from genmcp.mux.limits import Limits
 from genmcp.mux.listeners import Listeners
-from genmcp.mux.occupancy import Occupancy
 from genmcp.mux.own_methods import LISTEN, SUBSCRIBING, OwnMethods
 from genmcp.mux.owners import Owners
 from genmcp.mux.peers import Peers
@@ -152,10 +152,10 @@ class Mux:
         self.listeners = Listeners(self.store, self.subscriptions, server, self.encoder, bounds)
         self.announcer = server.announcer or Announcer()
         self.announcer.follow(self.subscriptions)
-        self.held = Occupancy("calls", bounds)
-        self.streams = Occupancy("streams", bounds)
-        self.bodies = Occupancy("bodies", bounds, noun="bytes of request bodies")
-        self.subscribed = Occupancy("subscribed", bounds, noun="bytes of subscriptions")
+        self.held = ConcurrencyLimit("calls", bounds)
+        self.streams = ConcurrencyLimit("streams", bounds)
+        self.bodies = ConcurrencyLimit("bodies", bounds, noun="bytes of request bodies")
+        self.subscribed = ConcurrencyLimit("subscribed", bounds, noun="bytes of subscriptions")
         self.calls = CallRegistry()
         self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)
         self.threads = Threads.within(bounds)

@@ -16,8 +16,8 @@ from genmcp.core.request import Request
 from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
 from genmcp.core.session import Session, begin
 from genmcp.errors import Expired, ForeignSeal, Forged, InvalidParams, SessionGone
+from genmcp.mux.concurrency_limit import ConcurrencyLimit, Slots
 from genmcp.mux.limits import Limits
-from genmcp.mux.occupancy import Occupancy
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.stores.accounts import Owner
@@ -163,26 +163,25 @@ class _Revoked:
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._now = now
-        self.places = Occupancy(
+        self.places = ConcurrencyLimit(
             "revoked", limits, noun="ended sessions", retry_after=_COME_BACK_AFTER
         )
-        self._clients: dict[str, ClientKey] = {}
+        self._slots: dict[str, Slots] = {}
         self._until: list[tuple[float, str]] = []  # a heap
 
     def __contains__(self, key: str) -> bool:
-        return key in self._clients
+        return key in self._slots
 
     def add(self, key: str, client: ClientKey, *, until: float) -> None:
         """Remember that the session *key* of *client*, which would expire at *until*, has ended."""
         self.forget()
-        if key not in self._clients:
-            self._clients[key] = client
+        if key not in self._slots:
+            self._slots[key] = self.places.acquire(client)
             heappush(self._until, (until, key))
-            self.places.take(client)
 
     def forget(self) -> None:
         """Forget the sessions that have expired by now."""
         now = self._now()
         while self._until and self._until[0][0] <= now:
             _, key = heappop(self._until)
-            self.places.leave(self._clients.pop(key))
+            self.places.release(self._slots.pop(key))

@@ -120,8 +120,8 @@ def place(mux: Mux, client: ClientKey) -> Iterator[None]:
     """
     streams = mux.streams
     streams.check(client)
-    streams.take(client)
+    slots = streams.acquire(client)
     try:
         yield
     finally:
-        streams.leave(client)
+        streams.release(slots)

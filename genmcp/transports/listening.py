@@ -107,11 +107,11 @@ def _size_of(wanted: SubscriptionFilter) -> int:
 @contextmanager
 def _counted(mux: Mux, client: ClientKey, size: int) -> Iterator[None]:
     mux.subscribed.check(client, size=size)
-    mux.subscribed.take(client, size=size)
+    slots = mux.subscribed.acquire(client, size=size)
     try:
         yield
     finally:
-        mux.subscribed.leave(client, size=size)
+        mux.subscribed.release(slots, size=size)
 
 
 async def _messages(

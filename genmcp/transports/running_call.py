@@ -19,6 +19,7 @@ from genmcp.core.request import Request
 from genmcp.errors import Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.mux.calls import Reason
+from genmcp.mux.concurrency_limit import Slots
 from genmcp.mux.mux import AT_ONCE, Answer, Mux
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolRequestParams, CallToolResult
@@ -78,6 +79,7 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
     _reason: Reason | None = None
     _cancels: int = 0
     _counted: int = 0
+    _slots: Slots = ()
     _promotion: PromotionTimer | None = None
 
     idle = False
@@ -120,7 +122,7 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         self.channel = channel
         self._task = task = asyncio.current_task()
         self._counted = task.cancelling() if task is not None else 0
-        caller.mux.held.take(caller.client_key, _tool_of(request))
+        self._slots = caller.mux.held.acquire(caller.client_key, _tool_of(request))
         if request.session is not None:
             caller.mux.calls.add(request.session, self)
 
@@ -187,7 +189,7 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
             return None
         self.channel = None  # the channel refers to this call: a reference cycle
         caller, request = self.caller, self.request
-        caller.mux.held.leave(caller.client_key, _tool_of(request))
+        caller.mux.held.release(self._slots)
         if request.session is not None:
             caller.mux.calls.discard(request.session, self)
         if self._promotion is not None:
@@ -221,8 +223,6 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
     def stop(self) -> None:
         """Cancel the call: the server is shutting down."""
         self.cancel_now(Reason.STOPPING)
-
-    # Promotion to a task.
 
     @property
     def holds(self) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from genmcp.core.client_key import ClientKey, key_of
 from genmcp.errors import McpError
+from genmcp.mux.concurrency_limit import Slots
 from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.meta import RequestId
@@ -53,6 +54,7 @@ class Visit(msgspec.Struct, eq=False):
     loop: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
     thread: int = msgspec.field(default_factory=threading.get_ident)
     _client_key: ClientKey | None = None
+    _body_slots: Slots = ()
 
     @property
     def client_key(self) -> ClientKey:
@@ -79,12 +81,12 @@ class Visit(msgspec.Struct, eq=False):
         """
         bodies, more = self.mux.bodies, size - self.body_size
         bodies.check(self.client_key, size=more)
-        bodies.take(self.client_key, size=more)
+        self._body_slots = bodies.acquire(self.client_key, size=more)
         self.body_size = size
 
     def release_body(self) -> None:
         """Stop counting the bytes of the body."""
-        self.mux.bodies.leave(self.client_key, size=self.body_size)
+        self.mux.bodies.release(self._body_slots, size=self.body_size)
         self.body_size = 0
 
     def in_loop(self, step: Callable[..., object], *arguments: Any) -> None:

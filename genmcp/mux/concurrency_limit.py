@@ -2,19 +2,34 @@
 
 from collections.abc import Sequence
 from threading import Lock
-from typing import Final
+from typing import Final, TypeAlias
 
 from genmcp.core.client_key import ClientKey, Share
 from genmcp.errors import Overloaded
 from genmcp.mux.limits import Limits
 
-__all__ = ["Occupancy"]
+__all__ = ["ConcurrencyLimit", "Slots"]
 
 _KINDS: Final = ("principal", "session", "address", "tool")
 
 
-class Occupancy:
-    """A counter of what is open, in total and per client and tool. Owned by the mux. Thread-safe.
+class _Counter:
+    """How much of *share* is open, and how much may be. It exists while that is not nothing."""
+
+    __slots__ = ("count", "most", "share")
+
+    def __init__(self, share: Share, most: int) -> None:
+        self.share = share
+        self.most = most
+        self.count = 0
+
+
+Slots: TypeAlias = Sequence[_Counter]
+"""The shares that something open counts towards."""
+
+
+class ConcurrencyLimit:
+    """Limits what is open at once, in total and per client and tool. Owned by the mux. Thread-safe.
 
     *what* is the setting of *limits* that bounds the total; the settings `<what>_of_<kind>` bound
     the shares of one principal, session, address or tool. All anonymous clients together have
@@ -35,10 +50,13 @@ class Occupancy:
         bounds = {kind: getattr(limits, f"{what}_of_{kind}", None) for kind in _KINDS}
         if limits.anonymous < 1:
             bounds["anonymous"] = max(1, int(self._most * limits.anonymous))
-        self._most_of: dict[str, int] = {k: most for k, most in bounds.items() if most is not None}
+        # A share as large as the total needs no counting.
+        self._most_of: dict[str, int] = {
+            kind: most for kind, most in bounds.items() if most is not None and most < self._most
+        }
         self._lock = Lock()
         self._total = 0
-        self._of: dict[Share, int] = {}
+        self._counters: dict[Share, _Counter] = {}
         self._full_ones = 0
 
     def __len__(self) -> int:
@@ -54,7 +72,8 @@ class Occupancy:
         what, noun = self._what, self._noun
         for share in _shares(client, tool):
             kind, most = share[0], self._most_of.get(share[0])
-            if most is not None and self._of.get(share, 0) + size > most:
+            counter = self._counters.get(share)
+            if most is not None and (counter.count if counter else 0) + size > most:
                 if kind == "anonymous":
                     raise Overloaded(
                         f"Too many {noun} of clients without authentication: {most} "
@@ -71,33 +90,40 @@ class Occupancy:
                 f"Too many {noun}: {self._most} (limit: {what})", retry_after=self._retry_after
             )
 
-    def take(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
-        """Count *size* more without a check; call `check` first."""
+    def acquire(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> Slots:
+        """Count *size* more without a check, and return what `release` needs; call `check` first.
+
+        Each share is looked up here only: every call that waits acquires and releases.
+        """
+        slots: list[_Counter] = []
         with self._lock:
             self._total += size
             for share in _shares(client, tool):
-                most = self._most_of.get(share[0])
-                if most is not None:
-                    before = self._of.get(share, 0)
-                    self._of[share] = before + size
-                    if before < most <= before + size:
-                        self._full_ones += 1
+                counter = self._counters.get(share)
+                if counter is None:
+                    most = self._most_of.get(share[0])
+                    if most is None:
+                        continue
+                    counter = self._counters[share] = _Counter(share, most)
+                before = counter.count
+                counter.count = before + size
+                if before < counter.most <= counter.count:
+                    self._full_ones += 1
+                slots.append(counter)
             self.full = self._total >= self._most or self._full_ones > 0
+        return slots
 
-    def leave(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
-        """Count *size* less, which was taken before."""
+    def release(self, slots: Slots, *, size: int = 1) -> None:
+        """Count *size* less; *slots* are those of an `acquire` of the same client and tool."""
         with self._lock:
             self._total -= size
-            for share in _shares(client, tool):
-                most = self._most_of.get(share[0])
-                if most is not None:
-                    before = self._of[share]
-                    if before - size < most <= before:
-                        self._full_ones -= 1
-                    if before == size:
-                        del self._of[share]
-                    else:
-                        self._of[share] = before - size
+            for counter in slots:
+                before = counter.count
+                counter.count = before - size
+                if counter.count < counter.most <= before:
+                    self._full_ones -= 1
+                if not counter.count:
+                    del self._counters[counter.share]
             self.full = self._total >= self._most or self._full_ones > 0
 
 
