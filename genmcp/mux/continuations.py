@@ -23,8 +23,7 @@ from genmcp.core.waiting import Continue
 from genmcp.errors import Conflict, ContractError, InvalidParams, TaskNotFound, Unable
 from genmcp.mux.answers import ask, outcome_of, requests_of, taken, unable
 from genmcp.mux.awaitables import Awaitables
-from genmcp.mux.limits import Limits
-from genmcp.mux.owners import Owners
+from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.states import States
 from genmcp.mux.task_results import handle_of, result_of
 from genmcp.mux.task_sink import pass_on

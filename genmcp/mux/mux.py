@@ -43,12 +43,10 @@ from genmcp.mux.concurrency_limit import ConcurrencyLimit
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.cursors import Cursors
 from genmcp.mux.idempotency import Idempotency
-from genmcp.mux.inbox import Inbox
-from genmcp.mux.limits import Limits
+from genmcp.mux.inbox import Inbox, Peers
+from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.listeners import Listeners
 from genmcp.mux.own_methods import LISTEN, SUBSCRIBING, OwnMethods
-from genmcp.mux.owners import Owners
-from genmcp.mux.peers import Peers
 from genmcp.mux.replay import Replay
 from genmcp.mux.resumption import Resumption
 from genmcp.mux.server_requests import ServerRequests
@@ -65,7 +63,7 @@ from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
 from genmcp.tasks.foreign import Snapshot
-from genmcp.tasks.throttle import Throttle
+from genmcp.tasks.retry import Throttle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.printable import printable
 

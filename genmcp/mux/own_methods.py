@@ -9,8 +9,8 @@ from genmcp.core.request import Request
 from genmcp.core.server import is_offered
 from genmcp.core.server_dispatch import discovered
 from genmcp.errors import InvalidParams, ResourceNotFound
+from genmcp.mux.limits import Owners
 from genmcp.mux.listeners import Listeners
-from genmcp.mux.owners import Owners
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.task_methods import TaskMethods
 from genmcp.protocol.result import Result

@@ -33,7 +33,7 @@ from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.server import Server
-from genmcp.tasks.elsewhere import Elsewhere
+from genmcp.tasks.outcomes import Elsewhere
 from genmcp.wire.jsonrpc import params_of
 
 __all__ = ["Resumption", "StoredRequest"]

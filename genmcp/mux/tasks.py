@@ -33,8 +33,7 @@ from genmcp.core.task import (
 from genmcp.errors import Conflict, McpError, OutOfTurn, StoreError, TaskNotFound
 from genmcp.mux.answers import requests_of
 from genmcp.mux.inbox import Inbox
-from genmcp.mux.limits import Limits
-from genmcp.mux.owners import Owners
+from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.resumption import Resumption, StoredRequest
 from genmcp.mux.storage import Storage
 from genmcp.mux.task_results import finished, result_of, state_of, tool_error

@@ -13,7 +13,7 @@ from genmcp.errors import StoreError, Unavailable
 from genmcp.stores.deliveries import Deliveries, OwnerShare
 from genmcp.stores.waiter import Waiter
 from genmcp.tasks.engine import Engine, Step
-from genmcp.tasks.throttle import Throttle
+from genmcp.tasks.retry import Throttle
 
 __all__ = ["LocalEngine"]
 

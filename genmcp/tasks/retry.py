@@ -1,4 +1,7 @@
-"""Writes that must not be lost: each is completed, and repeated while the store fails."""
+"""Writes that must not be lost: each is completed, and repeated while the store fails.
+
+A failing store affects thousands of tasks at once, so the log messages about it are throttled.
+"""
 
 import asyncio
 import logging
@@ -9,13 +12,41 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from genmcp.errors import OverShare, StoreError, StoreFull, Unavailable
-from genmcp.tasks.throttle import Throttle
 
-__all__ = ["RetriedWrites"]
+__all__ = ["RetriedWrites", "Throttle"]
+
+logger = logging.getLogger("genmcp")
+
+
+class Throttle:
+    """Logs at most one message in *every* seconds, and the number of those suppressed before it."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        every: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._every = every
+        self._clock = clock
+        self._next = 0.0
+        self._left_out = 0
+
+    def log(self, level: int, message: str, *arguments: Any, exc_info: Any = None) -> None:
+        """Log *message*, or count it as suppressed."""
+        now = self._clock()
+        if now < self._next:
+            self._left_out += 1
+            return
+        if self._left_out:
+            message, arguments = f"{message} (and %d more like this)", (*arguments, self._left_out)
+        self._next, self._left_out = now + self._every, 0
+        self._logger.log(level, message, *arguments, exc_info=exc_info)
+
 
 T = TypeVar("T")
 
-logger = logging.getLogger("genmcp")
 
 _PAUSES: Final = (0.1, 0.5, 2.0)  # seconds between attempts at a write that must not be lost
 _LAST: Final = 1.0  # seconds for pending writes when this process stops

@@ -31,15 +31,13 @@ from genmcp.errors import (
     StoreError,
     Unavailable,
 )
-from genmcp.tasks.attempt import AttemptResult, attempt
-from genmcp.tasks.blocking import StillRuns, Threads
-from genmcp.tasks.elsewhere import Elsewhere, pause_after
-from genmcp.tasks.foreign import Foreign
+from genmcp.tasks.attempt import AttemptResult, StillRuns, Threads, attempt
+from genmcp.tasks.foreign import Foreign, Watched, Watches
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.outcomes import Elsewhere, pause_after
 from genmcp.tasks.progress import Progress, progressed
 from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.run import Reports, Run, SavedState
-from genmcp.tasks.watches import Watched, Watches
 from genmcp.tasks.writer import TaskWriter
 
 __all__ = ["Resume", "TaskRunner"]

@@ -1,11 +1,12 @@
 """The tasks of a store: created, read, changed and followed by any process that has the store."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Final
 
+from genmcp.core.outcome import Outcome, unpack
 from genmcp.core.task import (
     Finished,
     Following,
@@ -15,25 +16,23 @@ from genmcp.core.task import (
     is_id,
 )
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
-from genmcp.stores.store import Store
+from genmcp.stores.accounts import Owner
+from genmcp.stores.store import Put, Store
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.follower import Change, Note, TaskFollower
-from genmcp.tasks.foreign import Foreign, Snapshot
-from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.foreign import Foreign, Refs, Snapshot, outcome_of
+from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.keyed import KeyedTasks
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.presence import Presence
 from genmcp.tasks.progress import Progress, progressed
 from genmcp.tasks.records import HeldTask, TaskRecords
-from genmcp.tasks.refs import Refs, outcome_of
 from genmcp.tasks.retry import RetriedWrites
 from genmcp.tasks.runner import Resume, TaskRunner
 from genmcp.tasks.scheduler import StepScheduler
-from genmcp.tasks.values import JobValues
 from genmcp.tasks.worker import TaskWorker
 from genmcp.tasks.writer import TaskWriter
 
-__all__ = ["Change", "Note", "Resume", "TaskService"]
+__all__ = ["Change", "JobValues", "Note", "Resume", "TaskService"]
 
 logger = logging.getLogger("genmcp")
 
@@ -288,3 +287,33 @@ class TaskService:
 
     def _held(self, id: str, fencing_token: int) -> HeldTask:
         return HeldTask(self.records, id, fencing_token)
+
+
+class JobValues:
+    """Stores the outcome of a job if the result that `continue_` made of it exceeds the limit.
+
+    Otherwise the work of hours would be lost with that result. The host can read the value. Keys
+    begin with *prefix*.
+    """
+
+    def __init__(self, store: Store, accounts: Callable[[Task], Owner], prefix: str) -> None:
+        self._store = store
+        self._accounts = accounts
+        self._prefix = f"{prefix}value:"
+
+    async def keep(self, task: Task) -> bool:
+        """Store the outcome of *task* for its ttl; return False if there is none, or no room."""
+        if task.outcome is None:
+            return False
+        owner, key = self._accounts(task), self._prefix + task.id
+        try:
+            await self._store.apply(Put(key, task.outcome, ttl=task.ttl, owner=owner, new=True))
+        except StoreError as error:
+            logger.warning("the value of the job of task %s is not kept: %s", task.id, error)
+            return False
+        return True
+
+    async def find(self, id: str) -> Outcome | None:
+        """Return the outcome that was stored for the task *id*, None if there is none."""
+        entry = await self._store.get(self._prefix + id)
+        return None if entry is None else unpack(entry.value)

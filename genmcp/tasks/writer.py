@@ -16,9 +16,9 @@ from genmcp.core.task import (
     published,
 )
 from genmcp.errors import OverShare, StoreFull, TaskNotFound, Unavailable
+from genmcp.tasks.foreign import Refs
 from genmcp.tasks.outcomes import no_room, not_kept
 from genmcp.tasks.records import HeldTask, TaskRecords
-from genmcp.tasks.refs import Refs
 from genmcp.tasks.retry import RetriedWrites
 from genmcp.tasks.scheduler import StepScheduler
 

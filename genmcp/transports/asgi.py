@@ -1,20 +1,25 @@
-"""ASGI, as the transports use it: what it is made of, and the actions that go out through it."""
+"""ASGI, as the transports use it: its types, the client's address, and the output of actions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from genmcp.core.actions import Action, Begin, Chunk, End, Whole
+from genmcp.core.client_key import address_of
+from genmcp.errors import ConfigurationError
 from genmcp.wire.sse import MEDIA_TYPE
 
 __all__ = [
+    "IN_PROCESS",
     "ClientLeft",
+    "FindClientKey",
     "Headers",
     "Message",
     "Receive",
     "Scope",
     "Send",
     "encoded",
+    "find_address",
     "left",
     "perform",
     "reply",
@@ -104,3 +109,33 @@ async def perform(actions: Sequence[Action], send: Send, headers: Headers) -> No
             await send({"type": BODY, "body": b"".join(ready), "more_body": not ended})
     except OSError:
         raise ClientLeft from None
+
+
+FindClientKey = Callable[[Scope], str | None]
+"""Returns the key of an anonymous client from an ASGI scope; None stands for the peer address."""
+
+IN_PROCESS = "genmcp.in_process"
+"""The ASGI extension in the scopes of a client in the same process, which has no peer address."""
+
+
+def find_address(scope: Scope, find: FindClientKey | None) -> str | None:
+    """Return the address that a request with *scope* counts towards; empty if it is unknown.
+
+    Returns None for a client in this process. *find* is the setting `Endpoint(client_key=)`.
+
+    Raises:
+        ConfigurationError: *find* returned neither a str nor None.
+    """
+    if find is not None:
+        found = find(scope)
+        if found is not None and not isinstance(found, str):
+            raise ConfigurationError(
+                f"client_key= of Endpoint returned {found!r}: it must return a text, or None to "
+                f"count the request for its peer address"
+            )
+        if found is not None:
+            return address_of(found)
+    if IN_PROCESS in scope.get("extensions", ()):
+        return None
+    peer = scope.get("client")
+    return address_of(peer[0]) if peer else ""

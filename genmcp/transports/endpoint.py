@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -15,15 +15,11 @@ from genmcp.errors import (
 )
 from genmcp.mux.mux import Mux, error_of, mux_of
 from genmcp.server import Server
-from genmcp.transports import legacy
-from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, encoded
+from genmcp.transports.asgi import ClientLeft, FindClientKey, Receive, Scope, Send, encoded
 from genmcp.transports.body import read_body
-from genmcp.transports.jobs_at_work import JobsAtWork
-from genmcp.transports.peer_address import FindClientKey
-from genmcp.transports.post import post
-from genmcp.transports.principal import Principal, authenticated, principal_of
+from genmcp.transports.post import delete, get, post
 from genmcp.transports.responder import Responder
-from genmcp.transports.shutdown import Shutdown
+from genmcp.transports.shutdown import JobsAtWork, Shutdown
 from genmcp.transports.visit import Serve, Visit
 from genmcp.wire import jsonrpc
 from genmcp.wire.http import (
@@ -38,9 +34,51 @@ from genmcp.wire.http import (
 if TYPE_CHECKING:
     from starlette.routing import Route
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "Principal", "authenticated", "principal_of"]
 
 logger = logging.getLogger("genmcp")
+
+Principal = Callable[[Scope], str | None]
+"""Finds the identity a request was authenticated as in its ASGI scope; None for nobody."""
+
+
+def principal_of(scope: Scope, find: Principal) -> str | None:
+    """Return the identity *find* finds in *scope*, None for nobody.
+
+    Raises:
+        ConfigurationError: what it found cannot tell users apart.
+    """
+    identity = find(scope)
+    if identity is None or (isinstance(identity, str) and identity):
+        return identity
+    raise ConfigurationError(
+        f"principal= of Endpoint gave {identity!r}: it must return the identity a request was "
+        f"authenticated as, a text that is not empty, or None for nobody"
+    )
+
+
+def authenticated(scope: Scope) -> str | None:
+    """Return the identity of `scope["user"]` if it is authenticated (Starlette's convention).
+
+    Raises:
+        ConfigurationError: there is a user, but none that tells who it is.
+    """
+    user = scope.get("user")
+    if user is None:
+        return None
+    try:
+        if not user.is_authenticated:
+            return None
+        identity = user.identity
+    except (AttributeError, NotImplementedError):
+        identity = None
+    if not isinstance(identity, str) or not identity:
+        raise ConfigurationError(
+            f"scope['user'] is a {type(user).__name__} without an identity: give it the "
+            f"properties `is_authenticated` and `identity` (a text that is not empty), or pass "
+            f"principal= to Endpoint"
+        )
+    return identity
 
 
 class Endpoint:
@@ -303,8 +341,8 @@ async def _refuse(visit: Visit, error: McpError) -> None:
 _CLIENT_CLOSED_REQUEST: Final = 499
 
 _METHODS: Final[dict[str, Serve]] = {
-    "GET": legacy.get,
+    "GET": get,
     "POST": _post,
-    "DELETE": legacy.delete,
+    "DELETE": delete,
     "OPTIONS": _options,
 }

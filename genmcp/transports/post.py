@@ -1,10 +1,11 @@
-"""Messages that are POSTed to an endpoint, of every revision: performs the machine's actions.
+"""POSTed messages of every revision, and the GET and DELETE of sessions: performs the actions.
 
 A plain request of 2026-07-28 does not come here: see `request_at_once`.
 """
 
+import re
 import secrets
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import suppress
 
 from genmcp.core.request import Request
@@ -17,16 +18,27 @@ from genmcp.core.server import (
     ServerConnection,
     Start,
 )
-from genmcp.core.server_dispatch import SESSION_HEADER, Era, check_batch, era_of, exchange_of
+from genmcp.core.server_dispatch import (
+    SESSION_HEADER,
+    Era,
+    check_batch,
+    check_get,
+    check_legacy,
+    era_of,
+    exchange_of,
+)
 from genmcp.core.session import Session
-from genmcp.errors import InvalidRequest
+from genmcp.errors import InvalidRequest, NotAllowed
+from genmcp.mux.listeners import LISTENER
 from genmcp.transports.batch_answers import serve_batch
-from genmcp.transports.legacy import session_of
+from genmcp.transports.event_stream import EventStream, place
+from genmcp.transports.recovery import Recovery
 from genmcp.transports.responder import Responder
 from genmcp.transports.visit import Visit
+from genmcp.wire.http import judge_get
 from genmcp.wire.jsonrpc import Message
 
-__all__ = ["perform", "post", "rejected"]
+__all__ = ["delete", "get", "perform", "post", "rejected", "session_of"]
 
 
 def post(visit: Visit, message: Message | list[Message | InvalidRequest]) -> Awaitable[None]:
@@ -131,3 +143,87 @@ async def _post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -
         batch=True,
     )
     await serve_batch(visit, exchange, requests, refused)
+
+
+async def get(visit: Visit) -> None:
+    """Open the session's own stream, or go on with one whose connection was lost.
+
+    2025-11-25, transports, "Listening for Messages from the Server" and "Resumability and
+    Redelivery".
+
+    Raises:
+        McpError: the request is not for a stream of a session.
+    """
+    check_get(visit.table)
+    await visit.mux.peers.catch_up()
+    session = session_of(visit)
+    judge_get(visit.table)
+    with place(visit.mux, visit.client_key):
+        stream = EventStream(visit)
+        last = visit.table.get(b"last-event-id")
+        if last is None:
+            _check_announces(visit)
+            owner = visit.mux.owners.of(visit.client_key)
+            source = await visit.mux.listeners.listen(session, owner=owner)
+        else:
+            source = await _resumed(visit, session, last.strip().decode("latin-1"), stream)
+        await stream.serve(source)
+
+
+async def delete(visit: Visit) -> None:
+    """End the session, and what it has open: 2025-11-25, transports, "Session Management"."""
+    check_legacy(visit.table)
+    await visit.mux.peers.catch_up()
+    await visit.mux.end_session(session_of(visit), visit.client_key)
+    await visit.reply(204)
+
+
+def _check_announces(visit: Visit) -> None:
+    """Check that the server sends notifications of its own.
+
+    Raises:
+        NotAllowed: it sends none. 2025-11-25, transports, "Listening for Messages from the
+            Server", point 2: 405 where no stream is offered.
+    """
+    if visit.mux.server.announcer is None:
+        raise NotAllowed("This server announces nothing: there is no stream to listen on", "POST")
+
+
+def session_of(visit: Visit) -> Session:
+    """Return the session that the request names; the request counts towards it from now on.
+
+    Raises:
+        NotAllowed: it names none.
+        SessionGone: the session has ended.
+    """
+    id = visit.table.get(SESSION_HEADER)
+    if id is None:
+        raise NotAllowed(
+            "This method needs a session (Mcp-Session-Id), which initialize begins", "POST"
+        )
+    visit.mux.peers.open()
+    session = visit.mux.sessions.open(id.strip().decode("latin-1"), visit.principal)
+    visit.enter(session.key)
+    return session
+
+
+_NUMBER = re.compile(r"[0-9]{1,15}")
+
+
+async def _resumed(
+    visit: Visit, session: Session, last: str, reader: EventStream
+) -> AsyncGenerator[bytes, None]:
+    """Return what follows event *last* on its stream, for *reader* to send.
+
+    Raises:
+        InvalidRequest: there is no such stream, or it is not kept any more.
+    """
+    stream, _, number = last.partition("/")
+    if stream == LISTENER:
+        owner = visit.mux.owners.of(visit.client_key)
+        return await visit.mux.listeners.listen(session, after=number, owner=owner)
+    if not _NUMBER.fullmatch(number):
+        raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
+    await visit.mux.replay.check(session.key, stream)
+    recover = Recovery(visit, session).messages
+    return visit.mux.replay.resume(session.key, stream, int(number), reader, recover)

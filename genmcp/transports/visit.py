@@ -14,8 +14,7 @@ from genmcp.mux.concurrency_limit import Slots
 from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.meta import RequestId
-from genmcp.transports.asgi import Headers, Receive, Scope, Send, reply
-from genmcp.transports.peer_address import FindClientKey, find_address
+from genmcp.transports.asgi import FindClientKey, Headers, Receive, Scope, Send, find_address, reply
 from genmcp.transports.shutdown import Shutdown
 
 __all__ = ["Serve", "Visit"]

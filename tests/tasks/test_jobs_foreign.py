@@ -9,10 +9,9 @@ import pytest
 from genmcp.core.outcome import Done, Failed
 from genmcp.core.task import Awaiting, Following, Ref, Suspended, Task
 from genmcp.errors import Cancelled, ConfigurationError, Raised
-from genmcp.tasks.foreign import Foreign, Snapshot
+from genmcp.tasks.foreign import Foreign, Refs, Snapshot
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.refs import Refs
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
 
 REF = Ref("celery", "7")

@@ -11,10 +11,9 @@ from genmcp.errors import ConfigurationError, Unavailable
 from genmcp.stores.deliveries import Delivery, MemoryDeliveries
 from genmcp.stores.memory import MemoryStore
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.local_engine import LocalEngine
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.presence import Presence
 from genmcp.tasks.worker import TaskWorker
 from tests.tasks.bench import BOUND
 

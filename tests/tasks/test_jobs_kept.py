@@ -13,11 +13,11 @@ from genmcp.core.task_time import promised
 from genmcp.errors import TaskNotFound, Unavailable, UnknownFormat
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry, Put
+from genmcp.tasks.foreign import Refs
 from genmcp.tasks.job import job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import Progress
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.refs import Refs
 from genmcp.tasks.run import Run
 from genmcp.tasks.service import Change, Note, TaskService
 from tests.tasks.bench import BOUND, Bench, ended, made, opened

@@ -10,10 +10,9 @@ import pytest
 
 from genmcp.core.task import Running, Working
 from genmcp.stores.memory import MemoryStore
-from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.job import job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.presence import Presence
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.run import Run
 from tests.tasks.bench import Bench, ended, made, opened, until

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from genmcp.tasks.throttle import Throttle
+from genmcp.tasks.retry import Throttle
 
 
 def test_throttle_logs_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:

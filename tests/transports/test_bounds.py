@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Channel, ConfigurationError, Endpoint, Limits, Mux, Suite, tool
 from genmcp import Client as McpClient
-from genmcp.mux.turns import Turns
+from genmcp.mux.threads import Turns
 from tests.asgi import MODERN, PATIENCE, Client, until
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SQLiteStore, Suite, Tool, elicit, tool
 from genmcp.errors import Unavailable
-from genmcp.mux.inbox import EVERYBODY
-from genmcp.mux.peers import Ended
+from genmcp.mux.inbox import EVERYBODY, Ended
 from genmcp.stores.store import Event, Store
 from tests.asgi import LEGACIES, Client, until
 

@@ -20,7 +20,7 @@ from genmcp import (
     tool,
 )
 from genmcp.core.client_key import ClientKey
-from genmcp.mux.owners import Owners
+from genmcp.mux.limits import Owners
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Put
 from genmcp.tasks.options import JobOptions
