@@ -17,14 +17,23 @@ from genmcp.core.continuation import Continuation
 from genmcp.core.json_value import check_json
 from genmcp.core.outcome import Done, Failed, Outcome, pack
 from genmcp.core.request import Request
-from genmcp.core.seal import Seal
+from genmcp.core.seal import Part, Purpose, Seal, digest
 from genmcp.core.task import Asking, Suspended, Task
 from genmcp.core.waiting import Continue
-from genmcp.errors import Conflict, ContractError, InvalidParams, TaskNotFound, Unable
+from genmcp.errors import (
+    Conflict,
+    ContractError,
+    Expired,
+    ForeignSeal,
+    InvalidParams,
+    SealError,
+    TaskNotFound,
+    Unable,
+)
 from genmcp.mux.answers import ask, outcome_of, requests_of, taken, unable
 from genmcp.mux.awaitables import Awaitables
 from genmcp.mux.limits import Limits, Owners
-from genmcp.mux.states import States
+from genmcp.mux.seals import Seals
 from genmcp.mux.task_results import handle_of, result_of
 from genmcp.mux.task_sink import pass_on
 from genmcp.mux.tasks import Tasks, suspended
@@ -35,7 +44,7 @@ from genmcp.server import Server
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.service import Note, TaskService
 
-__all__ = ["Continuations", "has_tasks"]
+__all__ = ["Continuations", "States", "has_tasks"]
 
 logger = logging.getLogger("genmcp")
 
@@ -347,3 +356,51 @@ def _next(
         packed = {key: question.pack() for key, question in step.questions.items()}
         continuation = continuation.asking(packed, alone=step.alone)
     return continuation
+
+
+class States:
+    """The request states of one mux, each valid for *ttl* seconds by the clock *now*.
+
+    The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,
+    MRTR, "Server Requirements", points 4 and 5): it is encrypted and authenticated, expires, and
+    opens only for the same principal and the same request.
+    """
+
+    def __init__(self, seal: Seal, now: Callable[[], float], *, ttl: float) -> None:
+        self._seals = Seals(seal, Purpose.REQUEST_STATE, now, ttl=ttl)
+
+    def seal(self, continuation: Continuation, request: Request, principal: str | None) -> str:
+        """Return the text that brings *continuation* back with *request*, sent again.
+
+        Raises:
+            ContractError: it is too large; the message says how large.
+        """
+        return self._seals.seal(continuation.pack(), *_bound(request, principal))
+
+    def open(self, request: Request, principal: str | None) -> Continuation:
+        """Return the continuation in the `requestState` of *request*.
+
+        Raises:
+            InvalidParams: it was not given out for this, or its time has run out.
+        """
+        params: Any = request.params
+        try:
+            packed = self._seals.open(params.request_state, *_bound(request, principal))
+            continuation = Continuation.unpack(packed)
+            key_id = continuation.key_id or self._seals.key_id_of(params.request_state)
+            return msgspec.structs.replace(continuation, key_id=key_id)
+        except Expired:
+            told = "requestState has expired: send the request again without it"
+        except (SealError, msgspec.MsgspecError) as error:
+            told = "Invalid requestState: it was not given out for this request"
+            hint = ", or by a process with another secret" if isinstance(error, ForeignSeal) else ""
+            logger.warning("a requestState was refused: %s%s", error, hint)
+        raise InvalidParams(told)
+
+
+def _bound(request: Request, principal: str | None) -> tuple[Part, ...]:
+    """Return what the state of *request* is bound to: all that a retry repeats."""
+    params: Any = request.params
+    key = params.uri if request.method == "resources/read" else params.name
+    arguments = getattr(params, "arguments", None)
+    return request.method, key, principal, digest(arguments or {})

@@ -24,7 +24,7 @@ from genmcp.core.failures import is_expected, outcome_of, refusal_of, status_of
 from genmcp.core.names import check_length
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
-from genmcp.core.seal import Keyring, Seal
+from genmcp.core.seal import Keyring, Purpose, Seal
 from genmcp.core.session import Session
 from genmcp.core.subscription import honoured
 from genmcp.core.task import Ref, Suspended
@@ -41,19 +41,18 @@ from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.calls import CallRegistry
 from genmcp.mux.concurrency_limit import ConcurrencyLimit
 from genmcp.mux.continuations import Continuations
-from genmcp.mux.cursors import Cursors
 from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.inbox import Inbox, Peers
 from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.listeners import Listeners
-from genmcp.mux.own_methods import LISTEN, SUBSCRIBING, OwnMethods
+from genmcp.mux.own_methods import LISTEN, SUBSCRIBING, OwnMethods, TaskMethods
 from genmcp.mux.replay import Replay
 from genmcp.mux.resumption import Resumption
+from genmcp.mux.seals import Cursors
 from genmcp.mux.server_requests import ServerRequests
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.subscriptions import Subscriptions
-from genmcp.mux.task_methods import TaskMethods
 from genmcp.mux.tasks import Tasks
 from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads
@@ -143,7 +142,7 @@ class Mux:
         self.sessions = Sessions(seal, self.store, self.limits, clock)
         self.owners = Owners(self.limits)
         self._complaints = Throttle(logger)
-        self._cursors = Cursors(seal, clock, ttl=bounds.cursor)
+        self._cursors = Cursors(seal, Purpose.CURSOR, clock, ttl=bounds.cursor)
         self.subscriptions = Subscriptions(
             self.store, f"changes:{audience}", ttl=bounds.replay, keep=bounds.replay_events
         )
@@ -264,7 +263,7 @@ class Mux:
         if method in _LISTS:
             cursor = request.params.cursor  # type: ignore[attr-defined]  # a list's params
             if cursor is not None:
-                cursor = self._cursors.open(method, channel.principal, cursor)
+                cursor = self._cursors.open_cursor(method, channel.principal, cursor)
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
 
@@ -276,7 +275,7 @@ class Mux:
     def _page(self, request: Request, result: Result, principal: str | None) -> bytes:
         cursor: str | None = None
         if isinstance(result, PaginatedResult) and result.next_cursor is not None:
-            cursor = self._cursors.seal(request.method, principal, result.next_cursor)
+            cursor = self._cursors.seal_cursor(request.method, principal, result.next_cursor)
         return self.encoder.response(request.revision, request.id, result, cursor)
 
     def heard(self, wanted: SubscriptionFilter, principal: str | None) -> SubscriptionFilter:

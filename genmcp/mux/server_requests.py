@@ -13,9 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.core.request import Request
-from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
+from genmcp.core.seal import Purpose, Seal
 from genmcp.errors import InvalidRequest, Raised, SealError, TimedOut, Unable
 from genmcp.mux.inbox import Inbox
+from genmcp.mux.seals import Seals
 from genmcp.protocol.notifications import CancelledNotificationParams
 from genmcp.protocol.value import Value
 from genmcp.wire.encoder import Encoder
@@ -64,8 +65,7 @@ class ServerRequests:
         *,
         timeout: float,
     ) -> None:
-        self._seal = seal
-        self._now = now
+        self._seals = Seals(seal, Purpose.SERVER_REQUEST, now, ttl=timeout)
         self._encoder = encoder
         self._inbox = inbox
         self._timeout = timeout
@@ -113,14 +113,8 @@ class ServerRequests:
     def _begin(self, session: str, principal: str | None) -> Asking:
         self._inbox.open()
         number = next(self._numbers)
-        id = self._seal.seal(
-            Purpose.SERVER_REQUEST,
-            msgspec.msgpack.encode(_Place(self._inbox.node, number, session)),
-            now=self._now(),
-            ttl=self._timeout,
-            nonce=secrets.token_bytes(NONCE_BYTES),
-            bound=(principal,),
-        )
+        place = _Place(self._inbox.node, number, session)
+        id = self._seals.seal(msgspec.msgpack.encode(place), principal)
         loop = asyncio.get_running_loop()
         self._waiting[number] = asking = Asking(id, number, loop.create_future(), loop)
         return asking
@@ -134,10 +128,7 @@ class ServerRequests:
             InvalidRequest: it answers nothing that this session was asked.
         """
         try:
-            packed = self._seal.open(
-                Purpose.SERVER_REQUEST, str(message.id), now=self._now(), bound=(principal,)
-            )
-            place = _decoder.decode(packed)
+            place = _decoder.decode(self._seals.open(str(message.id), principal))
         except (SealError, msgspec.MsgspecError):
             place = None
         if place is None or place.session != session:

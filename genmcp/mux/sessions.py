@@ -13,11 +13,12 @@ from typing import Final
 
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
-from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
+from genmcp.core.seal import Purpose, Seal
 from genmcp.core.session import Session, begin
 from genmcp.errors import Expired, ForeignSeal, Forged, InvalidParams, SessionGone
 from genmcp.mux.concurrency_limit import ConcurrencyLimit, Slots
 from genmcp.mux.limits import Limits
+from genmcp.mux.seals import Seals
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.stores.accounts import Owner
@@ -43,7 +44,7 @@ class Sessions:
     """The sessions of one mux, within its *limits*; they expire by the clock *now*."""
 
     def __init__(self, seal: Seal, store: Store, limits: Limits, now: Callable[[], float]) -> None:
-        self._seal = seal
+        self._seals = Seals(seal, Purpose.SESSION, now, ttl=limits.session)
         self._now = now
         self._store = store
         self._lifetime = limits.session
@@ -58,23 +59,14 @@ class Sessions:
         Raises:
             InvalidParams: the client says too much of itself to be repeated in a header.
         """
-        now = self._now()
-        session = begin(params, key=secrets.token_urlsafe(12), now=now)
+        session = begin(params, key=secrets.token_urlsafe(12), now=self._now())
         packed = session.pack()
         if len(packed) > _MOST:
             raise InvalidParams(
                 f"clientInfo and capabilities take {len(packed)} bytes, the most is {_MOST}: "
                 f"they come back with every request, in Mcp-Session-Id"
             )
-        id = self._seal.seal(
-            Purpose.SESSION,
-            packed,
-            now=now,
-            ttl=self._lifetime,
-            nonce=secrets.token_bytes(NONCE_BYTES),
-            bound=(principal,),
-        )
-        return session, id
+        return session, self._seals.seal(packed, principal)
 
     def open(self, id: str, principal: str | None) -> Session:
         """Return the session *id* stands for.
@@ -92,7 +84,7 @@ class Sessions:
 
     def _unseal(self, id: str, principal: str | None, while_trusted: float) -> Session:
         try:
-            packed = self._seal.open(Purpose.SESSION, id, now=self._now(), bound=(principal,))
+            packed = self._seals.open(id, principal)
         except ForeignSeal:
             self._warn_of_foreign_seals()
             raise SessionGone("Session not found") from None

@@ -12,8 +12,8 @@ from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
 from genmcp.errors import Overloaded
 from genmcp.mux.mux import Mux
+from genmcp.mux.own_methods import TASKS_CHANGED, TaskWatcher, status_of
 from genmcp.mux.subscriptions import Subscription
-from genmcp.mux.task_methods import TASKS_CHANGED, TaskWatcher, status_of
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.subscriptions import SubscriptionFilter, SubscriptionsListenRequestParams
 from genmcp.transports.event_stream import EventStream, place
