@@ -357,13 +357,14 @@ async def test_bounds_progress_that_was_held_back_is_said_when_its_time_comes() 
 
     client = Client(served(report, progress_rate=50.0))
     async with client.open(client.call("report", progressToken=1)) as connection:
-        await connection.message()
-        await connection.message()
+        while (await connection.message())["params"]["progress"] < 99:
+            pass  # the first, and more if this machine is slower than the rate
         go.set()
         await connection.over()
 
     steps = [each["params"]["progress"] for each in connection.messages if "params" in each]
-    assert [1, 99] == steps
+    assert (1, 99) == (steps[0], steps[-1])
+    assert len(steps) < 99
 
 
 async def test_bounds_log_messages_are_spaced_out_and_all_arrive() -> None:
