@@ -284,8 +284,6 @@ LISTEN: Final = "subscriptions/listen"
 
 SUBSCRIBING: Final = ("resources/subscribe", "resources/unsubscribe")
 
-_TASKS: Final = ("tasks/get", "tasks/update", "tasks/cancel")
-
 
 class OwnMethods:
     """What a mux of *server* answers itself."""
@@ -364,5 +362,5 @@ _METHODS: Final[
     "logging/setLevel": OwnMethods.set_level,
     "resources/subscribe": OwnMethods.subscribe,
     "resources/unsubscribe": OwnMethods.subscribe,
-    **dict.fromkeys(_TASKS, OwnMethods.task),
+    **dict.fromkeys(_OF_TASKS, OwnMethods.task),
 }

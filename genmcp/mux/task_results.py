@@ -14,6 +14,7 @@ from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
+from genmcp.tasks.outcomes import error_end
 from genmcp.wire.jsonrpc import ErrorBody
 
 __all__ = [
@@ -30,8 +31,7 @@ __all__ = [
 def finished(result: Result | McpError, *, raised: bool = False) -> Finished:
     """Return the stored form of the *result* of a call; *raised*: its hook has raised that."""
     if isinstance(result, McpError):
-        error = ErrorBody(result.code, result.message, result.data)
-        return Finished(error=_encode(error), raised=True)
+        return error_end(result)
     return Finished(result=_encode(result), raised=raised)
 
 

@@ -13,12 +13,11 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-import msgspec
-
 from genmcp.core.task import Finished, InputRequired, Suspended, Task, asked, resumed, slot_of
 from genmcp.errors import InternalError, OutOfTurn, OverShare, StoreError, StoreFull, TaskNotFound
 from genmcp.tasks.follower import TaskFollower
 from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.outcomes import error_end
 from genmcp.tasks.records import HeldTask, Stored, Transition
 from genmcp.tasks.writer import TaskWriter
 
@@ -26,14 +25,12 @@ __all__ = ["KeyedTasks"]
 
 logger = logging.getLogger("genmcp")
 
-_NOT_KEPT: Final = Finished(
-    error=msgspec.json.encode(
-        {
-            "code": InternalError.code,
-            "message": "The call with this idempotency key has ended, but its result was not kept: "
-            "there was no room for it",
-        }
-    )
+_NOT_KEPT: Final = error_end(
+    InternalError(
+        "The call with this idempotency key has ended, but its result was not kept: "
+        "there was no room for it"
+    ),
+    raised=False,
 )
 
 

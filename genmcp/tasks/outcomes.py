@@ -23,8 +23,18 @@ from genmcp.errors import (
     ToolError,
     Unavailable,
 )
+from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["Elsewhere", "done", "failure_of", "no_room", "not_kept", "pause_after", "raised"]
+__all__ = [
+    "Elsewhere",
+    "done",
+    "error_end",
+    "failure_of",
+    "no_room",
+    "not_kept",
+    "pause_after",
+    "raised",
+]
 
 logger = logging.getLogger("genmcp")
 
@@ -41,10 +51,16 @@ def done(work: str, value: Any) -> bytes:
         raise ContractError(f"{work} gave what is not JSON: {error}") from error
 
 
+def error_end(error: McpError, *, raised: bool = True) -> Finished:
+    """Return the end of a task that failed with *error*; *raised*: its hook has raised it."""
+    body = ErrorBody(error.code, error.message, error.data)
+    return Finished(error=msgspec.json.encode(body), raised=raised)
+
+
 def no_room(error: Unavailable) -> Finished:
     """Return the end of a task whose result does not fit into the store."""
     message = f"The result could not be kept: {_reason(error)}"
-    return Finished(error=msgspec.json.encode({"code": InternalError.code, "message": message}))
+    return error_end(InternalError(message), raised=False)
 
 
 def not_kept(error: Unavailable) -> bytes:
@@ -112,8 +128,7 @@ class Elsewhere(Exception):
         """Return the end of a task that no process has continued for *seconds*."""
         reference = self._log(seconds)
         error = InternalError(f"{self.told} (reference {reference})", reference=reference)
-        shown = {"code": error.code, "message": error.message, "data": error.data}
-        return Finished(error=msgspec.json.encode(shown), raised=True)
+        return error_end(error)
 
     def _log(self, seconds: float) -> str:
         reference = token_hex(6)

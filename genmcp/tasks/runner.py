@@ -6,9 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from random import random
 from secrets import token_hex
-from typing import Any, Final, TypeAlias
-
-import msgspec
+from typing import Final, TypeAlias
 
 from genmcp.core.outcome import Outcome, unpack
 from genmcp.core.task import (
@@ -34,7 +32,7 @@ from genmcp.errors import (
 from genmcp.tasks.attempt import AttemptResult, StillRuns, Threads, attempt
 from genmcp.tasks.foreign import Foreign, Watched, Watches
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.outcomes import Elsewhere, pause_after
+from genmcp.tasks.outcomes import Elsewhere, error_end, pause_after
 from genmcp.tasks.progress import Progress, progressed
 from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.run import Reports, Run, SavedState
@@ -332,10 +330,4 @@ async def _has_no_room(error: Unavailable) -> Task:
 def _failed(task: Task, error: Exception) -> Finished:
     reference = token_hex(6)
     logger.error("%s was not continued [%s]", task.tool, reference, exc_info=error)
-    failure = InternalError(f"Internal error (reference {reference})", reference=reference)
-    shown: dict[str, Any] = {
-        "code": failure.code,
-        "message": failure.message,
-        "data": failure.data,
-    }
-    return Finished(error=msgspec.json.encode(shown), raised=True)
+    return error_end(InternalError(f"Internal error (reference {reference})", reference=reference))

@@ -42,7 +42,7 @@ from genmcp.mux.replay import OpenCall
 from genmcp.mux.resumption import StoredRequest
 from genmcp.protocol.params import RequestParams
 from genmcp.transports.batch_answers import serve_batch
-from genmcp.transports.event_stream import EventStream, place
+from genmcp.transports.listening import EventStream, place
 from genmcp.transports.piped import PipedCall
 from genmcp.transports.responder import Responder
 from genmcp.transports.visit import Visit

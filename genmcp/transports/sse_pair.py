@@ -29,7 +29,7 @@ from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.stores.store import Delete, Entry, Put
 from genmcp.transports.asgi import Receive, Scope, Send
 from genmcp.transports.body import decoded, read_body
-from genmcp.transports.event_stream import EventStream, place
+from genmcp.transports.listening import EventStream, place
 from genmcp.transports.piped import PipedCall
 from genmcp.transports.post import perform, rejected
 from genmcp.transports.visit import Serve, Visit
