@@ -20,6 +20,7 @@ Three numbers keep processes apart that both think it is theirs:
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -83,6 +84,7 @@ _FORMAT: Final = 2
 """The first byte of a packed task; incremented with each change that older releases cannot read."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_REMEMBERED: Final = 1024  # ids: one step of a task asks for its slot several times
 _KEYED_ID: Final = re.compile(r"(k[0-9a-f]{40})-[0-9a-f]{16}")
 
 
@@ -91,6 +93,7 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+@lru_cache(_REMEMBERED)
 def slot_of(id: str) -> str:
     """Return what the record of the task *id* is stored under.
 
@@ -194,12 +197,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def delivered(self) -> bool:
         """Whether its next step is taken by whoever an engine delivers it to."""
-        return self.settled or isinstance(self.work, Working | Following)
+        return self.outcome is not None or isinstance(self.work, Working | Following)
 
     @property
     def lives_in(self) -> str | None:
         """The process it ends with, None if another can go on with it."""
-        if isinstance(self.work, Running | Awaiting) and not self.settled:
+        if isinstance(self.work, Running | Awaiting) and self.outcome is None:
             return self.work.node
         return None
 
@@ -211,7 +214,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def job(self) -> Job | None:
         """The job that is to be worked on."""
-        return self.work.job if isinstance(self.work, Working) and not self.settled else None
+        return self.work.job if isinstance(self.work, Working) and self.outcome is None else None
 
     def at(self, fencing_token: int) -> "Task":
         """Return the same task, for the process that holds *fencing_token*.
@@ -219,7 +222,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Raises:
             OutOfTurn: it is over, or another process has taken it over since.
         """
-        if self.over or fencing_token != self.fencing_token:
+        if self.end is not None or fencing_token != self.fencing_token:
             raise OutOfTurn(
                 f"token {fencing_token} of task {self.id}",
                 f"{self.status} with token {self.fencing_token}",
@@ -237,7 +240,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         crashed = self.crashes + left
         token = self.fencing_token + 1
         task = self._next("claim", now, fencing_token=token, held=self.delivery, crashes=crashed)
-        if self.settled:
+        if self.outcome is not None:
             return task._lost(now) if crashed > crashes else task
         if not isinstance(self.work, Working):  # to follow another's job once more harms nobody
             return task
@@ -275,7 +278,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         if self.outcome == outcome:
             return self
-        if self.settled:
+        if self.outcome is not None:
             raise OutOfTurn("settle", "settled")
         return self._next("settle", now, outcome=outcome, crashes=0, passed=0.0)
 
@@ -347,7 +350,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def _next(self, step: str, now: float, /, **fields: Any) -> "Task":
-        if self.over:
+        if self.end is not None:
             raise OutOfTurn(step, self.status)
         return replace(self, updated=now, changes=self.changes + 1, **fields)
 
@@ -385,7 +388,7 @@ def progressed(
     Raises:
         OutOfTurn: it is over.
     """
-    if task.over:
+    if task.end is not None:
         raise OutOfTurn("progress", task.status)
     reported = {"progress": progress, "total": total, "message": message}
     new: dict[str, Any] = {key: each for key, each in reported.items() if each is not None}

@@ -18,7 +18,7 @@ from genmcp.core.json_value import check_json
 from genmcp.core.outcome import Done, Failed, Outcome, pack
 from genmcp.core.request import Request
 from genmcp.core.seal import Part, Purpose, Seal, digest
-from genmcp.core.task import Asking, Suspended, Task
+from genmcp.core.task import Asking, Job, Ref, Suspended, Task
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
     Conflict,
@@ -127,14 +127,14 @@ class Continuations:
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Outcome | Result | Suspended:
         """Wait for what this process does not end itself; or return who carries the call on."""
-        carrier = channel.carrier
-        carrier.waits = step.work is not None  # until it is known what the client is to be told
+        carrier, work = channel.carrier, step.work
+        carrier.waits = work is not None  # until it is known what the client is to be told
         await carrier.settle()
         try:
             if channel.task is not None:
                 return self._in_task(step, continuation, channel)
-            if step.work is not None:
-                return await self._work(step, continuation, channel)
+            if work is not None:
+                return await self._work(work, continuation, channel)
         finally:
             carrier.waits = False
         return await self._asked(continuation, channel)
@@ -148,11 +148,10 @@ class Continuations:
             return Failed(Unable({"extensions": {TASKS: {}}}))
         return unable(continuation, channel) or suspended(continuation, step.work)
 
-    async def _work(self, step: Continue, continuation: Continuation, channel: Channel) -> Result:
+    async def _work(self, work: Job | Ref, continuation: Continuation, channel: Channel) -> Result:
         """Have a job worked on, and answer with a task, or with what comes of it."""
-        assert step.work is not None
         channel.watch_client()
-        task = await self._tasks.begin(channel, continuation, step.work)
+        task = await self._tasks.begin(channel, continuation, work)
         if channel.request.route.policy.task != "never" and has_tasks(channel.request):
             return handle_of(task, self._store.now())
         channel.carrier.waits = False
@@ -258,9 +257,10 @@ class Continuations:
         Raises:
             McpError: it ended with an error, or was cancelled.
         """
-        channel.carrier.follows = id
-        if channel.carrier.following is not None:
-            await channel.carrier.following(id)
+        carrier = channel.carrier
+        carrier.follows = id
+        if carrier.following is not None:
+            await carrier.following(id)
         while True:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
             if isinstance(asking, Result):

@@ -40,21 +40,17 @@ def _since_boot() -> Callable[[], float]:
     return partial(time.clock_gettime, clock)  # without a Python frame: each store access asks
 
 
-_steady: Final = _since_boot()
+steady: Final = _since_boot()
+"""Returns seconds since an arbitrary moment in the past.
 
-
-def steady() -> float:
-    """Return seconds since an arbitrary moment in the past.
-
-    Includes the time that the machine was suspended where the system reports it (Linux).
-    """
-    return _steady()
+Includes the time that the machine was suspended where the system reports it (Linux).
+"""
 
 
 def unix_clock() -> Callable[[], float]:
     """Return a clock that is Unix time now, and is not affected when the system time is set."""
     ahead = time.time() - steady()
-    return lambda: _steady() + ahead
+    return lambda: steady() + ahead
 
 
 def boot() -> str | None:

@@ -75,7 +75,7 @@ class Deliveries(ABC):
 
     A worker's loop, which misses nothing and polls nothing:
 
-        with deliveries.news() as news:
+        with deliveries.news(queues) as news:
             while True:
                 news.clear()
                 claimed = await deliveries.claim(queues, node, lease, free_slots)
@@ -157,9 +157,10 @@ class Deliveries(ABC):
         """
 
     @abstractmethod
-    def news(self) -> AbstractContextManager[Waiter]:
+    def news(self, queues: Collection[str] = ()) -> AbstractContextManager[Waiter]:
         """Give a Waiter, for the running loop, that is woken by each put, release and cancel.
 
+        *queues* are those of interest; the default is all. It may be woken for other ones, too.
         By other processes' too if the store is shared (SQLite: within 25 ms), and when it is
         closed. Clear it before looking (`claim`, `lost`), wait after.
         """
@@ -176,7 +177,7 @@ class MemoryDeliveries(Deliveries):
         self._now = clock  # until the store is closed
         self._queues: dict[str, _Queue] = {}
         self._queue_of: dict[str, _Queue] = {}
-        self._waiters: set[Waiter] = set()
+        self._waiters: dict[Waiter, Collection[str]] = {}  # with the queues of interest
 
     def __repr__(self) -> str:
         return f"<MemoryDeliveries: {len(self._queue_of)} in {len(self._queues)} queues>"
@@ -193,7 +194,7 @@ class MemoryDeliveries(Deliveries):
             into = self._queues.setdefault(queue, _Queue(queue))
             into.put(id, now + delay, owner)
             self._queue_of[id] = into
-            self._wake()
+            self._wake(queue)
 
     async def claim(
         self,
@@ -242,7 +243,7 @@ class MemoryDeliveries(Deliveries):
             now = self._now()
             if queue := self._holding(node, id):
                 queue.hold(id, None, now)
-                self._wake()
+                self._wake(queue.name)
 
     async def drop(self, node: str, id: str) -> None:
         with self._lock:
@@ -253,9 +254,9 @@ class MemoryDeliveries(Deliveries):
     async def cancel(self, id: str) -> None:
         with self._lock:
             self._now()
-            if id in self._queue_of:
+            if queue := self._queue_of.get(id):
                 self._forget(id)
-                self._wake()
+                self._wake(queue.name)
 
     async def next_due(
         self, queues: Collection[str], share: OwnerShare = UNBOUNDED
@@ -266,15 +267,15 @@ class MemoryDeliveries(Deliveries):
             return None if due == inf else max(0.0, due - now)
 
     @contextmanager
-    def news(self) -> Iterator[Waiter]:
+    def news(self, queues: Collection[str] = ()) -> Iterator[Waiter]:
         waiter = Waiter()
         with self._lock:
-            self._waiters.add(waiter)
+            self._waiters[waiter] = queues
         try:
             yield waiter
         finally:
             with self._lock:
-                self._waiters.discard(waiter)
+                self._waiters.pop(waiter, None)
 
     def close(self) -> None:
         """Refuse whatever is asked from now on; the store does it at its own end."""
@@ -305,10 +306,11 @@ class MemoryDeliveries(Deliveries):
         if not queue.held:
             del self._queues[queue.name]
 
-    def _wake(self) -> None:
-        for waiter in tuple(self._waiters):
-            if not waiter.wake():
-                self._waiters.discard(waiter)
+    def _wake(self, queue: str | None = None) -> None:
+        """Wake the waiters for *queue*; None: all of them."""
+        for waiter, queues in tuple(self._waiters.items()):
+            if (queue is None or not queues or queue in queues) and not waiter.wake():
+                del self._waiters[waiter]
 
 
 def _refuse() -> float:

@@ -15,6 +15,7 @@ from genmcp.stores.waiter import Waiter
 __all__ = ["MemoryLogs", "MemoryRecord", "MemoryRecords", "Staged"]
 
 _id = attrgetter("id")
+_id_of = "{:016x}".format  # fixed width, so that ids sort in the order of the numbers
 
 
 class MemoryRecord:
@@ -338,10 +339,6 @@ class MemoryLogs:
     def _forget_if_idle(self, name: str, log: MemoryLog) -> None:
         if not log.events and not log.waiters:
             del self.held[name]
-
-
-def _id_of(number: int) -> str:
-    return f"{number:016x}"  # fixed width, so that ids sort in the order of the numbers
 
 
 def _count(events: Sequence[Event], size: int) -> int:

@@ -55,43 +55,39 @@ class TaskFollower:
         followed = self._records.followed.setdefault(id, Followed())
         followed.count += 1
         try:
-            async with aclosing(self._changes(id, after, known, followed)) as changes:
-                async for each in changes:
-                    yield each
+            task, reported = known or await self._records.there(id), -1
+            # A new task is reported at its event; any other one also if its event is not met.
+            new = known is not None and known.changes == 0
+            owed = not new and (task.over or after is None)
+            while True:
+                try:
+                    async with aclosing(self._log(id, after, owed)) as events:
+                        async for event in events:
+                            if event is not None:
+                                after = event.id
+                                if event.data.startswith(NOTE):
+                                    yield Note(event.id, event.data[1:])
+                                    continue
+                                number = _number(event)
+                                if number is None or number > task.changes:
+                                    # Its event is this one or a later one.
+                                    task = await self._latest(id, number, followed)
+                                    owed = False
+                                if number != task.changes:
+                                    continue
+                            elif not owed:
+                                continue
+                            if reported < task.changes:
+                                reported = task.changes
+                                yield Change(after, task)
+                            if task.over:
+                                return
+                except Gap:
+                    after, task, owed = None, await self._records.there(id), True
         finally:
             followed.count -= 1
             if not followed.count:
                 self._records.followed.pop(id, None)
-
-    async def _changes(
-        self, id: str, after: str | None, known: Task | None, followed: Followed
-    ) -> AsyncGenerator[Change | Note, None]:
-        task, reported = known or await self._records.there(id), -1
-        owed = task.over or after is None  # report it even if its event is not met
-        while True:
-            try:
-                async with aclosing(self._log(id, after)) as events:
-                    async for event in events:
-                        if event is not None:
-                            after = event.id
-                            if event.data.startswith(NOTE):
-                                yield Note(event.id, event.data[1:])
-                                continue
-                            number = _number(event)
-                            if number is None or number > task.changes:
-                                # Its event is this one or a later one.
-                                task, owed = await self._latest(id, number, followed), False
-                            if number != task.changes:
-                                continue
-                        elif not owed:
-                            continue
-                        if reported < task.changes:
-                            reported = task.changes
-                            yield Change(after, task)
-                        if task.over:
-                            return
-            except Gap:
-                after, task, owed = None, await self._records.there(id), True
 
     async def _latest(self, id: str, number: int | None, followed: Followed) -> Task:
         task = followed.task
@@ -110,17 +106,20 @@ class TaskFollower:
         except Gap:
             return None
 
-    async def _log(self, id: str, after: str | None) -> AsyncGenerator[Event | None, None]:
-        """Yield the events behind *after*, None when those present are exhausted, then new ones."""
-        while True:
-            events = await self._records.store.read(self._records.key(id), after, _READ_AT_ONCE)
+    async def _log(
+        self, id: str, after: str | None, owed: bool
+    ) -> AsyncGenerator[Event | None, None]:
+        """Yield the events behind *after*, and new ones; if *owed*, None before the new ones."""
+        log, store = self._records.key(id), self._records.store
+        while owed:
+            events = await store.read(log, after, _READ_AT_ONCE)
             for event in events:
                 after = event.id
                 yield event
             if len(events) < _READ_AT_ONCE:
+                yield None
                 break
-        yield None
-        async with aclosing(self._records.store.follow(self._records.key(id), after)) as news:
+        async with aclosing(store.follow(log, after)) as news:
             async for event in news:
                 yield event
 

@@ -95,7 +95,7 @@ class _Worker:
         """Work until this is cancelled."""
         clock = asyncio.get_running_loop().time
         self._renewal = clock() + self._lease / 3
-        with self._deliveries.news() as news:
+        with self._deliveries.news(self._queues) as news:
             while True:
                 news.clear()
                 try:

@@ -27,7 +27,7 @@ __all__ = ["DISCARDED", "NOTE", "Followed", "HeldTask", "Stored", "TaskRecords",
 logger = logging.getLogger("genmcp")
 
 # The first byte of an event. A change is followed by `Task.changes`.
-_CHANGED: Final = b"c"
+_CHANGED: Final = b"c%d"
 NOTE: Final = b"n"
 DISCARDED: Final = b"d"
 
@@ -127,10 +127,7 @@ class TaskRecords:
         self._options = options
         self._prefix = f"{prefix}task:"
         self.followed: dict[str, Followed] = {}
-
-    def now(self) -> float:
-        """Return the time of the store's clock."""
-        return self.store.now()
+        self.now = store.now
 
     async def find(self, id: str) -> Stored | None:
         """Return the task, None if it does not exist or has expired."""
@@ -174,7 +171,7 @@ class TaskRecords:
         if call is not None:
             ops.append(self._put_call(key, call, *terms))
         if not task.private:  # others need no event: they look again by themselves
-            ops.append(self._event(key, _changed(task), *terms))
+            ops.append(self._event(key, _CHANGED % task.changes, *terms))
         try:
             await self.store.apply(*ops)
         except Conflict:
@@ -197,7 +194,7 @@ class TaskRecords:
         elif task.end in ("completed", "failed") and not task.private:
             ops.append(Delete(f"{key}#call"))
         if task.changes != was.changes:
-            ops.append(self._event(key, _changed(task), ttl, owner))
+            ops.append(self._event(key, _CHANGED % task.changes, ttl, owner))
         await self.store.apply(*ops)
         followed = self.followed.get(task.id)
         if followed is not None:
@@ -321,7 +318,3 @@ class TaskRecords:
 
     def _call(self, id: str) -> str:
         return f"{self.key(id)}#call"
-
-
-def _changed(task: Task) -> bytes:
-    return b"%b%d" % (_CHANGED, task.changes)

@@ -152,8 +152,8 @@ class TaskRunner:
         taken = (task.id, task.fencing_token)
         self._retain_later(taken, task, following)
         try:
-            if task.job is not None:
-                task = await self._run_job(held, task, task.job)
+            if (job := task.job) is not None:
+                task = await self._run_job(held, task, job)
             elif isinstance(task.work, Following) and not task.settled:
                 task = await self._watch(held, task, task.work.ref)
             if task.settled:

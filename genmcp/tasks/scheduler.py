@@ -61,8 +61,8 @@ class StepScheduler:
                 await self.look_later(task, 0)
         elif task.delivered:
             queue = CONTINUATIONS
-            if task.job is not None:
-                queue = task.job.queue
+            if (job := task.job) is not None:
+                queue = job.queue
                 if queue not in self.heartbeats.queues:
                     await self._check_served(queue)
             elif isinstance(task.work, Following) and not task.settled:

@@ -305,3 +305,18 @@ async def test_memory_deliveries_forget_the_leases_that_were_renewed(clock: Cloc
     assert 1e6 + 999 == await deliveries.next_due(["default"])
     await deliveries.renew("n1", ["held"], 2e6)
     assert 2e6 == await deliveries.next_due(["default"])
+
+
+async def test_news_in_memory_is_of_the_queues_of_interest() -> None:
+    """Workers of other queues are not woken for what they cannot claim."""
+    deliveries = MemoryStore().deliveries
+    with deliveries.news(["here"]) as news, deliveries.news() as of_all:
+        await deliveries.put("a", "elsewhere")
+        await deliveries.cancel("a")
+        await of_all.wait()
+        waiting = asyncio.ensure_future(news.wait())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+
+        await deliveries.put("b", "here")
+        await asyncio.wait_for(waiting, 5)

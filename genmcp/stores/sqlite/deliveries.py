@@ -126,7 +126,7 @@ class SQLiteDeliveries(Deliveries):
         return await self._database().read(ask)
 
     @contextmanager
-    def news(self) -> Iterator[Waiter]:
+    def news(self, queues: Collection[str] = ()) -> Iterator[Waiter]:
         database = self._database()
         with database.watch.of_news() as waiter:
             database.begin_to_watch()
