@@ -76,7 +76,9 @@ def post(visit: Visit, message: Message | list[Message | InvalidRequest]) -> Awa
 
 async def _post_later(visit: Visit, message: Message) -> None:
     await visit.mux.peers.catch_up()
-    await post(visit, message)
+    answering = post(visit, message)
+    del message  # not kept for the life of a call or stream
+    await answering
 
 
 async def _respond(visit: Visit, session: Session | None, action: Action) -> None:

@@ -25,6 +25,7 @@ from genmcp.protocol.value import Value
 from genmcp.transports.asgi import ClientLeft, encoded, reply
 from genmcp.transports.listening import listen
 from genmcp.transports.running_call import RunningCall
+from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.steps import Deadline, resume
 from genmcp.transports.stream import OpenResponse, ResponseWriter
 from genmcp.transports.timers import TICK, TimerTable
@@ -34,6 +35,9 @@ __all__ = ["Responder", "finish_at_once"]
 
 _TURN: Final = 0.001
 """Seconds for which a hook may send messages before other asyncio.Tasks run."""
+
+_LOOK: Final = 0.5
+"""Seconds after which a thread that waits looks whether the loop it waits for was closed."""
 
 
 class Responder(RunningCall[Visit], eq=False):
@@ -101,16 +105,24 @@ class Responder(RunningCall[Visit], eq=False):
             await response.finish()
             return
         response.check()
-        response.close()
         sending = self._reply(answer)
         try:
             waited = sending.send(None)
         except StopIteration:
+            response.close()
             return
+        # The client has not read it yet. The watch and the heartbeat end now, but the shutdown
+        # waits for the write, and shortens it.
+        visit = self.caller
+        write = _LastWrite(Deadline(visit.mux.limits.stall))
+        visit.shutdown.add(write)
+        response.close()
         try:
-            await Deadline(self.caller.mux.limits.stall).bound(resume(sending, waited))
+            await write.deadline.bound(resume(sending, waited))
         except TimeoutError:
             raise ClientLeft from None
+        finally:
+            visit.shutdown.discard(write)
 
     def respond(self, answer: Answer) -> None:
         """Send *answer* through the open response, unless the client got a handle."""
@@ -175,14 +187,14 @@ class Responder(RunningCall[Visit], eq=False):
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification; return whether the client accepts an event stream."""
         visit = self.caller
+        is_progress = isinstance(params, ProgressNotificationParams)
+        if not is_progress and get_ident() != visit.thread:
+            return await self._note_from_thread(request, method, params)
         message = visit.mux.encoder.notification(request.revision, method, params)
-        if get_ident() != visit.thread:
-            visit.in_loop(self.send, message)
-            return visit.streams
-        writer = self.opened().writer
-        if isinstance(params, ProgressNotificationParams):
-            writer.report(request, message)
+        if is_progress:
+            visit.in_loop(self._report, message)
         else:
+            writer = self.opened().writer
             await writer.room()
             if isinstance(params, LoggingMessageNotificationParams):
                 await writer.log_turn()
@@ -192,6 +204,24 @@ class Responder(RunningCall[Visit], eq=False):
             await asyncio.sleep(0)
             self._turn = time.monotonic()
         return visit.streams
+
+    def _report(self, message: bytes) -> None:
+        if not self.closed:  # a thread may be late
+            self.opened().writer.report(self.request, message)
+
+    async def _note_from_thread(self, request: Request, method: str, params: Value | None) -> bool:
+        """Do what `note` does for a thread with an event loop of its own, which waits as well."""
+        loop = self.caller.loop
+        note = self.note(request, method, params)
+        try:
+            sent = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(note, loop))
+            while not (await asyncio.wait({sent}, timeout=_LOOK))[0]:
+                if loop.is_closed():
+                    raise RuntimeError("the event loop of the request was closed")
+        except RuntimeError:
+            note.close()
+            return False
+        return sent.result()
 
     def send(self, message: bytes) -> None:
         """Send a request of the server, or a notification."""
@@ -232,6 +262,18 @@ class Responder(RunningCall[Visit], eq=False):
         response.writer.answer(self.request, answer)
         if response.closed:  # so that a disconnect does not matter any more
             await response.writer.finish()
+
+
+class _LastWrite(msgspec.Struct, eq=False):
+    """A JSON body that its client has not read yet. Registered with the shutdown until it has."""
+
+    deadline: Deadline
+
+    idle = False
+
+    def stop(self) -> None:
+        """Give the client `LAST_WORDS` seconds to read the rest."""
+        self.deadline.hasten(LAST_WORDS)
 
 
 async def finish_at_once(response: OpenResponse) -> None:

@@ -172,7 +172,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         self.over = True
         self.calls = []  # they refer to this: a reference cycle
         visit, watch = self._visit, self._watch
-        if watch is not None:
+        if watch is not None and not visit.loop.is_closed():
             # Not awaited, since it has nothing to clean up. With a server that reports a disconnect
             # after each response it ends by itself in this iteration of the loop, which is cheaper.
             visit.loop.call_soon(watch.cancel)

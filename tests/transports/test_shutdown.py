@@ -17,6 +17,7 @@ import pytest
 from genmcp import Call, Channel, Tool, tool
 from genmcp.transports import shutdown
 from genmcp.transports.shutdown import Shutdown
+from genmcp.transports.timers import TICK
 from tests.asgi import Client, serving, until
 
 SERVER = '''
@@ -446,3 +447,27 @@ async def test_lifespan_ends_what_is_open() -> None:
     await serving(nothing)({"type": "lifespan"}, receive, send)
 
     assert ["lifespan.startup.complete", "lifespan.shutdown.complete"] == said
+
+
+async def test_shutdown_ends_a_body_that_its_client_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An open call may answer with one JSON body; `Limits.stall` would hold the exit for 60 s."""
+    monkeypatch.setattr("genmcp.transports.responder.LAST_WORDS", 0.01)
+
+    @tool
+    async def outlasts_a_tick() -> str:
+        """Waits until its call is open."""
+        await asyncio.sleep(2 * TICK)
+        return "done"
+
+    client = Client(serving(outlasts_a_tick, grace=0))
+    async with client.open(client.call("outlasts_a_tick")) as connection:
+        connection.reading.clear()
+        await until(lambda: len(client.app.mux.held) == 1)
+        await until(lambda: len(client.app.mux.held) == 0)
+
+        await client.app.aclose()
+        await connection.over()
+
+    assert not connection.complete
