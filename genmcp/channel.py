@@ -342,7 +342,7 @@ class Channel(msgspec.Struct, eq=False):
             raise RuntimeError("in_loop is for threads (a `def` hook, in_thread): await it instead")
         done = asyncio.run_coroutine_threadsafe(work, self._loop)
         while not wait([done], timeout=0.5).done:
-            if self._loop.is_closed():  # nobody will run it any more
+            if self._loop.is_closed():  # the worker has stopped
                 work.close()
                 raise RuntimeError("the server's event loop has ended")
         return done.result()

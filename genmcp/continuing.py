@@ -33,14 +33,17 @@ __all__ = [
 ]
 
 
+_SCALARS = frozenset({str, int, float, bool})  # of JSON; a subclass is a Python object
+
+
 class UnknownTag(ContractError):
-    """Nothing here continues the call: no case of `continue_`, or no method of that name."""
+    """A call cannot be resumed: `continue_` lacks a case for its tag, or its method is missing."""
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What a method that a call continues in takes for the value of the wait.
+    """The parameter of a method that receives the value of a wait.
 
-    outcome: whether it takes the outcome instead. hint: its annotation, None if it cannot be read.
+    outcome: whether it receives the outcome instead. hint: its annotation, None if unreadable.
     """
 
     outcome: bool
@@ -48,27 +51,33 @@ class Taken(msgspec.Struct, frozen=True):
 
     @classmethod
     def by(cls, function: Callable[..., Any], place: int) -> "Taken":
-        """Return what *function* takes as its parameter at *place*."""
+        """Return the parameter of *function* at *place*."""
         name = list(inspect.signature(function).parameters)[place]
         hint = hint_of(function, name)
         return cls(name == "outcome" or Failed in get_args(hint), hint)
 
     def value(self, method: str, found: Any) -> Any:
-        """Return *found*, the value that a wait has brought, as the type that is annotated.
+        """Return *found*, the value of a wait, converted to the annotated type.
 
-        What a job returned is JSON by now.
+        The value of a job is JSON: without this a method that annotates a `date` or an Enum would
+        get a `str`. Python objects, which only an awaitable returns, are passed unchanged.
 
         Raises:
-            ContractError: it is not of that type.
+            ContractError: *found* does not match the type.
         """
-        if not isinstance(found, dict | list) or self.hint in (None, Any, dict, list):
+        hint = self.hint
+        container = isinstance(found, dict | list)
+        if hint in (None, Any, dict, list) or not (container or type(found) in _SCALARS):
             return found
-        validate = getattr(self.hint, "model_validate", None)  # of a pydantic model
+        validate = getattr(hint, "model_validate", None)  # of a pydantic model
         try:
-            return validate(found) if validate else msgspec.convert(found, self.hint)
+            # A bool is an int here as in Python; msgspec would reject it.
+            if not container and isinstance(hint, type) and isinstance(found, hint):
+                return found
+            return validate(found) if validate else msgspec.convert(found, hint)
         except (msgspec.ValidationError, ValueError) as error:
-            raise ContractError(f"{method} does not take what came: {error}") from error
-        except TypeError:  # a type that msgspec does not know
+            raise ContractError(f"{method} cannot take the value of the wait: {error}") from error
+        except TypeError:  # a type that msgspec does not support, or a Protocol
             return found
 
 
@@ -113,9 +122,8 @@ class HasSteps:
 class ContinuingRoute(Route, frozen=True, kw_only=True):
     """The route of something whose first hook, `call`, `get` or `read`, may return Continue.
 
-    owner: what errors call whoever wrote the hooks. place: what they are for (`tool 'add'`).
-    provider: the object whose methods the hooks are. continues: its `continue_`, None if it has
-    none.
+    owner: the name of the class or function in errors. place: the component (`tool 'add'`).
+    provider: the object whose methods the hooks are. continues: its `continue_`, or None.
     """
 
     owner: str
@@ -159,7 +167,7 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         *seen* is what the hook saw of it, which `continue_` finds in `channel.request.arguments`.
 
         Raises:
-            ContractError: nobody would go on.
+            ContractError: the provider has nothing in which the call could continue.
         """
         self._check_step(hook, step)
         force_setattr(request, "arguments", seen)
@@ -200,28 +208,35 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
     async def _in_method(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Any:
-        """Run the method that `then` has named, or the one for a question that was declined."""
-        name, otherwise = continuation.tag, continuation.otherwise
-        method, taken = self._method(name)
-        value: Any = outcome
+        """Run the method given to `then`, or `otherwise` if a question was declined.
+
+        Only the method that runs is looked up: a release may lack the other one. A declined
+        question without `otherwise` needs the first method, which may take the outcome.
+        """
+        value: Any = None
+        declined = ""
         if isinstance(outcome, Done):
             value, declined = _answer_of(continuation, outcome.value)
-            if declined and otherwise:
-                name, (method, taken) = otherwise, self._method(otherwise)
-            elif declined and not taken.outcome:
-                return self.declined(declined)
-            value = outcome if taken.outcome else taken.value(self.hook_name(name), value)
-        elif not taken.outcome:
+        otherwise = continuation.otherwise if declined else None
+        name = otherwise or continuation.tag
+        method, taken = self._method(name)
+        if taken.outcome:
+            value = outcome
+        elif isinstance(outcome, Failed):
             outcome.result()
+        elif not declined:
+            value = taken.value(self.hook_name(name), value)
+        elif not otherwise:
+            return self.declined(declined)
         hook = Hook(method, inspect.iscoroutinefunction(_function_of(method)))
         return await hook(channel, self.first_of(channel.request), value, channel)
 
     def _method(self, name: str) -> tuple[Callable[..., Any], Taken]:
-        """Return the method *name*, as a call takes it, and what it takes.
+        """Return the method *name*, bound to the provider, and its parameter for the value.
 
         Raises:
-            UnknownTag: there is none, in this release of the provider.
-            ContractError: it does not take what a call continues with.
+            UnknownTag: this release of the provider has no such method.
+            ContractError: it cannot be called with a request, a value and a channel.
         """
         method = getattr(self.provider, name, None)
         if not callable(method):
@@ -237,10 +252,10 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         return method, taken
 
     def _check_step(self, hook: str, step: Continue) -> None:
-        """Check that something goes on once *step*, which *hook* has returned, is over.
+        """Check that the call can continue after *step*, which *hook* has returned.
 
         Raises:
-            ContractError: nothing does; what it waits for is released.
+            ContractError: it cannot. The awaited work is released.
         """
         try:
             if step.method is None:
@@ -264,6 +279,8 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
             what, remedy = "method", f"give one, self.{given.__name__}"
             if isinstance(self.provider, HasSteps):
                 what, remedy = "step", f"put it under @{self.owner}.step"
+            elif given.__name__.startswith("__") and not given.__name__.endswith("__"):
+                remedy = "Python changes names that begin with two underscores, so use one or none"
             raise ContractError(
                 f"{self.hook_name(hook)}: then({given.__qualname__}) names no {what} of "
                 f"{self.owner} by which it would be found again: {remedy}"
@@ -287,7 +304,7 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
 
 
 def _missing(owner: str, *, of_function: bool) -> str:
-    """Return what *owner* lacks that returns a wait, and what to do."""
+    """Return the part of an error that names the hook or step *owner* lacks, and the remedy."""
     if of_function:
         return (
             f"there is no step that would go on: write one, under @{owner}.step, and give it to "
@@ -297,10 +314,10 @@ def _missing(owner: str, *, of_function: bool) -> str:
 
 
 def _answer_of(continuation: Continuation, value: Any) -> tuple[Any, str]:
-    """Return what *value*, what a wait has brought, is to a method; and that it was declined.
+    """Return the value for a method, and a text if a question was declined or cancelled, or "".
 
-    Of an answer that was accepted its content; what was declined stands for itself, and of several
-    questions one that was declined decides. "" if nothing was, or nothing was asked.
+    The value of an accepted answer is its content. If any of several questions was declined, the
+    answers are returned as they are.
     """
     if not continuation.asked:
         return value, ""
@@ -321,7 +338,7 @@ def _function_of(method: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _taken(function: Callable[..., Any], place: int) -> Taken | str:
-    """Return what *function* takes for the value, at *place*; or why it cannot be called so."""
+    """Return the parameter of *function* for the value, at *place*, or why it cannot be called."""
     try:
         inspect.signature(function).bind(*[None] * (place + 2))
     except (TypeError, ValueError) as error:
@@ -330,10 +347,10 @@ def _taken(function: Callable[..., Any], place: int) -> Taken | str:
 
 
 def goes_on(provider: object, kind: type) -> bool:
-    """Return whether *provider*, a subclass of *kind* or an instance, has what a call continues in.
+    """Return whether a call of *provider*, a subclass of *kind* or an instance, can continue.
 
-    That is `continue_`, a step of a function, or a method that `then` may name: one that is not a
-    hook, and whose third parameter is called `channel` or annotated `Channel`.
+    It needs `continue_`, a step of a function, or a method for `then`: one that is not a hook, and
+    whose third parameter is called `channel` or annotated `Channel`.
     """
     if _function_of(getattr(provider, "continue_", None)) is not getattr(kind, "continue_", None):
         return True
@@ -360,13 +377,13 @@ def check_goes_on(
     goes_on: bool,
     of_function: bool = False,
 ) -> None:
-    """Check that something *goes on* after a *hook* that is annotated to return Continue.
+    """Check that a call can continue after a *hook* that is annotated to return Continue.
 
-    An annotation that cannot be read says nothing; then the first call tells. *of_function*:
-    whether *hook* is a function under a decorator.
+    *goes_on*: whether it can. *of_function*: whether *hook* is a function under a decorator. If the
+    annotation is unreadable, the check is left to the first call that returns a Continue.
 
     Raises:
-        ConfigurationError: nothing does.
+        ConfigurationError: it cannot.
     """
     if not goes_on and _names_continue(hint_of(inspect.unwrap(hook), "return")):
         raise ConfigurationError(

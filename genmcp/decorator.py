@@ -1,4 +1,4 @@
-"""What is behind `@tool` and `@prompt`: something made of a function, and found by it again."""
+"""The common part of `@tool` and `@prompt`: components made of functions, and their steps."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,6 +19,8 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
+
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 
 class Stepped(Protocol[P, R_co]):
@@ -47,18 +49,19 @@ class Stepped(Protocol[P, R_co]):
             @book.step
             async def sure(wish: Wish, room: str, channel: Channel) -> str: ...
 
-        Its first parameter is the value that the wait brought. The others are arguments of the
-        decorated function, by their names, or annotated `Channel`. It is found again by its name.
+        Its first parameter is the value of the wait. The others are arguments of the decorated
+        function, by their names, or annotated `Channel`. The name identifies the step.
 
         Raises:
-            ConfigurationError: a parameter is neither, or there is another step of that name.
+            ConfigurationError: a parameter is neither, the function cannot be called with the value
+                first and the others by name, or the name is taken.
         """
 
 
 class Decorated(msgspec.Struct, frozen=True):
     """A function under a decorator.
 
-    attributes: what it cannot say itself. steps: the functions in which it continues, by name.
+    attributes: the options given to the decorator. steps: the functions in which it continues.
     """
 
     function: Callable[..., Any]
@@ -68,7 +71,7 @@ class Decorated(msgspec.Struct, frozen=True):
 
 
 class Made(HasSteps):
-    """What a decorator makes of a function, whose parameters are its arguments."""
+    """A component made of a function by a decorator. Its arguments are those of the function."""
 
     def __init__(self, decorated: Decorated) -> None:
         function = decorated.function
@@ -91,10 +94,10 @@ M = TypeVar("M", bound=Made)
 class Decorator(msgspec.Struct, Generic[M], frozen=True):
     """A decorator of functions.
 
-    name: what it is called, and what it makes. attributes: the names of what it takes beside the
-    function. of_def, of_async: the classes of what it makes of a `def` and of an `async def`.
-    check: raises a ConfigurationError for what says something wrong of itself. others: what else
-    is one, in words.
+    name: of the decorator and of the kind of component. attributes: the names of its options.
+    of_def, of_async: the classes of components made of a `def` and of an `async def`. check: raises
+    a ConfigurationError for a component with invalid options. others: what else may be registered
+    as this kind, for errors.
     """
 
     name: str
@@ -105,20 +108,20 @@ class Decorator(msgspec.Struct, Generic[M], frozen=True):
     others: str
 
     def decorate(self, function: Any, attributes: Mapping[str, Any]) -> Any:
-        """Return *function*, of which something is made; without one, what does so to another.
+        """Attach a component to *function* and return it; without one, return a decorator.
 
         Raises:
-            ConfigurationError: it is no function, or nothing can be made of it.
+            ConfigurationError: it is not a function, or its signature or the options are invalid.
         """
         if function is None:
             return partial(self._marked, attributes=attributes)
         return self._marked(function, attributes)
 
     def made_of(self, function: Any) -> M:
-        """Return what was made of *function*.
+        """Return the component of *function*.
 
         Raises:
-            ConfigurationError: nothing was, or it is a method without its instance.
+            ConfigurationError: it is not decorated, or is a method without its instance.
         """
         made = getattr(function, self._mark, None)
         if not isinstance(made, self.of_def | self.of_async):
@@ -159,7 +162,7 @@ class Decorator(msgspec.Struct, Generic[M], frozen=True):
         signature = Signature.of(function, decorator=f"@{self.name}", closed=closed)
         kind = self.of_async if inspect.iscoroutinefunction(function) else self.of_def
         made = kind(Decorated(function, signature, attributes, steps))
-        self.check(made)  # so that what is wrong is told where it stands
+        self.check(made)  # here, so that the traceback shows the decorated function
         return made
 
 
@@ -173,17 +176,29 @@ def _add_step(made: Made, function: F) -> F:
             f"@{owner}.step: a step cannot be called {name}: it is found by its name, and there is "
             f"another {name}"
         )
-    parameters = list(inspect.signature(function).parameters)
+    kinds = {key: each.kind for key, each in inspect.signature(function).parameters.items()}
+    parameters = list(kinds)
     arguments = made.decorated.signature.arguments.__struct_fields__
     place = int(parameters[:1] == ["self"])
     channels = [each for each in parameters if is_channel(hint_of(function, each))]
-    others = parameters[place + 1 :]
+    first, others = parameters[place : place + 1], parameters[place + 1 :]
     unknown = [each for each in others if each not in channels and each not in arguments]
-    if len(parameters) <= place or unknown:
-        wrong = f"{unknown[0]} is none of them" if unknown else "it takes nothing"
+    unnamed = [each for each in others if kinds[each] is inspect.Parameter.POSITIONAL_ONLY]
+    wrong = ""
+    if not first:
+        wrong = "it has no parameter for the value"
+    elif first[0] in channels:
+        wrong = f"its first parameter, {first[0]}, is the Channel"
+    elif kinds[first[0]] in _BY_NAME:
+        wrong = f"its first parameter, {first[0]}, is keyword-only"
+    elif unknown:
+        wrong = f"{unknown[0]} is neither"
+    elif unnamed:
+        wrong = f"{unnamed[0]} is positional-only"
+    if wrong:
         raise ConfigurationError(
-            f"@{owner}.step: {name} takes the value that came, then arguments of {owner} by their "
-            f"names, and the channel, annotated Channel; {wrong}"
+            f"@{owner}.step: {name} must take the value of the wait first, and then, by name, "
+            f"arguments of {owner} or parameters annotated Channel; {wrong}"
         )
     names = [each for each in others if each not in channels]
     steps[name] = FunctionStep(function, names, channels, Taken.by(function, place))

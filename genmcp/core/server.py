@@ -103,7 +103,7 @@ _INITIALIZE: Final = REVISION.methods["initialize"]
 
 
 class Offering(Protocol):
-    """What a server says of itself, as far as it decides which methods are answered."""
+    """The capabilities and methods that a server declares, which decide how requests are routed."""
 
     @property
     def capabilities(self) -> ServerCapabilities:

@@ -1,4 +1,4 @@
-"""What a hook returns instead of a result: what to wait for, and where the call continues."""
+"""Values that a hook returns to wait: the awaited work, and where the call continues."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -24,9 +24,9 @@ Method: TypeAlias = (
     | Callable[Concatenate[T, ...], object]
     | Callable[Concatenate[Done[T] | Failed, ...], object]
 )
-"""Takes the request, the value that a wait has brought (or its outcome), and the channel.
+"""Takes the request, the value of a wait (or its outcome), and the channel.
 
-One that is given by its class, `Book.sure`, takes the instance before these. A step of a function
+A method given by its class, `Book.sure`, takes the instance first. A step of a function
 under `@tool` takes the value first, and others by their names.
 """
 
@@ -44,7 +44,7 @@ class Wait(Generic[T_co]):
     def then(
         self, method: Method[T_co], otherwise: Callable[..., object] | None = None
     ) -> "Continue":
-        """Return what a hook returns to wait for this, and then to continue in *method*.
+        """Return the `Continue` with which a hook waits for this and continues in *method*.
 
             return elicit("Book it?", Wish).then(self.book)
 
@@ -57,23 +57,26 @@ class Wait(Generic[T_co]):
                 called `outcome`, or annotated `Outcome`, the method gets the outcome instead,
                 whatever that is. A resource gets the key that `read` got in place of the request.
             otherwise: the method for a question that was declined or cancelled; it gets the
-                `Declined` or `Dismissed`. Default: the call ends with a text that states so.
+                `Declined` or `Dismissed`. Of several questions, one of which was declined or
+                cancelled, it gets a dict of all answers: `Accepted`, `Declined` or `Dismissed`.
+                Default: the call ends with a text that states so.
 
         A wait that failed, such as a job that raised, ends the call with an `isError` result that
         has the text of the failure, unless *method* takes the outcome.
 
         Raises:
-            ContractError: (a TypeError) one of the two is not a named function. Whether it is a
-                method of the tool is checked when the hook returns.
+            ContractError: (a TypeError) one of the two is not a named function, or the name of
+                *method* is too long for the key of a question. Whether it is a method of the tool
+                is checked when the hook returns.
         """
         for each in (method, otherwise or method):
-            _check_name(each, self)
+            _check_name(each, self, key=self.asks and each is method)
         step = Continue(method.__name__, self)
         step.method, step.otherwise = method, otherwise
         return step
 
     def close(self) -> None:
-        """Release what will not be waited for."""
+        """Release the resources of a wait that will not be awaited."""
 
 
 class _Other(Wait[T_co]):
@@ -85,7 +88,7 @@ class _Other(Wait[T_co]):
         self.on = on
 
     def close(self) -> None:
-        if isinstance(self.on, Coroutine):  # one that has not begun never will
+        if isinstance(self.on, Coroutine):  # unstarted: Python would warn that it was not awaited
             self.on.close()
 
 
@@ -101,8 +104,8 @@ def wait_for(on: Any) -> Wait[Any]:
 
     Args:
         on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; or several
-            questions by key. Their answers come as a dict under the same keys: what was filled in
-            if the user agreed to all of them, otherwise what each of them came to.
+            questions by key. Their answers come as a dict under the same keys: the contents if the
+            user accepted all of them, otherwise `Accepted`, `Declined` or `Dismissed` of each.
     """
     return _Other(on)
 
@@ -111,16 +114,16 @@ WaitsFor: TypeAlias = Awaitable[Any] | futures.Future[Any] | Wait[Any] | Mapping
 
 
 class Continue:
-    """The call goes on in `continue_(tag, outcome, channel)` once what it waits *on* is there.
+    """A hook's request to suspend the call. `continue_(tag, outcome, channel)` resumes it.
 
     on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; a `Job`; a `Ref` to
-    a job that somebody else owns; a question to the client, or a dict of them. A coroutine is
-    cancelled with the call; a Task or future is its maker's, and is only not waited for any more.
+    a job of an external queue; a question to the client, or a dict of them. A coroutine is
+    cancelled with the call; a Task or future belongs to its creator and keeps running.
 
     `then` of a wait makes one that continues in a method instead: method, otherwise.
 
     Raises:
-        ContractError: (a TypeError) the tag is no text, or *on* is nothing that can be waited for.
+        ContractError: (a TypeError) the tag is not a `str`, or *on* cannot be awaited.
     """
 
     __slots__ = ("_on", "alone", "method", "otherwise", "questions", "tag")
@@ -147,39 +150,39 @@ class Continue:
         return f"<Continue {self.tag!r} on {self._on!r}>"
 
     def take(self) -> Any:
-        """Return what is waited for, and let go of it: whoever was to end it may drop it."""
+        """Return the awaited object and drop the reference, so that it can be freed early."""
         on, self._on = self._on, None
         return on
 
     @property
     def work(self) -> Any:
-        """The `Job` or `Ref` it waits for; None if it waits for something else."""
+        """The awaited `Job` or `Ref`; None for any other wait."""
         return self._on if isinstance(self._on, Wait) and not self.alone else None
 
     def close(self) -> None:
-        """Let go of what nobody will wait for: a coroutine that has not begun never will."""
+        """Release the awaited object. A coroutine that has not started is closed."""
         _Other(self.take()).close()
 
 
 def questions_of(tag: str, on: Any) -> dict[str, Any]:
-    """Return the questions that `Continue(tag, on)` asks, by key; one alone has *tag* for its key.
+    """Return the questions of `Continue(tag, on)` by key. The key of a single one is *tag*.
 
     Raises:
-        ContractError: there is none, a key is not a text of 1 to 64 characters, or something under
-            a key is no question.
+        ContractError: *on* is empty, a key is not a `str` of 1 to 64 characters, or the value of a
+            key is not a question.
     """
     questions = dict(on) if isinstance(on, Mapping) else {tag: on}
     if not questions:
-        raise ContractError(f"Continue({tag!r}, ...) asks nothing: the questions are empty")
+        raise ContractError(f"Continue({tag!r}, ...) has no questions: the mapping is empty")
     for key, question in questions.items():
         if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST:
             raise ContractError(
-                f"Continue({tag!r}, ...): the key of a question is a text of 1 to {_LONGEST} "
+                f"Continue({tag!r}, ...): the key of a question must be a str of 1 to {_LONGEST} "
                 f"characters, not {key!r}"
             )
         if not _asks(question):
             raise ContractError(
-                f"Continue({tag!r}, ...): what is under the key {key!r} is no question but "
+                f"Continue({tag!r}, ...): the value of key {key!r} must be a question, not "
                 f"{type(question).__name__}"
             )
     return questions
@@ -189,10 +192,17 @@ def _asks(on: Any) -> bool:
     return isinstance(on, Wait) and on.asks
 
 
-def _check_name(method: Any, wait: Wait[Any]) -> None:
+def _check_name(method: Any, wait: Wait[Any], *, key: bool) -> None:
+    """Check that *method* has a name; *key*: one that also serves as the key of a question."""
     name = getattr(method, "__name__", None)
     if callable(method) and isinstance(name, str) and name.isidentifier():
-        return
+        if not key or len(name) <= _LONGEST:
+            return
+        wait.close()
+        raise ContractError(
+            f"then() takes a method whose name has at most {_LONGEST} characters, because the name "
+            f"is the key of the question; {name} has {len(name)}"
+        )
     wait.close()
     raise ContractError(
         f"then() takes a method of the tool, by whose name another process finds it; {method!r} "

@@ -73,7 +73,7 @@ class Inbox:
         self._takers[kind.__name__] = (msgspec.msgpack.Decoder(kind), taker)
 
     def open(self) -> None:
-        """Begin to hear what others say, on the running loop; costs nothing where it does."""
+        """Start to receive messages on the running loop; cheap if that has been done."""
         if self._hears:
             return
         if not self._store.shared:
@@ -222,7 +222,7 @@ class Peers:
         self._for_long.take(Ended, self._ended)
 
     def open(self) -> None:
-        """Begin to hear what the others tell, if there may be others."""
+        """Start to receive the messages of other muxes and processes."""
         self._now.open()
         self._for_long.open()
 

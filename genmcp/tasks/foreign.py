@@ -72,7 +72,7 @@ class Foreign(ABC):
         """Cancel the job *ref*, as well as possible; nothing happens if it is over."""
 
 
-_KEPT: Final = 86400.0  # seconds that an outcome waits for whoever is to follow the job
+_KEPT: Final = 86400.0  # seconds for which an outcome is stored until a task reads it
 
 
 class ForeignFailure(Exception):
@@ -111,7 +111,7 @@ class Refs:
                 return waiting.tasks
 
     async def outcome(self, ref: Ref) -> bytes | None:
-        """Return how a job ended, None if nobody has said."""
+        """Return the outcome of a job, None if it has not been reported."""
         waiting, _ = await self._read(ref)
         return waiting.outcome
 

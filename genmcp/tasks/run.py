@@ -134,7 +134,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
             while not self._loop.is_closed():
                 if wait([done], timeout=0.5).done:
                     return done.result()
-        work.close()  # nobody will run it any more
+        work.close()  # Python would warn that it was never awaited
         raise RuntimeError("the worker's event loop has ended")
 
 

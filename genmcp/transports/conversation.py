@@ -1,4 +1,4 @@
-"""All that one client says over one pipe, in both eras, and what is answered.
+"""The connection of one client over a pipe, in both eras: its requests and their responses.
 
 2026-07-28 and 2025-11-25, stdio; "nothing in this binding depends on [standard streams] except
 the process lifecycle".
@@ -209,7 +209,7 @@ class Conversation:
             await self.say(message)
 
     def said(self) -> None:
-        """Take in that the client has read all there was for it."""
+        """Send progress that was held back while the write buffer was full."""
         self._progress.flush()
 
     # Its calls.
@@ -261,7 +261,7 @@ class Conversation:
 
 
 class _News:
-    """What the client of *conversation* hears of, for as long as it wants."""
+    """The notification streams of the client of *conversation*."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -275,18 +275,18 @@ class _News:
         stream.add_done_callback(lambda _: self._streams.pop(kept))
 
     def relay(self, session: Session) -> None:
-        """Tell of what *session* hears without asking, unless that has begun."""
+        """Start to relay the notifications of *session*, unless that has been done."""
         if self._relay is None:
             self._relay = self._conversation.start(self._relayed(session))
 
     def cancel(self, id: jsonrpc.RequestId) -> None:
-        """End the stream *id*, of which nothing more is said."""
+        """End the stream *id* without a response."""
         for request, stream in self._streams.items():
             if request.id == id:
                 stream.cancel()
 
     def forget(self) -> None:
-        """Tell no more of what a session hears of."""
+        """Stop relaying the notifications of the session."""
         if self._relay is not None:
             self._relay.cancel()
             self._relay = None
@@ -364,7 +364,7 @@ class _Batch:
             await call.run()
 
     async def answer(self, request: Request, message: bytes | None) -> None:
-        """Take in what answers one of them."""
+        """Add the response of one of the requests to the batch."""
         await self._conversation.answer(request, None)
         bounded = self._bounds.bounded(request, Answer(message)).message
         if bounded is not None:

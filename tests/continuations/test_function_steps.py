@@ -267,21 +267,31 @@ async def test_function_without_the_step_says_what_to_do(how: str, says: str, ca
 
 async def unknown(value: int, rooom: str) -> None: ...
 async def takes_nothing() -> None: ...
+async def only_channel(channel: Channel) -> None: ...
+async def channel_first(channel: Channel, wish: Wish) -> None: ...
+async def by_keyword(*, value: int) -> None: ...
+async def by_keywords(**values: int) -> None: ...
+async def by_position(value: int, room: str, /) -> None: ...
 async def description(value: int) -> None: ...
 
 
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (unknown, "unknown takes the value that came, .*; rooom is none of them"),
-        (takes_nothing, "takes_nothing takes the value .*; it takes nothing"),
+        (unknown, "unknown must take the value of the wait first, .*; rooom is neither"),
+        (takes_nothing, "takes_nothing must .*; it has no parameter for the value"),
+        (only_channel, "only_channel must .*; its first parameter, channel, is the Channel"),
+        (channel_first, "channel_first must .*; its first parameter, channel, is the Channel"),
+        (by_keyword, "by_keyword must .*; its first parameter, value, is keyword-only"),
+        (by_keywords, "by_keywords must .*; its first parameter, values, is keyword-only"),
+        (by_position, "by_position must .*; room is positional-only"),
         (description, "a step cannot be called description"),
         (sure, "a step cannot be called sure"),
         (Shop, "@book.step is for functions, not for <class"),
     ],
 )
-def test_step_that_cannot_be_one_is_refused_where_it_stands(function: Any, says: str) -> None:
-    """By the name of the tool and the step."""
+def test_step_that_cannot_be_called_is_rejected(function: Any, says: str) -> None:
+    """When it is registered: otherwise each call would fail after the user has answered."""
     with pytest.raises(ConfigurationError, match=says):
         book.step(function)
 

@@ -1,10 +1,12 @@
 """Waits that continue in a method: `elicit(...).then(self.book)`, and the same on every wait."""
 
 import asyncio
+import datetime
+import enum
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent import futures
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import msgspec
 import pytest
@@ -294,6 +296,20 @@ async def gives(run: Run, value: Any) -> Any:
     return value
 
 
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 2
+
+
+class Named(Protocol):
+    """A type that msgspec does not convert to."""
+
+    name: str
+
+
 class Reads(Tool):
     """Reads the value of a job."""
 
@@ -316,6 +332,27 @@ class Reads(Tool):
         return repr(value)
 
     def odd(self, request: Call, value: Point | Booking, channel: Channel) -> str:
+        return repr(value)
+
+    def day(self, request: Call, value: datetime.date, channel: Channel) -> str:
+        return repr(value)
+
+    def day_or_none(self, request: Call, value: datetime.date | None, channel: Channel) -> str:
+        return repr(value)
+
+    def colour(self, request: Call, value: Colour, channel: Channel) -> str:
+        return repr(value)
+
+    def level(self, request: Call, value: Level, channel: Channel) -> str:
+        return repr(value)
+
+    def real(self, request: Call, value: float, channel: Channel) -> str:
+        return repr(value)
+
+    def whole(self, request: Call, value: int, channel: Channel) -> str:
+        return repr(value)
+
+    def protocol(self, request: Call, value: Named, channel: Channel) -> str:
         return repr(value)
 
 
@@ -343,6 +380,14 @@ class Model:
         ("model", {"x": 1}, "Model({'x': 1})"),
         ("unread", {"x": 1}, "{'x': 1}"),
         ("odd", {"x": 1}, "{'x': 1}"),
+        ("day", "2020-01-02", "datetime.date(2020, 1, 2)"),
+        ("day_or_none", "2020-01-02", "datetime.date(2020, 1, 2)"),
+        ("day_or_none", None, "None"),
+        ("colour", "red", "<Colour.RED: 'red'>"),
+        ("level", 2, "<Level.HIGH: 2>"),
+        ("real", 2, "2.0"),
+        ("whole", True, "True"),
+        ("protocol", "a", "'a'"),
     ],
 )
 async def test_value_of_a_job_is_read_as_its_type(how: str, value: Any, shown: str) -> None:
@@ -350,13 +395,22 @@ async def test_value_of_a_job_is_read_as_its_type(how: str, value: Any, shown: s
     assert shown == text_of(await call(serving(Reads), tool="reads", how=how, value=value))
 
 
-@pytest.mark.parametrize("how", ["point", "model"])
-async def test_value_of_another_type_is_a_contract_error(how: str, caplog: Any) -> None:
+@pytest.mark.parametrize(
+    ("how", "value"),
+    [
+        ("point", {"y": 1}),
+        ("model", {"y": 1}),
+        ("day", "today"),
+        ("colour", "blue"),
+        ("whole", "1"),
+    ],
+)
+async def test_value_of_another_type_is_a_contract_error(how: str, value: Any, caplog: Any) -> None:
     """The log states what was wrong and where; the client gets a reference."""
-    answered = await call(serving(Reads), tool="reads", how=how, value={"y": 1})
+    answered = await call(serving(Reads), tool="reads", how=how, value=value)
 
     assert -32603 == answered.messages[-1]["error"]["code"]
-    assert f"Reads.{how} (tool 'reads') does not take what came" in caplog.text
+    assert f"Reads.{how} (tool 'reads') cannot take the value of the wait" in caplog.text
 
 
 # Declined, cancelled, failed
@@ -399,6 +453,39 @@ async def test_one_of_several_questions_that_is_declined_counts_for_all() -> Non
 
     assert repr({"a": Accepted(Wish(True)), "b": Declined()}) == text_of(refused)
     assert "The user declined." == text_of(default)
+
+
+async def test_otherwise_gets_the_answers_unconverted() -> None:
+    """An annotation of a single answer must not turn the dict into a `Declined` of its own."""
+
+    class Both(Waits):
+        async def call(self, request: Call, channel: Channel) -> Any:
+            wait = wait_for({"a": elicit("A?", Wish), "b": elicit("B?")})
+            return wait.then(self.shown, self.refused)
+
+        async def refused(self, request: Call, answers: Declined, channel: Channel) -> str:
+            return repr(answers)
+
+    refused = await asked_all(serving(Both(None)), [YES, NEITHER])
+
+    assert repr({"a": Accepted(Wish(True)), "b": Dismissed()}) == text_of(refused)
+
+
+async def test_declined_question_needs_only_the_method_that_runs() -> None:
+    """A release that renamed the first method still handles a decline of the release before."""
+
+    class Renamed(Asks):
+        name = "asks"
+        sure = None  # type: ignore[assignment]
+
+    old, new = (muxed(each, secret="a secret that both have, of 32 b") for each in (Asks, Renamed))
+    client = Asked(old)
+    asked = await client.send(client.call("asks", {"name": "Fjord"}))
+    client.app = new
+
+    answered = await client.send(client.again(asked, sure=NO))
+
+    assert "Fjord: Declined" == text_of(answered)
 
 
 async def test_declined_question_of_a_tool_with_data_is_an_error() -> None:
@@ -499,6 +586,7 @@ class Wrong(Tool):
             "a function": nowhere,
             "two": self.two,
             "second": self.good,
+            "private": self.__private,
         }[request.arguments["how"]]
         otherwise = nowhere if method == self.good else None
         return wait_for(never()).then(method, otherwise)
@@ -506,6 +594,8 @@ class Wrong(Tool):
     async def two(self, request: Call, channel: Channel) -> None: ...
 
     async def good(self, request: Call, value: Any, channel: Channel) -> None: ...
+
+    async def __private(self, request: Call, value: Any, channel: Channel) -> None: ...
 
 
 async def never() -> None:
@@ -522,6 +612,7 @@ async def nowhere(request: Any, value: Any, channel: Any) -> None: ...
         ("a function", r"then(nowhere) names no method of Wrong"),
         ("two", "Wrong.two (tool 'wrong') must take (request, value, channel): too many"),
         ("second", "then(nowhere) names no method of Wrong"),
+        ("private", "found again: Python changes names that begin with two underscores, so use"),
     ],
 )
 async def test_method_that_cannot_continue_a_call_is_reported(
@@ -553,6 +644,18 @@ async def test_method_without_a_name_is_refused_where_it_is_given(method: Any) -
     for wait in (wait_for(never()), elicit("Sure?")):
         with pytest.raises(ContractError, match="has no such name"):
             wait.then(method)
+
+
+async def test_method_name_too_long_for_a_question_is_rejected() -> None:
+    """The name is the key of the question; a wait for something else has no such key."""
+
+    async def method(request: Any, value: Any, channel: Any) -> None: ...
+
+    method.__name__ = "a" * 65
+    with pytest.raises(ContractError, match=r"at most 64 characters, .*; a{65} has 65"):
+        elicit("Sure?").then(method)
+    elicit("Sure?").then(nowhere, method)
+    wait_for(done()).then(method)
 
 
 async def test_second_method_without_a_name_is_refused() -> None:
@@ -714,3 +817,71 @@ async def test_prompts_and_resources_continue_in_methods(
 
     assert shown in answered.body.decode()
     assert "The user declined." == refused.messages[-1]["error"]["message"]
+
+
+class Asking(Letter):
+    """Writes another letter if the question is declined, or if a job fails."""
+
+    name = "asking"
+
+    async def get(self, request: Call[Room], channel: Channel) -> Continue:
+        if request.arguments.name == "job":
+            return breaks.job().then(self.refused)
+        return elicit("With breakfast?", Wish).then(self.written, self.refused)
+
+    async def refused(self, request: Call[Room], answer: Any, channel: Channel) -> str:
+        return f"{request.arguments.name}: {answer!r}"
+
+
+class AskedPage(Page):
+    """A page that is another if the question is declined, or that needs a job."""
+
+    uri = "asked://one"
+    name = "asked"
+
+    async def read(self, uri: str, channel: Channel) -> Continue:
+        return elicit("With breakfast?", Wish).then(self.written, self.refused)
+
+    async def refused(self, uri: str, answer: Any, channel: Channel) -> str:
+        return f"{uri}: {answer!r}"
+
+
+class Printed(Page):
+    """A page whose job fails."""
+
+    uri = "printed://one"
+    name = "printed"
+
+    async def read(self, uri: str, channel: Channel) -> Continue:
+        return breaks.job().then(self.written)
+
+
+@pytest.mark.parametrize("version", ASKABLE)
+@pytest.mark.parametrize(
+    ("method", "params", "shown"),
+    [
+        ("prompts/get", {"name": "asking", "arguments": {"name": "Fjord"}}, "Fjord: Declined()"),
+        ("resources/read", {"uri": "asked://one"}, "asked://one: Declined()"),
+    ],
+)
+async def test_declined_prompts_and_resources_run_otherwise(
+    method: str, params: Any, shown: str, version: str
+) -> None:
+    """As tools do; it gets the same first argument as the first method."""
+    answered = await request(serving(Asking, AskedPage), version, method, NO, **params)
+
+    assert shown in answered.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("prompts/get", {"name": "asking", "arguments": {"name": "job"}}),
+        ("resources/read", {"uri": "printed://one"}),
+    ],
+)
+async def test_failed_job_fails_prompts_and_resources(method: str, params: Any) -> None:
+    """As an error with the text of the failure: they have no result with `isError`."""
+    answered = await request(serving(Asking, Printed), MODERN, method, **params)
+
+    assert "out of paper" in answered.messages[-1]["error"]["message"]

@@ -32,11 +32,11 @@ def test_several_questions_have_keys_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("on", "fault"),
     [
-        ({}, "asks nothing"),
+        ({}, "has no questions"),
         ({"": roots()}, "1 to 64 characters, not ''"),
         ({"a" * 65: roots()}, "1 to 64 characters, not 'aaa"),
         ({3: roots()}, "1 to 64 characters, not 3"),
-        ({"a": roots(), "b": "Sure?"}, "under the key 'b' is no question but str"),
+        ({"a": roots(), "b": "Sure?"}, "the value of key 'b' must be a question, not str"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(on: Any, fault: str) -> None:
