@@ -409,9 +409,12 @@ def asked(task: Task, question: InputRequired, now: float) -> Task:
     return replace(task, updated=now, changes=task.changes + 1, work=question)
 
 
-def resumed(task: Task, node: str, now: float) -> Task:
-    """Return a private *task*, whose client has answered, running in the process *node*."""
-    token, changes = task.fencing_token + 1, task.changes + 1
+def resumed(task: Task, node: str, token: int, now: float) -> Task:
+    """Return a private *task*, whose client has answered, running in the process *node*.
+
+    *token* is its new fencing token, which no other copy of the answer may have chosen.
+    """
+    changes = task.changes + 1
     return replace(task, updated=now, changes=changes, work=Running(node), fencing_token=token)
 
 

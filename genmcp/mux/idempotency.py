@@ -16,12 +16,12 @@ from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.seal import digest
 from genmcp.core.task import InputRequired, Running, Suspended, Task
-from genmcp.errors import InvalidParams, McpError, OverShare, StoreFull, TaskNotFound
+from genmcp.errors import InvalidParams, McpError, TaskNotFound
 from genmcp.mux.continuations import Continuations, has_tasks
 from genmcp.mux.limits import Limits
 from genmcp.mux.routes import find_route
 from genmcp.mux.task_results import finished, handle_of, result_of
-from genmcp.mux.tasks import Tasks
+from genmcp.mux.tasks import Tasks, suspended
 from genmcp.protocol.input_required import InputRequiredResult
 from genmcp.protocol.meta import IDEMPOTENCY_KEY
 from genmcp.protocol.result import Result
@@ -120,27 +120,18 @@ class Idempotency:
             return None
 
     async def _is_free(self, task: Task) -> bool:
-        """Return whether a call may run with the key of *task*.
-
-        Whether its process lives is judged by heartbeats; only a process that has a heartbeat of
-        its own can judge that.
-        """
+        """Return whether a call may run with the key of *task*."""
         if task.over or not task.private or isinstance(task.work, InputRequired):
             return task.frees_key
-        if self._store.shared:
-            await self._tasks.service.start()
         return not await self._keyed.runs(task)
 
     async def _create(
         self, channel: Channel, slot: str, arguments: bytes, replaces: Stored | None
     ) -> HeldTask | None:
         """Write the task of a call that is about to run; None if a copy was faster."""
-        service = self._tasks.service
-        if self._store.shared:  # the heartbeat shows to other processes that the call runs
-            await service.start()
         # Random, so that a late write of one call never meets the record of another.
         id = f"{slot}-{secrets.token_hex(8)}"
-        work = Running(service.heartbeats.own)
+        work = Running(self._tasks.service.heartbeats.own)
         task = self._tasks.new_task(channel, id, work, self._ttl, arguments=arguments, private=True)
         return await self._keyed.create(task, replaces)
 
@@ -158,20 +149,25 @@ class Idempotency:
     async def _run(
         self, held: HeldTask, request: Request, channel: Channel
     ) -> Result | Suspended | None:
-        """Run the call; None if another has run in the meantime, whose result counts."""
+        """Run the call; None if the result is to be read from the record: see `_ended`.
+
+        Its record is closed once: without a result if the hook raised or was cancelled, or else
+        with what it came to. A client that leaves during that write does not free the key.
+        """
         carrier = channel.carrier
         carrier.keyed, carrier.waits = held, False
         try:
             try:
                 result = await self._continuations.begin(request, channel)
+            except (Exception, asyncio.CancelledError):
+                carrier.raised = True
+                # A call that has, or will have, a task ends where that ends.
+                if not channel.promoted and carrier.task is None:
+                    await self._keyed.close(held, None)
+                raise
             finally:
                 carrier.waits = True  # it has ended, and cannot become a task any more
             is_mine = await self._ended(held, result, channel)
-        except (Exception, asyncio.CancelledError) as error:
-            carrier.raised = True
-            if not channel.promoted and _has_no_task(channel, error):
-                await self._keyed.close(held, None)
-            raise
         finally:
             self._keyed.release(held)
         if not is_mine:
@@ -179,8 +175,9 @@ class Idempotency:
         return result if is_mine else None
 
     async def _ended(self, held: HeldTask, result: Result | Suspended, channel: Channel) -> bool:
-        """Write what the call came to; False if another process has taken it over.
+        """Write what the call came to; False if that is to be read from the record.
 
+        Another process has taken the call over, or the call asks and is a task already.
         The end of one that has become a task is written where that ends.
         """
         carrier = channel.carrier
@@ -191,7 +188,9 @@ class Idempotency:
         if isinstance(result, InputRequiredResult):
             assert carrier.continuation is not None
             encoded, step = msgspec.json.encode(result), carrier.continuation.step
-            return await self._keyed.ask(held, InputRequired(step, encoded, self._question_ttl))
+            question = InputRequired(step, encoded, self._question_ttl)
+            parked = suspended(carrier.continuation, None)
+            return await self._keyed.ask(held, question, parked)
         return await self._keyed.close(held, None)
 
     async def _join(
@@ -224,14 +223,3 @@ class Idempotency:
             raise InvalidParams(f"{IDEMPOTENCY_KEY} must not be empty")
         params: Any = channel.request.params
         return f"k{digest([self._audience, channel.principal, params.name, key]).hex()[:40]}"
-
-
-def _has_no_task(channel: Channel, error: BaseException) -> bool:
-    """Return whether a call that ended with *error* is certain not to have become a task.
-
-    One whose job could not be submitted in time, or that was cancelled meanwhile, still becomes one
-    when its record is written, unless the store has rejected that.
-    """
-    carrier = channel.carrier
-    rejected = carrier.follows is None and isinstance(error, OverShare | StoreFull)
-    return carrier.task is None or rejected

@@ -29,6 +29,7 @@ from genmcp.core.task import (
     Work,
     Working,
     run_id,
+    slot_of,
 )
 from genmcp.errors import Conflict, McpError, OutOfTurn, StoreError, TaskNotFound
 from genmcp.mux.answers import requests_of
@@ -38,12 +39,14 @@ from genmcp.mux.resumption import Resumption, StoredRequest
 from genmcp.mux.storage import Storage
 from genmcp.mux.task_results import finished, result_of, state_of, tool_error
 from genmcp.mux.threads import Threads
+from genmcp.protocol.input_required import InputRequiredResult
 from genmcp.protocol.result import Result
 from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.records import HeldTask
 from genmcp.tasks.service import TaskService
 
 __all__ = ["Tasks", "suspended"]
@@ -113,14 +116,15 @@ class Tasks:
         with an idempotency key has its record already.
         """
         keyed, parked = channel.carrier.keyed, suspended(continuation, work)
+        call = StoredRequest.of(channel).pack()
         if keyed is not None:
-            channel.carrier.task = keyed.id  # from now on a cancellation has to cancel that, too
-            return await self._publish(channel, parked)
+            # From now on `keyed` frees the key, and a cancellation has to cancel the record.
+            channel.carrier.task = keyed.id
+            return await self._publish(channel, keyed, parked, call)
         step = str(continuation.step)
         id = self._seal.mark(Purpose.TASK, continuation.id, step, key_id=continuation.key_id)
         channel.carrier.task = id
-        task = self._made(channel, id, parked)
-        return await self.service.create(task, StoredRequest.of(channel).pack())
+        return await self.service.create(self._made(channel, id, parked), call)
 
     def new_id(self, channel: Channel) -> str:
         """Return the id of the call as a task; an unguessable one: 160 random bits."""
@@ -133,15 +137,15 @@ class Tasks:
         None: the call has ended meanwhile, and its idempotency key says so.
         """
         self._host.inbox.open()
-        continuation = channel.carrier.continuation
+        continuation, keyed = channel.carrier.continuation, channel.carrier.keyed
+        call = StoredRequest.of(channel).pack()
         parked = Suspended(0, b"", Running(self._host.inbox.node))
         if continuation is not None:
             parked = suspended(continuation, self.awaiting)
-        if channel.carrier.keyed is None:
-            task = self._made(channel, id, parked)
-            return await self.service.create(task, StoredRequest.of(channel).pack())
+        if keyed is None:
+            return await self.service.create(self._made(channel, id, parked), call)
         try:
-            return await self._publish(channel, parked)
+            return await self._publish(channel, keyed, parked, call)
         except Conflict:
             return None
 
@@ -151,28 +155,28 @@ class Tasks:
         Another client may have got the handle, by the call's idempotency key: for it the task ends
         like the call.
         """
-        carrier = channel.carrier
-        if carrier.keyed is None:
+        carrier, keyed = channel.carrier, channel.carrier.keyed
+        if slot_of(id) == id:
             await self.service.discard(id)
-            return
-        with suppress(OutOfTurn, TaskNotFound):
-            if carrier.outcome is None:
-                await self.service.cancel(id, channel.principal)
-            else:
-                ended = finished(carrier.outcome, raised=carrier.raised)
-                await self.service.finish(id, ended, fencing_token=carrier.keyed.token)
+        # Otherwise it was taken over and is another's, or asks its client and has not ended.
+        elif keyed and keyed.id == id and not isinstance(carrier.outcome, InputRequiredResult):
+            with suppress(OutOfTurn, TaskNotFound):
+                if carrier.outcome is None:
+                    await self.service.cancel(id, channel.principal)
+                else:
+                    ended = finished(carrier.outcome, raised=carrier.raised)
+                    await self.service.finish(id, ended, fencing_token=keyed.token)
 
-    async def _publish(self, channel: Channel, parked: Suspended) -> Task:
+    async def _publish(
+        self, channel: Channel, keyed: HeldTask, parked: Suspended, call: bytes
+    ) -> Task:
         """Make the private task of a keyed call one whose id clients are given.
 
         Raises:
             Conflict: the call has ended, or its key belongs to another call.
         """
-        keyed = channel.carrier.keyed
-        assert keyed is not None
-        call, ttl = StoredRequest.of(channel).pack(), channel.request.route.policy.ttl
         try:
-            await self.service.start()
+            ttl = channel.request.route.policy.ttl
             return await self.service.keyed.publish(keyed, parked, call, ttl)
         except OutOfTurn as late:
             # A worker may have claimed the step before a repeated write of it.
@@ -294,8 +298,7 @@ class Tasks:
         return bool(self._running) or self.service.keyed.busy
 
     def _stop(self, message: Stop) -> None:
-        stop = self._running.get(message.task)
-        if stop is not None:
+        if (stop := self._running.get(message.task)) is not None:
             stop()
 
     async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:

@@ -6,14 +6,33 @@ that: it runs, it asks its client, it has become an ordinary task, or it has a r
 lease of its own: the key is free again when that process is gone by its heartbeats, by which all
 tasks are taken over. Clocks of different machines are never compared, and a process that was
 suspended itself, or could not reach its store, considers no other process gone.
+
+Each run of the call has an identity of its own: the id of the task, which is random, and its
+fencing token, which is increased by a random number when the call is resumed. So two copies of the
+call, of one process or of several, never have the same one, even if their writes fail and it is
+unknown which of them took place. All that a run writes or deletes is conditioned on its identity,
+and this process remembers by it what runs here. A run that fails can therefore change nothing of
+another one.
 """
 
 import asyncio
 import logging
+import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from genmcp.core.task import Finished, InputRequired, Suspended, Task, asked, resumed, slot_of
+from genmcp.core.task import (
+    Awaiting,
+    Finished,
+    InputRequired,
+    Running,
+    Suspended,
+    Task,
+    asked,
+    resumed,
+    slot_of,
+)
 from genmcp.errors import InternalError, OutOfTurn, OverShare, StoreError, StoreFull, TaskNotFound
 from genmcp.tasks.follower import TaskFollower
 from genmcp.tasks.heartbeats import Heartbeats
@@ -25,6 +44,7 @@ __all__ = ["KeyedTasks"]
 
 logger = logging.getLogger("genmcp")
 
+_TOKEN_BITS: Final = 40
 _NOT_KEPT: Final = error_end(
     InternalError(
         "The call with this idempotency key has ended, but its result was not kept: "
@@ -37,20 +57,28 @@ _NOT_KEPT: Final = error_end(
 class KeyedTasks:
     """The tasks of keyed calls of one service.
 
-    *shared*: whether other processes use the store. Otherwise all nodes are in this process, and
-    alive.
+    Args:
+        start: starts the worker of this process, and with it the heartbeat by which others see that
+            a call runs.
     """
 
     def __init__(
-        self, follower: TaskFollower, writer: TaskWriter, heartbeats: Heartbeats, *, shared: bool
+        self,
+        follower: TaskFollower,
+        writer: TaskWriter,
+        heartbeats: Heartbeats,
+        start: Callable[[], Awaitable[None]],
     ) -> None:
         self._follower = follower
         self._records = writer.records
         self._writer = writer
         self._retry = writer.retry
         self._heartbeats = heartbeats
-        self._shared = shared
-        self._running: set[str] = set()
+        self._start = start
+        store = self._records.store
+        # Otherwise all nodes are in this process, and alive.
+        self._has_others = store.shared or store.durable
+        self._running: set[tuple[str, int]] = set()  # ids and fencing tokens
 
     @property
     def busy(self) -> bool:
@@ -70,18 +98,12 @@ class KeyedTasks:
         Raises:
             StoreError: it cannot be written, and the call must not run.
         """
-        self._running.add(task.id)  # first, so that no copy finds a record without its call
         held = HeldTask(self._records, task.id, task.fencing_token)
-        created = False
-        try:
-            created = await self._records.create(task, None, replaces=replaces)
-        except (StoreError, asyncio.CancelledError) as error:
-            self._free(held, error)
-            raise
-        finally:
-            if not created:
-                self.release(held)
-        return held if created else None
+
+        async def create() -> bool:
+            return await self._records.create(task, None, replaces=replaces)
+
+        return held if await self._take(held, create, lambda task, now: None) else None
 
     async def resume(self, stored: Stored) -> HeldTask | None:
         """Return the task of a call whose client has answered; None if a copy was faster.
@@ -89,41 +111,108 @@ class KeyedTasks:
         Raises:
             StoreError: as for `create`.
         """
-        task, node = stored.task, self._heartbeats.own
-        held = HeldTask(self._records, task.id, task.fencing_token, stored)
-        self._running.add(task.id)
-        written = False
+        was, question, node = stored.task, stored.task.work, self._heartbeats.own
+        assert isinstance(question, InputRequired)
+        token = was.fencing_token + 1 + secrets.randbits(_TOKEN_BITS)
+        before = HeldTask(self._records, was.id, was.fencing_token, stored)
+        held = HeldTask(self._records, was.id, token)
+
+        async def resume() -> bool:
+            try:
+                await before.change(lambda task, now: resumed(task, node, token, now))
+            except OutOfTurn:
+                return False
+            return True
+
+        def ask_again(task: Task, now: float) -> Task:
+            return asked(task, question, now)
+
+        return held if await self._take(held, resume, ask_again) else None
+
+    async def _take(
+        self, held: HeldTask, write: Callable[[], Awaitable[bool]], undo: Transition
+    ) -> bool:
+        """Begin a run of the call by *write*, which returns False if a copy was faster.
+
+        If it is unknown whether the record was written (the store failed, or the client left),
+        the call does not run, and *undo* is written in the background. That cannot concern another
+        run: see the module.
+        """
+        if self._has_others:
+            await self._start()
+        run = held.id, held.token
+        self._running.add(run)  # first, so that no copy finds a record without its call
+        taken = False
         try:
-            after = await held.change(lambda task, now: resumed(task, node, now))
-            held.token, written = after.fencing_token, True
-        except OutOfTurn:
-            return None
-        except (StoreError, asyncio.CancelledError) as error:
-            held.token += 1
-            self._free(held, error)
+            taken = await write()
+        except BaseException as error:
+            if not isinstance(error, OverShare | StoreFull):
+                self._retry.later(
+                    held.id,
+                    lambda: self._undo(held, undo),
+                    lambda _: self._undo(held, lambda task, now: None),
+                )
             raise
         finally:
-            if not written:
-                self.release(held)
-        return held
+            if not taken:
+                self._running.discard(run)
+        return taken
 
     def release(self, held: HeldTask) -> None:
         """Record that the call does not run here any more."""
-        self._running.discard(held.id)
+        self._running.discard((held.id, held.token))
 
     async def publish(self, held: HeldTask, parked: Suspended, call: bytes, ttl: float) -> Task:
         """Make the call an ordinary task: with its raw request, retained for *ttl* seconds.
 
+        A promotion that fails is repeated by its caller, while the call runs on. A wait for a job
+        is repeated here, and the record needs no other end: a store that fails does not free the
+        key, since the hook has run, and the job begins once the store is back. One that rejects
+        the task frees it, whether the caller still waits or not.
+
         Raises:
             OutOfTurn: the call has ended, or another call has its key.
-            Unavailable: it is not written: a wait for a job is written later, for anything else
-                this is to be called again.
+            Unavailable: it is not written, or not yet.
         """
-        return await self._writer.publish(held, parked, call, ttl)
+        write = self._writer.publishing(held, parked, call, ttl)
+        begun = False
 
-    async def ask(self, held: HeldTask, question: InputRequired) -> bool:
-        """Write that the call waits for its client; False if another process has taken it over."""
-        return await self._end(held, lambda task, now: asked(task, question, now))
+        async def publish() -> Task:
+            nonlocal begun
+            if not begun or not self._retry.ending():  # a repetition does not start it again
+                begun = True
+                await self._start()
+            return await write()
+
+        async def publish_or_free() -> Task:
+            refusals = (OverShare, StoreFull)
+            try:
+                return await self._retry.retry_until_written(publish, refusals=refusals)
+            except OutOfTurn:
+                raise
+            except Exception:
+                await self.close(held, None)
+                raise
+
+        if isinstance(parked.work, Running | Awaiting):
+            return await publish()
+        return await self._retry.within_patience(publish_or_free(), held.id)
+
+    async def ask(self, held: HeldTask, question: InputRequired, parked: Suspended) -> bool:
+        """Write that the call waits for a request of its client.
+
+        If a promotion that was reported as failed has published it after all, other clients may
+        have its handle: then it waits as a task does, as in *parked*. Return False then, and if
+        another process has taken it over: the question is to be read from the record.
+        """
+        published = False
+
+        def ask(task: Task, now: float) -> Task:
+            nonlocal published
+            published = not task.private
+            return task.parked(parked, now) if published else asked(task, question, now)
+
+        return await self._end(held, ask) and not published
 
     async def close(self, held: HeldTask, ended: Finished | None) -> bool:
         """Write the result of the call; None: it has none. Return False as `ask` does.
@@ -148,8 +237,11 @@ class KeyedTasks:
         never accepted that. A living process is trusted to free the keys of its own calls.
         """
         if task.lives_in is None or task.lives_in == self._heartbeats.own:
-            return task.id in self._running or self._retry.has(task.id)
-        return not self._shared or await self._heartbeats.lives(task.lives_in)
+            return (task.id, task.fencing_token) in self._running or self._retry.has(task.id)
+        if not self._has_others:
+            return True
+        await self._start()  # only a process that has a heartbeat of its own can judge others
+        return await self._heartbeats.lives(task.lives_in)
 
     async def changed(self, task: Task, after: str | None) -> str | None:
         """Wait for an event of *task* behind *after*; return the last position.
@@ -162,20 +254,11 @@ class KeyedTasks:
         except TimeoutError:
             return after
 
-    def _free(self, held: HeldTask, error: BaseException) -> None:
-        """Delete in the background a record of which it is unknown whether it was written.
-
-        It is deleted by its version, and its id is random: the record of another call that has the
-        key meanwhile stays.
-        """
-
-        async def free() -> None:
-            await self._records.mark(held.id)
-            with suppress(OutOfTurn, TaskNotFound):
-                await self._write(held, lambda task, now: None)
-
-        if not isinstance(error, OverShare | StoreFull):
-            self._retry.later(held.id, free)
+    async def _undo(self, held: HeldTask, transition: Transition) -> None:
+        """Write *transition* of a record of which it is unknown whether it was written."""
+        await self._records.mark(held.id)
+        with suppress(OutOfTurn, TaskNotFound):
+            await self._write(held, transition)
 
     async def _end(self, held: HeldTask, transition: Transition, size: int = 0) -> bool:
         try:

@@ -13,11 +13,12 @@ the record itself once a later call has the key.
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from genmcp.core.task import Task, slot_of
 from genmcp.core.task_time import kept
-from genmcp.errors import Conflict, OutOfTurn, StoreError, TaskNotFound
+from genmcp.errors import Conflict, OutOfTurn, StoreError, StoreFull, TaskNotFound
 from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append, Delete, Op, Put, Store
 from genmcp.tasks.options import JobOptions
@@ -258,15 +259,18 @@ class TaskRecords:
         """Append an event to the log of the task.
 
         Every write to the same subject that was begun before has been carried out then, or never
-        is: a read that follows is certain about a write that failed with Unavailable.
+        is: a read that follows is certain about a write that failed with Unavailable. A full store
+        has carried them out as well: it rejects the event in its turn.
         """
-        await self.store.apply(Append(self.key(id), DISCARDED, ttl=60.0))
+        with suppress(StoreFull):
+            await self.store.apply(Append(self.key(id), DISCARDED, ttl=60.0))
 
     async def _delete(self, task: Task, version: int) -> None:
-        await self.store.apply(
-            Delete(self._prefix + slot_of(task.id), expect=version),
-            Append(self.key(task.id), DISCARDED, ttl=60.0),
-        )
+        record = Delete(self._prefix + slot_of(task.id), expect=version)
+        try:
+            await self.store.apply(record, Append(self.key(task.id), DISCARDED, ttl=60.0))
+        except StoreFull:  # copies of the call look again without an event
+            await self.store.apply(record)
 
     async def _close(self, task: Task) -> None:
         """Retain the request of a cancelled task as long as the task, and not as an open one."""

@@ -62,7 +62,7 @@ class RetriedWrites:
     """
 
     def __init__(self, *, patience: float, late_bytes: int, ending: Callable[[], bool]) -> None:
-        self._ending = ending
+        self.ending = ending
         self._patience = patience
         self._late_bytes = late_bytes
         self._complaints = Throttle(logger)
@@ -90,7 +90,7 @@ class RetriedWrites:
             try:
                 return await write()
             except Unavailable as error:
-                if self._ending():
+                if self.ending():
                     raise
                 now = time.monotonic()
                 begun = now if begun is None else begun

@@ -97,7 +97,7 @@ class TaskService:
         )
         self._writer = TaskWriter(self.records, self._scheduler, self._refs, self._retry)
         self.values = JobValues(store, options.accounts, prefix)
-        self.keyed = KeyedTasks(self._follower, self._writer, self.heartbeats, shared=store.shared)
+        self.keyed = KeyedTasks(self._follower, self._writer, self.heartbeats, self.start)
         self.runner = TaskRunner(
             self._writer, resume, foreign, options, ending=lambda: self.worker.ending
         )

@@ -4,18 +4,16 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from genmcp.core.task import (
     Asking,
-    Awaiting,
     Finished,
     Following,
     Ref,
-    Running,
     Suspended,
     Task,
     Work,
     answered,
     published,
 )
-from genmcp.errors import OverShare, StoreFull, TaskNotFound, Unavailable
+from genmcp.errors import OverShare, TaskNotFound, Unavailable
 from genmcp.tasks.foreign import Refs
 from genmcp.tasks.outcomes import no_room, not_kept
 from genmcp.tasks.records import HeldTask, TaskRecords
@@ -52,11 +50,13 @@ class TaskWriter:
 
         return await self.retry.whole(create())
 
-    async def publish(self, held: HeldTask, parked: Suspended, call: bytes, ttl: float) -> Task:
-        """Make a private task one whose id clients are given, waiting as *parked* says.
+    def publishing(
+        self, held: HeldTask, parked: Suspended, call: bytes, ttl: float
+    ) -> Callable[[], Awaitable[Task]]:
+        """Return a function that makes a private task an ordinary one, which waits as in *parked*.
 
-        Raises:
-            OutOfTurn: it is over, or another call has its key.
+        It may be called again if the store failed. It raises OutOfTurn if the task is over, or
+        another call has its key.
         """
         step = held.step(lambda task, now: published(task, parked, now, ttl), call)
 
@@ -66,15 +66,7 @@ class TaskWriter:
             await self.scheduler.submit(task)
             return task
 
-        # A store that fails does not free the key, since the hook has run: the wait for a job
-        # begins once the store is back. One that rejects the write does. A promotion that fails is
-        # repeated by its caller, while the call runs on.
-        if isinstance(parked.work, Running | Awaiting):
-            return await self.retry.whole(publish(), held.id)
-        written = self.retry.retry_until_written(
-            lambda: self.retry.whole(publish(), held.id), refusals=(OverShare, StoreFull)
-        )
-        return await self.retry.within_patience(written, held.id)
+        return lambda: self.retry.whole(publish(), held.id)
 
     async def park(self, held: HeldTask, parked: Suspended) -> Task:
         """Let the task wait again.

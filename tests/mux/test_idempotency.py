@@ -342,7 +342,7 @@ async def test_id_of_a_running_keyed_call_is_unknown_to_clients() -> None:
     client, other = await begin(app), await begin(app, capabilities=TASKS)
     async with client.open(keyed(client)) as call:
         await held(app, 1)
-        (id,) = app.mux.tasks.service.keyed._running
+        ((id, _),) = app.mux.tasks.service.keyed._running
         answer = await other.send(other.request("tasks/get", {"taskId": id}))
         assert -32602 == answer.json["error"]["code"]
         go.set()
