@@ -264,7 +264,7 @@ async def work(run: Run) -> str:
 async def test_job_begins_when_its_worker_starts_late(stores: tuple[HeldFile, HeldFile]) -> None:
     """The store failed when the worker was started: the job begins later, and the hook runs once.
 
-    A copy at another process waits for it, and is not left behind with a record that nobody ends.
+    A copy at another process gets its result, and does not wait for an orphaned record.
     """
     a, b = stores
     go = asyncio.Event()
