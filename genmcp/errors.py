@@ -415,7 +415,7 @@ class ContractError(GenmcpError, TypeError):
 
 
 class OutOfTurn(GenmcpError):
-    """A machine was told of a step that its state does not allow."""
+    """A step was requested that the state does not allow."""
 
     fault: ClassVar[str] = "somebody"
 
@@ -467,7 +467,7 @@ class Expired(SealError):
 
 
 class StoreError(GenmcpError):
-    """What a store may raise."""
+    """An operation of a store failed. The base of the errors that stores raise."""
 
 
 class Conflict(StoreError):
@@ -475,7 +475,7 @@ class Conflict(StoreError):
 
 
 class UnknownFormat(StoreError):
-    """A record of the store was written by another release; the message states the formats."""
+    """A record was written by another release; the message names the formats, and is shown."""
 
 
 class Gap(StoreError):

@@ -20,6 +20,7 @@ from genmcp.errors import (
     StoreFull,
     ToolError,
     Unable,
+    UnknownFormat,
 )
 from genmcp.faults import InvalidArguments
 from genmcp.protocol.capabilities import TASKS
@@ -86,11 +87,14 @@ def _unable(error: Unable, request: Request) -> str:
     )
 
 
-def refusal_of(error: StoreError, reference: str) -> Overloaded:
+def refusal_of(error: StoreError, reference: str) -> InternalError:
     """Return the response to a request that failed in the store.
 
-    It is not an error of the tool: a full store, for example, is temporary.
+    It is not an error of the tool: a full store, for example, is temporary. A record of another
+    release is not: the response states the formats and suggests no retry, which would fail again.
     """
+    if isinstance(error, UnknownFormat):
+        return InternalError(f"{error} (reference {reference})", reference=reference)
     if isinstance(error, OverShare):
         return Overloaded(str(error), retry_after=60, status=429)
     if isinstance(error, StoreFull):

@@ -115,7 +115,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     it ended, None while it is open. message, progress, total: the latest progress of the work.
     step, continuation: of the call as it waits; no continuation while `call` itself runs. work:
     what it waits for, None once it has ended. held: the delivery that a worker has claimed and not
-    released. changes: incremented by each change that followers see. outcome: how the wait ended,
+    released. claim: a random value, so that no two claims are equal. changes: incremented by each change that followers see. outcome: how the wait ended,
     packed; once it is set, `continue_` is to run, or runs. result, error: as JSON. passed: for how
     many seconds its step was passed on by processes that lack the code for it. arguments: the
     digest of the arguments of a call with an idempotency key. private: whether no client was given
@@ -143,6 +143,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fencing_token: int = 0
     delivery: int = 0
     held: int | None = None
+    claim: str | None = None
     crashes: int = 0
     outcome: bytes | None = None
     result: bytes | None = None
@@ -229,17 +230,17 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
         return self
 
-    def claimed(self, now: float, *, crashes: int) -> "Task":
-        """Return the task as claimed by the worker that received its delivery.
+    def claimed(self, now: float, *, crashes: int, claim: str | None = None) -> "Task":
+        """Return the task as claimed, by its delivery, by the worker that has the random *claim*.
 
         An earlier holder that did not release it has died, or is frozen. After more than *crashes*
-        such holders, or one if the job must not run again, the wait is settled as Lost; a task that
-        was settled already ends as failed.
+        such holders, or one if the job must not run again, its wait ends as Lost, or a settled task.
         """
         left = self.held is not None
         crashed = self.crashes + left
         token = self.fencing_token + 1
-        task = self._next("claim", now, fencing_token=token, held=self.delivery, crashes=crashed)
+        claimed = {"fencing_token": token, "held": self.delivery, "claim": claim}
+        task = self._next("claim", now, crashes=crashed, **claimed)
         if self.outcome is not None:
             return task._lost(now) if crashed > crashes else task
         if not isinstance(self.work, Working):  # to follow another's job once more harms nobody

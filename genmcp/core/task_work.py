@@ -63,7 +63,7 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class Ref(Wait[Any], msgspec.Struct, frozen=True):
-    """A job that somebody else owns: the *scheme* of a `Foreign`, and what it is called there."""
+    """A job of another queue: the *scheme* of its `Foreign`, and its name there."""
 
     scheme: str
     ref: str
@@ -82,7 +82,7 @@ class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
 
 
 class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
-    """A job is in the engine's hands; it was begun *attempt* times and failed *failures* times.
+    """An engine delivers a job; it was begun *attempt* times and failed *failures* times.
 
     saved: the state with which its next attempt continues, as JSON; None if it saved none. It is
     part of the job's work, so that the next job of the call starts without one.
@@ -95,7 +95,7 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
 
 
 class Following(msgspec.Struct, frozen=True, tag="following"):
-    """Somebody else works on it."""
+    """A job of another queue is followed."""
 
     ref: Ref
 

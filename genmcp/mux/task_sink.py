@@ -82,14 +82,14 @@ class TaskSink:
 
     @property
     def announcer(self) -> Announcer:
-        """What tells of changes of the server."""
+        """Notifies clients of changes of the server."""
         return self._host.announcer
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
-        """Keep progress in the task, and tell whoever follows it of the rest.
+        """Store progress in the task, and log other notifications for its followers.
 
-        Of progress that is reported often only the newest is written. A store that cannot be
-        reached costs the words, not the work.
+        Of progress that is reported often only the newest is written. If the store cannot be
+        reached, the notification is lost, and the call continues.
         """
         carrier = self._carrier
         assert carrier.task is not None
@@ -104,7 +104,7 @@ class TaskSink:
         return True
 
     def _report(self, params: ProgressNotificationParams) -> bool:
-        """Have progress written soon; False if the task is over, or somebody else's."""
+        """Schedule the write of progress; return False if the task has ended or was taken over."""
         reporter = self._reporter
         if reporter is None:
             reporter = self._reporter = Reporter(self._write)
@@ -115,7 +115,7 @@ class TaskSink:
         return True
 
     async def flush(self) -> None:
-        """Write the progress that is not written yet."""
+        """Write progress that is still pending."""
         reporter, self._reporter = self._reporter, None  # they refer to each other
         if reporter is None:
             return
@@ -135,7 +135,7 @@ class TaskSink:
         return await self._host.sessions.level_of(request)
 
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
-        """Refuse: what a task asks is kept in its record."""
+        """Raise Unable: the questions of a task are stored in its record."""
         raise Unable({})
 
     def watch_client(self) -> None:
@@ -145,7 +145,7 @@ class TaskSink:
         """Do nothing: it is a task."""
 
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
-        """Return what came of the call *id*."""
+        """Return the result of the call *id*."""
         return await self._host.tasks.outcome_of(id, principal)
 
     def open(self) -> None:

@@ -102,16 +102,16 @@ InThread: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class Escaped(Exception):
-    """Carries what would end the process, and not only the job that raised it: `SystemExit`, say.
+    """Carries an exception that would end the process, and not only its job, such as `SystemExit`.
 
     It is the cause of this.
     """
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
-    """What came of an attempt.
+    """The result of an attempt.
 
-    outcome: packed. again: whether another one may do better. progress: what was not written yet.
+    outcome: packed. again: whether a retry may succeed. progress: what is not written yet.
     """
 
     outcome: bytes

@@ -1,4 +1,4 @@
-"""The engine that needs no other service: it stands on a store's deliveries."""
+"""The engine that needs no other service: it uses the deliveries of a store."""
 
 import asyncio
 import logging
@@ -65,7 +65,7 @@ class LocalEngine(Engine):
 
 
 class _Worker:
-    """Claims ids, lets them be worked on, and keeps hold of them meanwhile."""
+    """Claims ids, runs their steps, and renews their leases meanwhile."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class _Worker:
             await asyncio.wait(working, timeout=grace)
 
     async def close(self) -> None:
-        """Cancel what is worked on, and let somebody else have it at once."""
+        """Cancel the running steps, and release their ids to other workers at once."""
         working = dict(self._working)
         for work in working.values():
             work.cancel()

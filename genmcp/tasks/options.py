@@ -1,4 +1,4 @@
-"""What `TaskService` may be told, with its defaults."""
+"""The options of `TaskService`, with their defaults."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping

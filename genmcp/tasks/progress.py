@@ -1,4 +1,4 @@
-"""Progress as a job reports it, and as it is written: not every report, but always the last."""
+"""Progress reports of jobs. They are written at a limited rate; the last one always is."""
 
 import asyncio
 import logging

@@ -11,14 +11,16 @@ The calls with one idempotency key, `{slot}-{random}`, share a record, so that a
 the record itself once a later call has the key.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from functools import partial
+from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
 from genmcp.core.task import Task, slot_of
 from genmcp.core.task_time import kept
-from genmcp.errors import Conflict, OutOfTurn, StoreError, StoreFull, TaskNotFound
+from genmcp.errors import Conflict, OutOfTurn, OverShare, StoreError, StoreFull, TaskNotFound
 from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append, Delete, Op, Put, Store
 from genmcp.tasks.options import JobOptions
@@ -56,17 +58,48 @@ class HeldTask:
     steps of one worker do not read the record again. After a conflict (progress is written
     meanwhile, say) or a failure it is read, and the token decides: a process that was frozen or
     taken for gone finds a higher one, and is refused.
+
+    A write that failed, or was cancelled, may be carried out later. So the read after it follows an
+    ordered write (`TaskRecords.mark`), behind which an earlier one either has been carried out or
+    never is.
     """
 
-    __slots__ = ("_records", "_stored", "id", "token")
+    __slots__ = ("_claim", "_records", "_stored", "_unsure", "id", "token")
 
     def __init__(
         self, records: "TaskRecords", id: str, token: int, stored: Stored | None = None
     ) -> None:
         self._records = records
         self._stored = stored
+        self._claim: str | None = None
+        self._unsure = False  # whether an earlier write may be carried out later
         self.id = id
         self.token = token
+
+    def claim(self, crashes: int) -> Callable[[], Awaitable[Task]]:
+        """Return a function that claims the task, as `step` does, and holds its new token.
+
+        If its write failed or was cancelled, the next step finds out whether this process has the
+        claim, and takes its token then.
+        """
+        self._claim = claim = token_hex(8)
+        write = self.step(partial(Task.claimed, crashes=crashes, claim=claim))
+
+        async def claimed() -> Task:
+            task = await write()
+            self.token, self._claim = task.fencing_token, None
+            return task
+
+        return claimed
+
+    async def check(self) -> None:
+        """Read the record, and check the token.
+
+        Raises:
+            OutOfTurn: as for `change`.
+        """
+        self._stored = None
+        await self.change(lambda task, now: task)
 
     async def change(self, transition: Callable[[Task, float], Task]) -> Task:
         """Write the task after *transition*, and return it.
@@ -84,27 +117,47 @@ class HeldTask:
         The step is taken once: a write that was carried out although the store failed is recognised
         by the record that it left. *call* is as for `TaskRecords.write`.
         """
-        wanted: Task | None = None
+        written: Task | None = None  # as this has written it, or may have
 
         async def write() -> Task:
-            nonlocal wanted
+            nonlocal written
             while True:
                 stored, self._stored = self._stored, None
-                stored = stored or await self._records.find(self.id)
-                if stored is None:
-                    raise OutOfTurn(f"token {self.token} of task {self.id}", "gone")
-                task, version = stored
-                if wanted is None or task != wanted:
-                    wanted = transition(task.at(self.token), self._records.now())
+                task, version = stored or await self._read()
+                if written is None or task != written:
+                    wanted = transition(self._own(task), self._records.now())
                     if wanted is not task:
                         try:
                             version = await self._records.write(wanted, version, task, call)
-                        except Conflict:
+                        except Conflict:  # an equal record is the work of another
+                            written = None
                             continue
-                self._stored = Stored(wanted, version)
-                return wanted
+                        except (OverShare, StoreFull):  # nothing was written
+                            raise
+                        except (StoreError, asyncio.CancelledError):
+                            written, self._unsure = wanted, True
+                            raise
+                    task = written = wanted
+                self._stored = Stored(task, version)
+                return task
 
         return write
+
+    async def _read(self) -> Stored:
+        if self._unsure:
+            await self._records.mark(self.id)  # raises: the next read does this again
+            self._unsure = False
+        stored = await self._records.find(self.id)
+        if stored is None:
+            raise OutOfTurn(f"token {self.token} of task {self.id}", "gone")
+        return stored
+
+    def _own(self, task: Task) -> Task:
+        """Return *task* if this process holds it, also by a claim of unknown outcome."""
+        claimed = self._claim is not None and task.claim == self._claim
+        if claimed and task.fencing_token == self.token + 1:
+            self.token, self._claim = task.fencing_token, None
+        return task.at(self.token)
 
 
 class Followed:
@@ -256,14 +309,13 @@ class TaskRecords:
         )
 
     async def mark(self, id: str) -> None:
-        """Append an event to the log of the task.
+        """Write to the subject of the task without changing anything.
 
         Every write to the same subject that was begun before has been carried out then, or never
-        is: a read that follows is certain about a write that failed with Unavailable. A full store
-        has carried them out as well: it rejects the event in its turn.
+        is: a read that follows is certain about a write that failed with Unavailable. A deletion
+        needs no room in a store that is full.
         """
-        with suppress(StoreFull):
-            await self.store.apply(Append(self.key(id), DISCARDED, ttl=60.0))
+        await self.store.apply(Delete(f"{self.key(id)}#mark"))
 
     async def _delete(self, task: Task, version: int) -> None:
         record = Delete(self._prefix + slot_of(task.id), expect=version)

@@ -116,7 +116,7 @@ class RetriedWrites:
         await asyncio.wait({writing}, timeout=self._patience)
         if not writing.done():
             raise Unavailable("the store accepts no write: a step of a task is written later")
-        return writing.result()
+        return _result(writing)
 
     async def whole(self, writes: Coroutine[Any, Any, T], id: str = "") -> T:
         """Complete *writes*, also if the caller is cancelled meanwhile."""
@@ -124,7 +124,10 @@ class RetriedWrites:
         try:
             return await asyncio.shield(writing)
         except asyncio.CancelledError:
+            cut = writing.cancelled()  # by `aclose`, and not the caller
             await asyncio.wait({writing})
+            if cut:
+                _result(writing)
             raise
 
     async def first_attempt(
@@ -202,3 +205,15 @@ class RetriedWrites:
         self._pending.pop(writing, None)
         if not writing.cancelled() and (error := writing.exception()) is not None:
             logger.debug("a write of a task ended with %r", error)  # its caller has it
+
+
+def _result(writing: "asyncio.Task[T]") -> T:
+    """Return the result of a write that has ended.
+
+    Raises:
+        Unavailable: `RetriedWrites.aclose` has cancelled it. A CancelledError would look to the
+            caller as if its own request had been cancelled.
+    """
+    if writing.cancelled():
+        raise Unavailable("this process stops: a step of a task is not written")
+    return writing.result()

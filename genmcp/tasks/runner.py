@@ -125,13 +125,17 @@ class TaskRunner:
         every later write of the step is compared, so that it reads the record no more.
         """
         held = HeldTask(self._records, stored.task.id, stored.task.fencing_token, stored)
+        claimed = False
         try:
-            task = await held.change(partial(Task.claimed, crashes=self._options.crashes))
-            held.token = task.fencing_token
+            task = await self._writer.retry.retry_until_written(held.claim(self._options.crashes))
+            claimed = True
             if not task.over:
                 await self._work(held, task)
         except StoreError:
-            await self._writer.retry.retry_until_written(lambda: self._drop(held))
+            if claimed:
+                await self._writer.retry.retry_until_written(lambda: self._drop(held))
+            else:  # nothing of the step was begun, even if the claim was written
+                await self._hand_back(held, stored.task, runs_on=False)
             raise
         except OutOfTurn as refused:
             logger.debug("%s", refused)
@@ -140,9 +144,9 @@ class TaskRunner:
             if now is not None and now.task.delivered:
                 await self._scheduler.submit(now.task)
         except asyncio.CancelledError as error:
-            # A delivery that another process has claimed must not be handed on: once released, its
-            # job would start there as if it had never run, whatever `on_lost` is.
-            if self._ending():
+            # A delivery claimed by another process is not handed on: once released, its job would
+            # start there as if it had never run. A claim that was cut off is: it did not run.
+            if self._ending() or not claimed:
                 await self._hand_back(held, stored.task, runs_on=isinstance(error, StillRuns))
             raise
 
@@ -232,7 +236,7 @@ class TaskRunner:
             raise
         except Exception as error:
             if isinstance(error, OutOfTurn):  # rejected; or else a defect, as any other
-                await held.change(lambda task, now: task)
+                await held.check()
             return _failed(task, error)
         return came
 

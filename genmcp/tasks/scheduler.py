@@ -12,7 +12,7 @@ from genmcp.tasks.engine import Engine
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.records import HeldTask, TaskRecords
 
-__all__ = ["CONTINUATIONS", "REFS", "StepScheduler"]
+__all__ = ["CONTINUATIONS", "REFS", "StepScheduler", "engine_queue"]
 
 logger = logging.getLogger("genmcp")
 
@@ -69,7 +69,7 @@ class StepScheduler:
                 queue = self._following
             await self._engine.submit(
                 task.engine_id,
-                queue=self._prefix + queue,
+                queue=engine_queue(self._prefix, queue),
                 delay=_delay(task, self._records.now()),
                 owner=self._records.owner_of(task),
             )
@@ -81,7 +81,7 @@ class StepScheduler:
         """
         await self._engine.submit(
             f"{task.engine_id}.{looks}",
-            queue=self._prefix + CONTINUATIONS,
+            queue=engine_queue(self._prefix, CONTINUATIONS),
             delay=delay or self.heartbeats.lease,
             owner=self._records.owner_of(task),
         )
@@ -137,6 +137,15 @@ class StepScheduler:
                 )
         except StoreError as error:
             logger.debug("it is not known whether a process serves %r: %s", queue, error)
+
+
+def engine_queue(prefix: str, queue: str) -> str:
+    """Return the name that an engine knows *queue* by.
+
+    A "/" in the name of the queue is escaped: otherwise the queue "b/x" of the audience "a" would
+    be the queue "x" of the audience "a/b", whose process does not know the task.
+    """
+    return prefix + queue.replace("%", "%25").replace("/", "%2F")
 
 
 def _delay(task: Task, now: float) -> float:

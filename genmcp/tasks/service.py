@@ -9,7 +9,6 @@ from typing import Final
 from genmcp.core.outcome import Outcome, unpack
 from genmcp.core.task import (
     Finished,
-    Following,
     Ref,
     Suspended,
     Task,
@@ -201,21 +200,10 @@ class TaskService:
 
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
+            Unavailable: as for `finish`, at once if *private*; it is written later.
         """
         was = await self._owned(id, owner, private=private)
-
-        def cancelled(task: Task, now: float) -> Task:
-            nonlocal was
-            was = task
-            return task if task.over else task.cancelled(now)
-
-        await self.records.change(id, cancelled)
-        if was.over:
-            return None
-        await self._scheduler.cancel(was)
-        if isinstance(was.work, Following):
-            await self.runner.watches.cancel(was.work.ref)
-        return was
+        return await self._writer.cancel(was, self.runner.watches.cancel, patient=not private)
 
     async def discard(self, id: str) -> None:
         """Delete a task whose id no client was given. Raises Unavailable as `finish` does."""

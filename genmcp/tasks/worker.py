@@ -12,7 +12,7 @@ from genmcp.errors import StoreError, Unavailable
 from genmcp.tasks.engine import Engine, Step
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.scheduler import CONTINUATIONS, REFS
+from genmcp.tasks.scheduler import CONTINUATIONS, REFS, engine_queue
 
 __all__ = ["TaskWorker", "WorkerUser"]
 
@@ -130,7 +130,7 @@ class TaskWorker:
         ready.result()
 
     async def ended(self) -> None:
-        """Wait until this loop's serving has ended, or failed, which the log tells of."""
+        """Wait until serving on this loop has ended. A failure is logged."""
         if self._serving is not None:
             await self._serving.ended()
 
@@ -206,7 +206,7 @@ class TaskWorker:
     ) -> None:
         async with self._engine.serve(
             self._step,
-            queues=[self._prefix + queue for queue in queues],
+            queues=[engine_queue(self._prefix, queue) for queue in queues],
             concurrency=concurrency,
             share=share,
             lease=self.options.lease,
@@ -250,7 +250,7 @@ class _Serving:
         self.farewell = _Farewell()
         self.delivering: Sequence[asyncio.Task[None]] = ()
         before = after if after is not None and after._loop is self._loop else None
-        # Without the context of whoever came first: its request is no business of the steps.
+        # Without the context of the caller: the steps must not see its request.
         self._task = self._loop.create_task(self._live(serve, before), context=Context())
         self._task.add_done_callback(self._done)
 

@@ -139,6 +139,44 @@ class TaskWriter:
 
         return await self.retry.retry_until_written(lambda: self.retry.whole(leave()))
 
+    async def cancel(
+        self, was: Task, unfollow: Callable[[Ref], Awaitable[None]], *, patient: bool
+    ) -> Task | None:
+        """Cancel a task and its step; return it as it was until then, None if it was over.
+
+        A write that failed is repeated, since it may have been carried out: the record shows no
+        more what is to be stopped. *patient*: the caller waits for that. *unfollow* cancels the job
+        of another queue.
+
+        Raises:
+            Unavailable: it is written later.
+        """
+
+        def cancelled(task: Task, now: float) -> Task:
+            nonlocal was
+            if task.over:
+                return task
+            was = task
+            return task.cancelled(now)
+
+        async def cancel() -> Task | None:
+            task = await self.records.change(was.id, cancelled)
+            if task.end != "cancelled":
+                return None
+            # Also of one that was cancelled before: that process may have died before it did this.
+            await self.scheduler.cancel(was)
+            if isinstance(was.work, Following):
+                await unfollow(was.work.ref)
+            return None if was.over else was
+
+        if patient:
+            return await self.retry.within_patience(self.retry.retry_until_written(cancel), was.id)
+        try:
+            return await cancel()
+        except Unavailable:
+            self.retry.later(was.id, cancel)
+            raise
+
     async def settle(self, held: HeldTask, transition: Callable[[Task, float], Task]) -> Task:
         """Write the outcome of an attempt, or an error if the store has no room for the outcome."""
 

@@ -1,0 +1,193 @@
+"""Writes of tasks that the store has carried out, and reports as failed or never answers."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Continue,
+    Done,
+    Endpoint,
+    JobOptions,
+    MemoryStore,
+    Mux,
+    Run,
+    SQLiteStore,
+    Storage,
+    Suite,
+    Tool,
+    job,
+)
+from genmcp.errors import Unavailable
+from genmcp.stores.store import Op, Put
+from tests.asgi import TASKS, Client, until
+from tests.mux.test_keyed_failures import end_of
+
+begun: asyncio.Event
+go: asyncio.Event
+
+
+@pytest.fixture(autouse=True)
+def _events() -> None:
+    global begun, go
+    begun, go = asyncio.Event(), asyncio.Event()
+
+
+@job(name="faults.work")
+async def work(run: Run) -> str:
+    begun.set()
+    await go.wait()
+    return "worked"
+
+
+class Works(Tool):
+    """Has a job done."""
+
+    name = "works"
+    ttl = 60.0
+    on_lost = "fail"
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.cancels = 0
+
+    async def call(self, request: Any, channel: Any) -> Any:
+        self.calls += 1
+        return Continue("done", work.job())
+
+    async def continue_(self, tag: str, outcome: Any, channel: Any) -> Any:
+        assert isinstance(outcome, Done)
+        return f"{outcome.value} by {self.calls}"
+
+    def on_cancel(self, channel: Any) -> None:
+        self.cancels += 1
+
+
+def serving(tool: Tool, store: Any) -> Endpoint:
+    suite = Suite(name="test", version="1", tools=[tool])
+    storage = Storage(store=store, jobs=JobOptions(lease=30.0, grace=0.0))
+    mux = Mux(suite, store=storage, secret="a secret of 16 bytes")
+    return Endpoint(mux, principal=lambda scope: scope.get("who"))
+
+
+def is_record(op: Op) -> bool:
+    return isinstance(op, Put) and "/task:" in op.key and "#" not in op.key
+
+
+def is_claim(op: Op) -> bool:
+    return is_record(op) and isinstance(op, Put) and bool(op.expect)
+
+
+class FailsOnce(MemoryStore):
+    """The next write of a task's record is carried out, and reported as failed."""
+
+    armed = False
+
+    async def apply(self, *ops: Op) -> None:
+        await super().apply(*ops)
+        if self.armed and any(map(is_record, ops)):
+            self.armed = False
+            raise Unavailable("the connection was lost")
+
+
+async def test_cancel_that_was_written_stops_the_work() -> None:
+    """The client's retry finds the task cancelled, and not what was to be stopped."""
+    app = serving(tool := Works(), store := FailsOnce())
+    client = await Client.begin(app, who="ann", capabilities=TASKS)
+    made = await client.send(client.call("works", {}))
+    id = made.json["result"]["taskId"]
+    await begun.wait()
+    store.armed = True
+    for _ in range(2):
+        await client.send(client.request("tasks/cancel", {"taskId": id}))
+
+    await until(lambda: not app.mux.tasks.service.runner._taken)
+    assert 1 == tool.cancels
+    await app.mux.aclose()
+
+
+@pytest.mark.parametrize("failing", [True, False], ids=["unavailable", "cut"])
+async def test_job_claimed_during_a_shutdown_runs_elsewhere(tmp_path: Path, failing: bool) -> None:
+    """An orderly shutdown loses no job, also one that must not run twice: it has not begun."""
+    reached = asyncio.Event()
+
+    class File(SQLiteStore):
+        async def apply(self, *ops: Op) -> None:
+            await super().apply(*ops)
+            if not reached.is_set() and any(map(is_claim, ops)):
+                reached.set()
+                if failing:
+                    raise Unavailable("the connection was lost")
+                await asyncio.Event().wait()
+
+    go.set()
+    app = serving(Works(), store := File(tmp_path / "a.db"))
+    client = await Client.begin(app, who="ann", capabilities=TASKS)
+    made = await client.send(client.call("works", {}))
+    id = made.json["result"]["taskId"]
+    await reached.wait()
+    await app.mux.aclose()
+    other = serving(Works(), second := SQLiteStore(tmp_path / "a.db"))
+    client = await Client.begin(other, who="ann", capabilities=TASKS)
+
+    assert "completed" == await end_of(client, id)
+    await other.mux.aclose()
+    await store.aclose()
+    await second.aclose()
+
+
+async def test_unknown_format_is_named_and_not_retried() -> None:
+    """No retry helps: the record was written by another release of genmcp."""
+    app = serving(Works(), store := MemoryStore())
+    client = await Client.begin(app, who="ann", capabilities=TASKS)
+    made = await client.send(client.call("works", {}))
+    id = made.json["result"]["taskId"]
+    await begun.wait()
+    (key,) = [each for each in store._records.held if each.endswith(f"/task:{id}")]
+    entry = await store.get(key)
+    assert entry is not None
+    await store.apply(Put(key, b"\x01" + entry.value[1:]))
+
+    error = (await client.send(client.request("tasks/get", {"taskId": id}))).json["error"]
+
+    assert "format 01" in error["message"]
+    assert "retryAfter" not in error["data"]
+    await store.apply(Put(key, entry.value))
+    go.set()
+    await end_of(client, id)
+    await app.mux.aclose()
+
+
+@job(name="faults.slash", queue="b/x")
+async def slash(run: Run) -> str:
+    return "worked"
+
+
+class Slash(Works):
+    async def call(self, request: Any, channel: Any) -> Any:
+        return Continue("done", slash.job())
+
+
+async def test_queues_of_two_audiences_are_distinct() -> None:
+    """The other mux would find no record under its audience, and drop the delivery."""
+
+    def endpoint(audience: str, tool: Tool, queue: str) -> Endpoint:
+        suite = Suite(name="test", version="1", tools=[tool])
+        storage = Storage(store=store, jobs=JobOptions(queues=(queue,), grace=0.0))
+        return Endpoint(Mux(suite, store=storage, secret="a secret of 16 bytes", audience=audience))
+
+    store = MemoryStore()
+    other = endpoint("a/b", Works(), "x")
+    await other.mux.tasks.service.start()
+    app = endpoint("a", Slash(), "y")
+    client = await Client.begin(app, capabilities=TASKS)
+    made = await client.send(client.call("works", {}))
+    id = made.json["result"]["taskId"]
+    worker = endpoint("a", Slash(), "b/x")
+    client = await Client.begin(worker, capabilities=TASKS)
+
+    assert "completed" == await end_of(client, id)
+    for each in (worker, app, other):
+        await each.mux.aclose()
