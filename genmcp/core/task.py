@@ -115,11 +115,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     it ended, None while it is open. message, progress, total: the latest progress of the work.
     step, continuation: of the call as it waits; no continuation while `call` itself runs. work:
     what it waits for, None once it has ended. held: the delivery that a worker has claimed and not
-    released. claim: a random value, so that no two claims are equal. changes: incremented by each change that followers see. outcome: how the wait ended,
-    packed; once it is set, `continue_` is to run, or runs. result, error: as JSON. passed: for how
-    many seconds its step was passed on by processes that lack the code for it. arguments: the
-    digest of the arguments of a call with an idempotency key. private: whether no client was given
-    the id; such a task has no stored request. raised: whether the call failed, see Finished.
+    released. claim: a random value, so that no two claims are equal. changes: incremented by each
+    change that followers see. outcome: how the wait ended, packed; once it is set, `continue_` is
+    to run, or runs. result, error: as JSON. passed: for how many seconds its step was passed on by
+    processes that lack the code for it. arguments: the digest of the arguments of a call with an
+    idempotency key. private: whether no client was given the id; such a task has no stored request.
+    raised: whether the call failed, see Finished.
     """
 
     id: str
@@ -234,7 +235,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the task as claimed, by its delivery, by the worker that has the random *claim*.
 
         An earlier holder that did not release it has died, or is frozen. After more than *crashes*
-        such holders, or one if the job must not run again, its wait ends as Lost, or a settled task.
+        such holders, or one if the job must not run again, the wait, or a settled task, is lost.
         """
         left = self.held is not None
         crashed = self.crashes + left
