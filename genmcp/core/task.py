@@ -239,8 +239,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         left = self.held is not None
         crashed = self.crashes + left
-        token = self.fencing_token + 1
-        claimed = {"fencing_token": token, "held": self.delivery, "claim": claim}
+        claimed = {"fencing_token": self.fencing_token + 1, "held": self.delivery, "claim": claim}
         task = self._next("claim", now, crashes=crashed, **claimed)
         if self.outcome is not None:
             return task._lost(now) if crashed > crashes else task
