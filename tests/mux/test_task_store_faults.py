@@ -132,7 +132,9 @@ async def test_job_claimed_during_a_shutdown_runs_elsewhere(tmp_path: Path, fail
     other = serving(Works(), second := SQLiteStore(tmp_path / "a.db"))
     client = await Client.begin(other, who="ann", capabilities=TASKS)
 
-    assert "completed" == await end_of(client, id)
+    assert "completed" == await end_of(client, id)  # so is a result with `isError`
+    task = (await client.send(client.request("tasks/get", {"taskId": id}))).json["result"]
+    assert "worked by 0" == task["result"]["content"][0]["text"]
     await other.mux.aclose()
     await store.aclose()
     await second.aclose()
