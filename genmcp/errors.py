@@ -1,4 +1,4 @@
-"""Every exception genmcp raises, and what each one means on the wire.
+"""The exceptions that genmcp raises, with their JSON-RPC codes and HTTP statuses.
 
     GenmcpError
     ├── McpError                 answered as a JSON-RPC error: `code`, `status`, `message`, `data`

@@ -37,7 +37,7 @@ __all__ = ["Route", "Server", "Wrapper"]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look-up tells of a tool, resource or prompt, before anything of it runs.
+    """A tool, resource or prompt as `Server.find` returns it, before any of its hooks runs.
 
     headers: which arguments HTTP headers mirror (2026-07-28, `x-mcp-header`).
     on_disconnect: what becomes of a call of an earlier revision whose client has left:

@@ -210,7 +210,7 @@ def request_at_once(headers: Headers, body: bytes, catalog: Catalog) -> Request 
 
 
 def modern_request(headers: Headers | None, message: Message, catalog: Catalog) -> Request:
-    """Return the request *message* makes on 2026-07-28 or later.
+    """Decode *message* as a request of 2026-07-28 or later, and check it.
 
     *headers* is None on a transport without any.
 

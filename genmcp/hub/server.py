@@ -258,10 +258,10 @@ class _Kept:
 
 
 def _told(error: Exception, method: str) -> Exception:
-    """Return what whoever has called is told of *error*.
+    """Return the error that the caller gets for *error*.
 
-    That is what the server said; what this side says of it has the server's command line or URL in
-    it, and is for the log.
+    It has the text of the member server only: the text of this side names the command line or URL
+    of the member, and belongs in the log.
     """
     if isinstance(error, ServerSaid):
         return McpError(error.message, error.data, code=error.code)

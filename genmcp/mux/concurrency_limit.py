@@ -14,7 +14,7 @@ _KINDS: Final = ("principal", "session", "address", "tool")
 
 
 class _Counter:
-    """How much of *share* is open, and how much may be. It exists while that is not nothing."""
+    """The number of open units of *share*, and their maximum. Exists while at least one is open."""
 
     __slots__ = ("count", "most", "share")
 

@@ -103,7 +103,7 @@ _PARKED: Final = Answer(None)
 
 
 class Mux:
-    """Serves one server.
+    """Routes the requests of any number of transports to one server, and keeps its state.
 
     server: what answers. secret: what seals session ids and the like: one, or several to rotate
     (the first seals, all open); default: the environment's `GENMCP_SECRET`, else a random one,

@@ -71,7 +71,7 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Telemetry:
-    """Hears of what a mux serves: override what you want to hear of.
+    """Observes the requests of a mux: override the methods for the events of interest.
 
     Each method is called in the event loop, in the asyncio.Task and the context of the request
     (what it sets in a contextvar is there while the hook runs), and must not block. What it

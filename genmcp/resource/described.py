@@ -31,7 +31,7 @@ class Description(TypedDict, total=False):
 
 
 class Described:
-    """Something with resources; `Resource` and `ResourceRepo` say what it says of itself.
+    """The base of `Resource` and `ResourceRepo`: the metadata of their entries in listings.
 
     name, title, description, icons, meta: what its listing says of it; the class's docstring is
         its description unless it gives one.

@@ -31,7 +31,7 @@ __all__ = ["ResourceRoute"]
 
 
 class ResourceRoute(ContinuingRoute, frozen=True, kw_only=True):
-    """A resource, or a repository of them.
+    """The route of a resource, or of a repository of resources.
 
     pattern: its URI; or what its URIs begin with, and `*`.
     definition: what is listed of a single resource. template: what is listed of a repository.
