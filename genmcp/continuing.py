@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import msgspec
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
@@ -161,16 +161,16 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         """
         raise ToolError(text)
 
-    def waiting(self, hook: str, step: Continue, request: Request, seen: Any) -> Continue:
-        """Return *step*, by which the first *hook* has answered *request*.
+    def waiting(self, hook: str, step: Continue, seen: Any, channel: Channel) -> Continue:
+        """Return *step*, which the first *hook* has returned, and store *seen* in the channel.
 
-        *seen* is what the hook saw of it, which `continue_` finds in `channel.request.arguments`.
+        *seen* is the argument of the hook: `continue_` reads it as `channel.request.arguments`.
 
         Raises:
-            ContractError: the provider has nothing in which the call could continue.
+            ContractError: the provider has no hook, method or step in which the call can continue.
         """
         self._check_step(hook, step)
-        force_setattr(request, "arguments", seen)
+        channel.request = replace(channel.request, arguments=seen)
         return step
 
     async def resume(
@@ -200,8 +200,8 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         value = await self.continues(channel, continuation.tag, outcome, channel)
         if value is None:
             raise UnknownTag(
-                f"{self.hook_name('continue_')} returned NoneType: nothing was said for tag "
-                f"{continuation.tag!r} and {type(outcome).__name__}; an empty result is []"
+                f"{self.hook_name('continue_')} returned None for tag {continuation.tag!r} and "
+                f"{type(outcome).__name__}: add a case for them, or return [] for an empty result"
             )
         return value
 
@@ -240,7 +240,10 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         """
         method = getattr(self.provider, name, None)
         if not callable(method):
-            raise UnknownTag(f"{self.owner} has no method {name} that would go on ({self.place})")
+            raise UnknownTag(
+                f"{self.owner} has no method {name}, in which this call continues ({self.place}): "
+                f"keep the methods of calls that still wait"
+            )
         if isinstance(method, FunctionStep):
             return method, method.taken
         function = _function_of(method)
@@ -276,14 +279,14 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         except UnknownTag:
             method = None
         if _function_of(method) is not _function_of(given):
-            what, remedy = "method", f"give one, self.{given.__name__}"
+            what, remedy = "method", f"pass self.{given.__name__}"
             if isinstance(self.provider, HasSteps):
-                what, remedy = "step", f"put it under @{self.owner}.step"
+                what, remedy = "step", f"decorate it with @{self.owner}.step"
             elif given.__name__.startswith("__") and not given.__name__.endswith("__"):
                 remedy = "Python changes names that begin with two underscores, so use one or none"
             raise ContractError(
-                f"{self.hook_name(hook)}: then({given.__qualname__}) names no {what} of "
-                f"{self.owner} by which it would be found again: {remedy}"
+                f"{self.hook_name(hook)}: then({given.__qualname__}) must be given a {what} of "
+                f"{self.owner}, which any process finds by its name: {remedy}"
             )
 
     async def look_at(self, channel: Channel) -> None:
@@ -292,7 +295,7 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
         if request.arguments is None:
             seen = self.seen(request, channel)
             seen = await seen if inspect.isawaitable(seen) else seen
-            force_setattr(request, "arguments", seen)
+            channel.request = replace(request, arguments=seen)
 
     def hook_name(self, hook: str) -> str:
         """Return what errors call a *hook* of it."""
@@ -307,10 +310,10 @@ def _missing(owner: str, *, of_function: bool) -> str:
     """Return the part of an error that names the hook or step *owner* lacks, and the remedy."""
     if of_function:
         return (
-            f"there is no step that would go on: write one, under @{owner}.step, and give it to "
-            f".then of the wait"
+            f"it has no step in which to continue: decorate a function with @{owner}.step and pass "
+            f"it to .then() of the wait"
         )
-    return "there is no continue_ that would go on: write one, or a method to give to .then"
+    return "it has no continue_: write one, or pass a method to .then() of the wait"
 
 
 def _answer_of(continuation: Continuation, value: Any) -> tuple[Any, str]:
@@ -387,7 +390,7 @@ def check_goes_on(
     """
     if not goes_on and _names_continue(hint_of(inspect.unwrap(hook), "return")):
         raise ConfigurationError(
-            f"{owner} is annotated to return Continue, and "
+            f"{owner} is annotated to return Continue, but "
             f"{_missing(owner, of_function=of_function)}"
         )
 

@@ -281,7 +281,7 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
         if type(value) is str and self.output is None:
             return CallToolResult(content=[TextContent(value)])
         if type(value) is Continue:
-            return self.waiting("call", value, request, call.arguments)
+            return self.waiting("call", value, call.arguments, channel)
         return self.result_of("call", value, request)
 
     async def seen(self, request: Request, channel: Channel) -> Any:

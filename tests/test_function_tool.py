@@ -292,7 +292,9 @@ def test_function_that_waits_needs_a_step() -> None:
     """Seen when it is registered: until then one may be written below it."""
     waiting = tool(waits)
 
-    with pytest.raises(ConfigurationError, match=r"there is no step that would go on: write one"):
+    with pytest.raises(
+        ConfigurationError, match=r"it has no step in which to continue: decorate a function"
+    ):
         Suite(name="test", version="1", tools=[waiting])
 
 

@@ -24,8 +24,11 @@ from genmcp import (
     Suite,
     Tool,
     ToolError,
+    Wrapper,
 )
+from genmcp.core.request import Request
 from genmcp.protocol.implementation import Icon
+from genmcp.protocol.result import Result
 from genmcp.protocol.tools import ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
 from genmcp.tool import ToolRoute
@@ -343,7 +346,7 @@ def test_tool_annotated_to_wait_is_refused_without_a_continue_(hint: Any) -> Non
     """However it is written, and whatever it takes, it is told when the class is made."""
     with pytest.raises(
         ConfigurationError,
-        match=r"^Odd\.call is annotated to return Continue, and there is no continue_",
+        match=r"^Odd\.call is annotated to return Continue, but it has no continue_",
     ):
         declare(call=returning(hint))
 
@@ -390,8 +393,33 @@ async def test_tool_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixt
             await client.call("wait")
 
     assert -32603 == caught.value.code
-    assert "Waits.call (tool 'wait') returned Continue: there is no continue_ that" in caplog.text
+    assert "Waits.call (tool 'wait') returned Continue: it has no continue_: write" in caplog.text
     assert inspect.CORO_CLOSED == inspect.getcoroutinestate(waited[0])
+
+
+async def test_request_of_a_waiting_call_is_not_changed() -> None:
+    """The arguments for `continue_` are in a copy: middleware may share the request."""
+    given: list[Request] = []
+
+    class Keeps(Wrapper):
+        async def handle(self, request: Request, channel: Channel) -> Result | Continue:
+            given.append(request)
+            return await self.inner.handle(request, channel)
+
+    class Waits(Tool):
+        name = "wait"
+
+        async def call(self, request: Call, channel: Channel) -> Continue:
+            return Continue("echoed", echo(self, request, channel))
+
+        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+            return channel.request.arguments
+
+    async with connect(Keeps(suite(Waits))) as client:
+        answer = await client.call("wait", {"a": 1})
+
+    assert {"a": 1} == answer.structured_content
+    assert [None] == [request.arguments for request in given]
 
 
 async def test_tool_that_says_nothing_in_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -410,8 +438,8 @@ async def test_tool_that_says_nothing_in_the_end_is_told(caplog: pytest.LogCaptu
             await client.call("wait")
 
     assert (
-        "Waits.continue_ (tool 'wait') returned NoneType: "
-        "nothing was said for tag 'echoed' and Done; an empty result is []"
+        "Waits.continue_ (tool 'wait') returned None for tag 'echoed' and Done: "
+        "add a case for them, or return [] for an empty result"
     ) in caplog.text
 
 

@@ -171,7 +171,7 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
         arguments = self.seen(request, channel)
         value = await self.get(channel, Call(arguments, request), channel)
         if type(value) is Continue:
-            return self.waiting("get", value, request, arguments)
+            return self.waiting("get", value, arguments, channel)
         return self.result_of("get", value, request)
 
     def seen(self, request: Request, channel: Channel) -> Any:

@@ -134,7 +134,7 @@ class RepoRoute(ContinuingRoute, frozen=True, kw_only=True):
         if value is None:
             raise PromptNotFound(name)
         if type(value) is Continue:
-            return self.waiting("get", value, request, arguments)
+            return self.waiting("get", value, arguments, channel)
         return self.result_of("get", value, request)
 
     def seen(self, request: Request, channel: Channel) -> dict[str, str]:

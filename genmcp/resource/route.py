@@ -89,7 +89,7 @@ class ResourceRoute(ContinuingRoute, frozen=True, kw_only=True):
         if value is None:
             raise _not_found(request)
         if type(value) is Continue:
-            return self.waiting("read", value, request, key)
+            return self.waiting("read", value, key, channel)
         return self.result_of("read", value, request)
 
     async def resume(

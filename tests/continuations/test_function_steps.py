@@ -253,8 +253,11 @@ async def loses(how: str) -> Any:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("tag", "there is no step that would go on: write one, under @loses.step"),
-        ("then", "then(nowhere) names no step of loses by which it would be found again: put it "),
+        ("tag", "it has no step in which to continue: decorate a function with @loses.step"),
+        (
+            "then",
+            "then(nowhere) must be given a step of loses, which any process finds by its name",
+        ),
     ],
 )
 async def test_function_without_the_step_says_what_to_do(how: str, says: str, caplog: Any) -> None:

@@ -608,11 +608,11 @@ async def nowhere(request: Any, value: Any, channel: Any) -> None: ...
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("another tool's", r"then(Reads.point) names no method of Wrong"),
-        ("a function", r"then(nowhere) names no method of Wrong"),
+        ("another tool's", r"then(Reads.point) must be given a method of Wrong"),
+        ("a function", r"then(nowhere) must be given a method of Wrong"),
         ("two", "Wrong.two (tool 'wrong') must take (request, value, channel): too many"),
-        ("second", "then(nowhere) names no method of Wrong"),
-        ("private", "found again: Python changes names that begin with two underscores, so use"),
+        ("second", "then(nowhere) must be given a method of Wrong"),
+        ("private", "by its name: Python changes names that begin with two underscores, so use"),
     ],
 )
 async def test_method_that_cannot_continue_a_call_is_reported(
@@ -635,7 +635,7 @@ async def test_step_that_names_a_wrong_method_is_reported(caplog: Any) -> None:
     answered = await asked_all(serving(Later(lambda: wait_for(nine()))), [])
 
     assert -32603 == answered.messages[-1]["error"]["code"]
-    assert "Later.shown (tool 'waits'): then(nowhere) names no method of Later" in caplog.text
+    assert "Later.shown (tool 'waits'): then(nowhere) must be given a method of" in caplog.text
 
 
 @pytest.mark.parametrize("method", [lambda request, value, channel: None, "sure", None])
@@ -697,12 +697,12 @@ async def test_method_that_a_release_lacks_fails_the_call(caplog: Any) -> None:
     answered = await client.send(client.again(asked, gone=AGREED))
 
     assert -32603 == answered.json["error"]["code"]
-    assert "New has no method gone that would go on (tool 'versioned')" in caplog.text
+    assert "New has no method gone, in which this call continues (tool 'versioned')" in caplog.text
 
 
 def test_tool_that_returns_a_wait_needs_somewhere_to_continue() -> None:
     """Seen when the class is made: it is annotated so, and has no method for it."""
-    with pytest.raises(ConfigurationError, match=r"or a method to give to \.then"):
+    with pytest.raises(ConfigurationError, match=r"or pass a method to \.then\(\)"):
 
         class Nowhere(Tool):
             async def call(self, request: Call, channel: Channel) -> Continue:

@@ -202,15 +202,15 @@ async def test_prompt_of_a_repository_may_turn_out_not_to_exist() -> None:
 async def test_prompt_that_says_nothing_in_the_end_is_told(
     given: Any, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unmatched `match` is a defect, told with tag and outcome, and no empty prompt."""
+    """An unmatched `match` is an error that names tag and outcome, not an empty prompt."""
     params = {"name": "trip" if given is Trip else "letter/x"}
 
     answered = await request(serving(given), MODERN, "prompts/get", {"action": "cancel"}, **params)
 
     assert -32603 == answered.json["error"]["code"]
-    assert "returned NoneType: nothing was said for tag " in caplog.text
+    assert "returned None for tag " in caplog.text
     assert f"{where} returned" in caplog.text
-    assert "and Done; an empty result is []" in caplog.text
+    assert "and Done: add a case for them, or return [] for an empty result" in caplog.text
 
 
 async def test_prompt_that_returns_no_messages_later_is_told(
@@ -258,17 +258,17 @@ def hopeless() -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("number", range(3))
-async def test_prompt_that_nobody_goes_on_with_fails(
+async def test_prompt_without_continuation_fails_when_it_waits(
     number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A Continue that nothing goes on with costs that one request; its wait never begins."""
+    """A Continue without a hook or step to continue in fails one request; nothing is awaited."""
     kinds, made = hopeless()
 
     answered = await request(serving(kinds[number]), MODERN, "prompts/get", name="x")
 
     assert -32603 == answered.json["error"]["code"]
-    what = ("continue_", "continue_", "step")[number]
-    assert f"returned Continue: there is no {what} that would go on" in caplog.text
+    what = ("continue_: write one", "continue_: write one", "step in which to continue")[number]
+    assert f"returned Continue: it has no {what}" in caplog.text
     assert inspect.CORO_CLOSED == inspect.getcoroutinestate(made[0])
 
 

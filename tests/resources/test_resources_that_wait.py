@@ -225,7 +225,7 @@ async def test_resource_that_says_nothing_in_the_end_is_told(
 
     assert -32603 == answered.json["error"]["code"]
     assert (
-        "Shelf.continue_ (shelf://*) returned NoneType: nothing was said for tag 'agreed' and Done"
+        "Shelf.continue_ (shelf://*) returned None for tag 'agreed' and Done: add a case for them"
     ) in caplog.text
 
 
@@ -259,7 +259,7 @@ async def test_resource_that_nobody_goes_on_with_fails(caplog: pytest.LogCapture
     answered = await read(serving(Resource("x://y", function)), MODERN, "x://y")
 
     assert -32603 == answered.json["error"]["code"]
-    assert "Resource.read (x://y) returned Continue: there is no continue_" in caplog.text
+    assert "Resource.read (x://y) returned Continue: it has no continue_" in caplog.text
     assert inspect.CORO_CLOSED == inspect.getcoroutinestate(made[0])
 
 
