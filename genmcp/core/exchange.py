@@ -1,10 +1,14 @@
-"""One POST, from its arrival to the last byte of its answer.
+"""The response to one POST: its shape, its events and its end.
 
-The first thing said decides the shape of the response: an answer makes it one JSON body, a
-notification (or a wish, or a silence too long) makes it an event stream. 2026-07-28, Streamable
-HTTP, "Sending Messages" and "Receiving Messages"; 2025-11-25, transports, the same.
+The first message decides the shape of the response. A response to the request makes it one JSON
+body; a notification, `open` or a heartbeat makes it an event stream. 2026-07-28, Streamable HTTP,
+"Sending Messages" and "Receiving Messages"; 2025-11-25, transports, the same.
 
-A batch (2025-03-26) is an exchange that expects several answers.
+A batch (2025-03-26) is one exchange that expects several answers.
+
+An exchange performs no I/O. Each event returns the actions that it demands, in order: the writer of
+the response stores every `Record`, and only then sends the others, so that a client can resume from
+whatever it has received.
 """
 
 from collections.abc import Mapping
@@ -14,43 +18,91 @@ from typing import Final
 
 import msgspec
 
-from genmcp.core.actions import Abandon, Action, Begin, Chunk, End, Record, Whole
 from genmcp.errors import LocalOutOfTurn
 from genmcp.wire import jsonrpc, sse
 
-__all__ = ["Exchange", "State", "Step", "table"]
+__all__ = [
+    "Action",
+    "Begin",
+    "Chunk",
+    "End",
+    "Exchange",
+    "Record",
+    "State",
+    "Step",
+    "Whole",
+    "table",
+]
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """Send a complete response with a JSON body; an empty *body* has no media type."""
+
+    status: int
+    body: bytes
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Send the head of an event stream."""
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Send *data* on the event stream, which stays open."""
+
+    data: bytes
+
+
+class End(msgspec.Struct, frozen=True):
+    """Send *data* on the event stream, if any, and end the response."""
+
+    data: bytes = b""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Store message number *index* of stream *stream*, for a client that resumes the stream.
+
+    *last* marks the message that ends the stream.
+    """
+
+    stream: str
+    index: int
+    message: bytes
+    last: bool
+
+
+Action = Whole | Begin | Chunk | End | Record
 
 
 class State(IntEnum):
-    """Where an exchange stands."""
+    """The state of an exchange."""
 
     WAITING = 0
-    """Nothing is written: a plain JSON answer is still possible."""
+    """Nothing is written: the response can still be one JSON body."""
     STREAMING = 1
     """The event stream is open."""
     DETACHED = 2
-    """The connection is gone, the work goes on; what it says waits for a client that resumes."""
+    """The connection is closed and the calls continue; their messages are only stored."""
     DONE = 3
-    """Answered, or abandoned."""
+    """All answers are given, or the disconnect has cancelled the calls."""
 
 
 class Step(IntEnum):
-    """What can happen to an exchange."""
+    """An event of an exchange."""
 
     OPEN = 0
-    """The event stream is wished for."""
+    """The event stream is requested before there is a message."""
     NOTE = 1
-    """A notification is to be sent."""
+    """A notification or a request to the client is ready."""
     ANSWER = 2
-    """An answer is there, and more are expected."""
+    """An answer is ready, and more are expected."""
     LAST = 3
-    """The last expected answer is there."""
+    """The last expected answer is ready."""
     BEAT = 4
-    """The response has been silent for as long as it may."""
+    """Nothing was sent for the length of a heartbeat."""
     RELEASE = 5
-    """The connection is to be given up, the stream not."""
+    """The connection is to end, and the stream to continue on another one."""
     LEAVE = 6
-    """The client has closed the connection."""
+    """The client has disconnected."""
 
 
 Table = Mapping[tuple[State, Step], State]
@@ -70,8 +122,8 @@ _ALWAYS: Final[Table] = {
     (State.DETACHED, Step.BEAT): State.DETACHED,
     (State.DETACHED, Step.RELEASE): State.DETACHED,
     (State.DETACHED, Step.LEAVE): State.DETACHED,
-    # A connection that closes or is taken over behind the last byte, or a timer that fires then,
-    # is no news.
+    # Late events, which are ignored: the client disconnects or resumes elsewhere after the last
+    # byte, or a timer fires then. What is not in the table is a defect of the caller.
     (State.DONE, Step.BEAT): State.DONE,
     (State.DONE, Step.RELEASE): State.DONE,
     (State.DONE, Step.LEAVE): State.DONE,
@@ -81,10 +133,11 @@ _ALWAYS: Final[Table] = {
 def table(*, streams: bool, resumable: bool, cancels: bool) -> Table:
     """Return the transitions of an exchange.
 
-    streams: the client takes event streams; one that does not gets its answer as JSON only.
-    resumable: the client can come back for what it missed, so a connection may be given up.
-    cancels: a disconnect cancels. It MUST on 2026-07-28 (Streamable HTTP, "Cancellation") and
-        SHOULD NOT before (2025-11-25, transports, point 6).
+    Args:
+        streams: the client accepts event streams; any other gets JSON only.
+        resumable: the client can resume the stream, so the server may end the connection.
+        cancels: a disconnect cancels the calls. It MUST on 2026-07-28 (Streamable HTTP,
+            "Cancellation") and SHOULD NOT before (2025-11-25, transports, point 6).
     """
     opened = State.STREAMING if streams else State.WAITING
     left = State.DONE if cancels else State.DETACHED
@@ -108,12 +161,12 @@ _TABLES: Final = {
 
 
 class Exchange(msgspec.Struct, kw_only=True, eq=False):
-    """One POST and its answers.
+    """The response to one POST. Owned by the POST, or by the writer of its response.
 
-    stream: the name its events' ids begin with, which makes it resumable; or None.
-    primed: whether an event stream begins with an event that only carries an id (2025-11-25).
-    streams, cancels: as for `table`.
-    expected: how many answers end it. batch: whether a JSON body is an array of them.
+    stream: the prefix of its event ids, which makes it resumable; None if it is not. primed:
+    whether an event stream begins with an event that only carries an id (2025-11-25). streams,
+    cancels: as for `table`. expected: the number of answers that end it. batch: whether a JSON body
+    is an array of them.
     """
 
     stream: str | None = None
@@ -132,38 +185,38 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be said."""
+        """Whether no message can be sent any more."""
         return self.state is State.DONE
 
     def open(self) -> list[Action]:
-        """Make the response an event stream now."""
+        """Make the response an event stream, before there is a message."""
         return self._begin(Step.OPEN)
 
     def note(self, message: bytes) -> list[Action]:
-        """Send a notification."""
+        """Send a notification, or a request to the client."""
         begun = self._begin(Step.NOTE)
         if self.state is State.WAITING:
             return begun
         connected = self.state is State.STREAMING
-        return begun + self._say(message, last=False, connected=connected)
+        return begun + self._message(message, last=False, connected=connected)
 
     def beat(self) -> list[Action]:
-        """Break a silence."""
+        """Send a comment, so that nothing on the way closes an idle connection."""
         begun = self._begin(Step.BEAT)
         return [*begun, Chunk(sse.COMMENT)] if self.state is State.STREAMING else begun
 
     def answer(self, message: bytes | None, status: int = 200) -> list[Action]:
-        """Send an answer; *status* counts if it is the whole response.
+        """Send an answer; *status* applies if it is the whole response.
 
-        None is no answer: the request was cancelled, and nothing is said of it any more
-        (2025-11-25, cancellation, "Behavior Requirements").
+        The answer is None if the request was cancelled, which then gets no response (2025-11-25,
+        cancellation, "Behavior Requirements").
         """
         was = self.state
         last = self._answered + 1 == self.expected
         self._advance(Step.LAST if last else Step.ANSWER)
         self._answered += 1
         if was is not State.WAITING:
-            return self._say(message, last=last, connected=was is State.STREAMING)
+            return self._message(message, last=last, connected=was is State.STREAMING)
         if message is not None:
             if not self.batch:
                 return [Whole(status, message)]
@@ -173,16 +226,16 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         return [Whole(200, jsonrpc.encode_batch(self._held)) if self._held else Whole(202, b"")]
 
     def release(self, retry: int) -> list[Action]:
-        """Give up the connection; the client is to come back after *retry* milliseconds.
+        """End the connection; the client is to resume the stream after *retry* milliseconds.
 
-        2025-11-25, transports, point 6. Other revisions do not know it: there nothing happens.
+        2025-11-25, transports, point 6. Does nothing on other revisions, which do not define it.
         """
         return self._detach(retry) if self.primed else []
 
     def hand_over(self) -> list[Action]:
-        """Give up the connection, because its client has come back on another.
+        """End the connection, because its client resumes the stream on another one.
 
-        2025-11-25, transports, "Multiple Connections": each message goes out on one of them.
+        2025-11-25, transports, "Multiple Connections": each message is sent on one of them.
         """
         return self._detach(0) if self._index or self.primed else []
 
@@ -194,13 +247,13 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         begun = self._head() if was is State.WAITING else []
         return [*begun, End(sse.retry(retry))]
 
-    def leave(self) -> list[Action]:
-        """Learn that the client has closed the connection."""
+    def leave(self) -> bool:
+        """Handle a disconnect of the client; return whether it cancels the calls."""
         was = self.state
         self._advance(Step.LEAVE)
         if was is State.WAITING:
-            self.stream = None  # the client has no id to come back with: nothing is to be kept
-        return [Abandon()] if was is not State.DONE and self.state is State.DONE else []
+            self.stream = None  # the client has no event id to resume from: nothing is stored
+        return was is not State.DONE and self.state is State.DONE
 
     @property
     def _table(self) -> Table:
@@ -219,7 +272,7 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         return self._head() if opened else []
 
     def _head(self) -> list[Action]:
-        """Open the stream: its head, what a client can resume from, the answers held so far."""
+        """Start the stream: its head, the event to resume from, the answers of a batch so far."""
         actions: list[Action] = [Begin()]
         if self.stream is not None:
             actions.append(Record(self.stream, 0, b"", last=False))
@@ -227,20 +280,19 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
                 actions.append(Chunk(sse.prime(b"%b/0" % self.stream.encode())))
         held, self._held = self._held, []
         for message in held:
-            actions += self._say(message, last=False, connected=True)
+            actions += self._message(message, last=False, connected=True)
         return actions
 
-    def _say(self, message: bytes | None, *, last: bool, connected: bool) -> list[Action]:
-        actions: list[Action] = []
+    def _message(self, message: bytes | None, *, last: bool, connected: bool) -> list[Action]:
         if message is None and not last:
-            return actions
+            return []
+        actions: list[Action] = []
         self._index += 1
+        stream, index = self.stream, self._index
         if connected:
-            data = b"" if message is None else sse.event(message, self._event_id())
+            event_id = None if stream is None else b"%b/%d" % (stream.encode(), index)
+            data = b"" if message is None else sse.event(message, event_id)
             actions.append(End(data) if last else Chunk(data))
-        if self.stream is not None:
-            actions.append(Record(self.stream, self._index, message or b"", last))
+        if stream is not None:
+            actions.append(Record(stream, index, message or b"", last))
         return actions
-
-    def _event_id(self) -> bytes | None:
-        return None if self.stream is None else b"%b/%d" % (self.stream.encode(), self._index)

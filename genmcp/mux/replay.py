@@ -21,7 +21,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from genmcp.core.actions import Record
+from genmcp.core.exchange import Record
 from genmcp.errors import Gap, InvalidRequest, OverShare, StoreError
 from genmcp.protocol.meta import RequestId
 from genmcp.stores.accounts import Owner

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from genmcp.core.actions import Action, Begin, Chunk, End, Whole
 from genmcp.core.client_key import address_of
+from genmcp.core.exchange import Action, Begin, Chunk, End, Whole
 from genmcp.errors import ConfigurationError
 from genmcp.wire.sse import MEDIA_TYPE
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import msgspec
 
-from genmcp.core.actions import Action, Record
+from genmcp.core.exchange import Action, Record
 from genmcp.core.request import Request
 from genmcp.errors import StoreError
 from genmcp.mux.replay import OpenCall, Replay, Writer

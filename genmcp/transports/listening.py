@@ -18,8 +18,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from genmcp.core.actions import Action, Begin, Chunk, End
 from genmcp.core.client_key import ClientKey
+from genmcp.core.exchange import Action, Begin, Chunk, End
 from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
 from genmcp.errors import Overloaded

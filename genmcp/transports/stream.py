@@ -17,8 +17,7 @@ from math import ceil
 
 import msgspec
 
-from genmcp.core.actions import Action, Begin, Record
-from genmcp.core.exchange import Exchange, State
+from genmcp.core.exchange import Action, Begin, Exchange, Record, State
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import exchange_of
 from genmcp.mux.calls import Reason

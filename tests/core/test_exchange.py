@@ -1,4 +1,4 @@
-"""The life of one POST: every step in every state, and what is always true of the whole."""
+"""The response to one POST: each step in each state, and the invariants of the whole."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.core.actions import Abandon, Action, Begin, Chunk, End, Record, Whole
-from genmcp.core.exchange import Exchange, State, Step, table
+from genmcp.core.exchange import (
+    Action,
+    Begin,
+    Chunk,
+    End,
+    Exchange,
+    Record,
+    State,
+    Step,
+    Whole,
+    table,
+)
 from genmcp.errors import LocalOutOfTurn
 from genmcp.wire import sse
 
@@ -19,7 +29,9 @@ PRIME = Chunk(b"id: s/0\ndata: \n\n")
 BEAT = Chunk(b":\n\n")
 RETRY = End(b"retry: 100\n\n")
 
-STEPS: dict[Step, Callable[[Exchange], list[Action]]] = {
+Taken = list[Action] | bool  # what a step returns: actions, or whether the calls are cancelled
+
+STEPS: dict[Step, Callable[[Exchange], Taken]] = {
     Step.OPEN: lambda exchange: exchange.open(),
     Step.NOTE: lambda exchange: exchange.note(b"{}"),
     Step.ANSWER: lambda exchange: exchange.answer(b"{}"),
@@ -56,10 +68,10 @@ def brought(exchange: Exchange, state: State) -> bool:
 
 
 def expected_move(state: State, step: Step, streams: bool, resumable: bool, cancels: bool) -> State:
-    """Return where *step* leads, in the words of the specification rather than of the table.
+    """Return the state after *step*, from the words of the specification and not from the table.
 
     Raises:
-        KeyError: nowhere.
+        KeyError: the step is impossible.
     """
     if state is DONE:
         return {Step.BEAT: DONE, Step.LEAVE: DONE, Step.RELEASE: DONE}[step]
@@ -83,10 +95,10 @@ every_kind = pytest.mark.parametrize(
 @every_kind
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 @pytest.mark.parametrize("step", Step, ids=lambda step: step.name)
-def test_exchange_table_is_what_the_specification_says(
+def test_exchange_table_follows_the_specification(
     state: State, step: Step, streams: bool, resumable: bool, cancels: bool
 ) -> None:
-    """Each step of each state leads where it should, or is not in the table."""
+    """Each step in each state leads to the right state, or is not in the table."""
     moves = table(streams=streams, resumable=resumable, cancels=cancels)
 
     try:
@@ -100,10 +112,10 @@ def test_exchange_table_is_what_the_specification_says(
 @every_kind
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 @pytest.mark.parametrize("step", Step, ids=lambda step: step.name)
-def test_exchange_step_moves_it_or_is_out_of_turn(
+def test_exchange_takes_a_step_or_rejects_it(
     state: State, step: Step, streams: bool, resumable: bool, cancels: bool
 ) -> None:
-    """A step the table allows moves the exchange; another raises, and nothing has changed."""
+    """A step in the table changes the state; any other raises and changes nothing."""
     exchange = made(streams=streams, resumable=resumable, cancels=cancels, expected=2)
     if not brought(exchange, state):
         return  # a client without streams is never STREAMING, one that cancels never DETACHED
@@ -130,23 +142,34 @@ def note(index: int, *, record: bool = True) -> list[Action]:
 
 
 HEAD: list[Action] = [Begin(), Record("s", 0, b"", last=False), PRIME]
-PLAIN, KEPT = (True, False, True), (True, True, False)
+# Kinds: streams, resumable, cancels.
+PLAIN, KEPT, DETACHES, JSON_ONLY, JSON_SESSION = (
+    (True, False, True),
+    (True, True, False),
+    (True, False, False),
+    (False, False, True),
+    (False, True, False),
+)
+RECORDED: list[Action] = [Record("s", 1, b"{}", last=False)]
+RECORDED_LAST: list[Action] = [Record("s", 1, b"{}", last=True)]
 
-# kind (streams, resumable, cancels), the steps before, the step, what it asks for
-MOVES: list[tuple[tuple[bool, bool, bool], list[Step], Step, list[Action]]] = [
+# A kind, the steps before, the step, what it returns.
+MOVES: list[tuple[tuple[bool, bool, bool], list[Step], Step, Taken]] = [
     (PLAIN, [], Step.OPEN, [Begin()]),
     (PLAIN, [], Step.NOTE, [Begin(), *note(1, record=False)]),
+    (PLAIN, [], Step.ANSWER, []),
     (PLAIN, [], Step.LAST, [Whole(200, b"{}")]),
     (PLAIN, [], Step.BEAT, [Begin(), BEAT]),
     (PLAIN, [], Step.RELEASE, []),
-    (PLAIN, [], Step.LEAVE, [Abandon()]),
+    (PLAIN, [], Step.LEAVE, True),
     (PLAIN, [Step.OPEN], Step.OPEN, []),
     (PLAIN, [Step.OPEN], Step.NOTE, note(1, record=False)),
+    (PLAIN, [Step.OPEN], Step.ANSWER, note(1, record=False)),
     (PLAIN, [Step.OPEN], Step.BEAT, [BEAT]),
     (PLAIN, [Step.OPEN], Step.LAST, [End(sse.event(b"{}"))]),
     (PLAIN, [Step.NOTE], Step.RELEASE, []),
-    (PLAIN, [Step.OPEN], Step.LEAVE, [Abandon()]),
-    (PLAIN, [Step.LAST], Step.LEAVE, []),
+    (PLAIN, [Step.OPEN], Step.LEAVE, True),
+    (PLAIN, [Step.LAST], Step.LEAVE, False),
     (PLAIN, [Step.LAST], Step.BEAT, []),
     (PLAIN, [Step.LAST], Step.RELEASE, []),
     (KEPT, [], Step.OPEN, HEAD),
@@ -154,7 +177,7 @@ MOVES: list[tuple[tuple[bool, bool, bool], list[Step], Step, list[Action]]] = [
     (KEPT, [], Step.LAST, [Whole(200, b"{}")]),
     (KEPT, [], Step.BEAT, [*HEAD, BEAT]),
     (KEPT, [], Step.RELEASE, [*HEAD, RETRY]),
-    (KEPT, [], Step.LEAVE, []),
+    (KEPT, [], Step.LEAVE, False),
     (KEPT, [Step.LEAVE], Step.NOTE, []),
     (KEPT, [Step.LEAVE], Step.LAST, []),
     (KEPT, [Step.NOTE], Step.NOTE, note(2)),
@@ -165,22 +188,33 @@ MOVES: list[tuple[tuple[bool, bool, bool], list[Step], Step, list[Action]]] = [
         Step.LAST,
         [End(sse.event(b"{}", b"s/2")), Record("s", 2, b"{}", last=True)],
     ),
-    (KEPT, [Step.NOTE], Step.LEAVE, []),
+    (KEPT, [Step.NOTE], Step.LEAVE, False),
     (KEPT, [Step.OPEN, Step.LEAVE], Step.OPEN, []),
     (KEPT, [Step.OPEN, Step.LEAVE], Step.BEAT, []),
-    (KEPT, [Step.OPEN, Step.LEAVE], Step.NOTE, [Record("s", 1, b"{}", last=False)]),
-    (KEPT, [Step.OPEN, Step.LEAVE], Step.LAST, [Record("s", 1, b"{}", last=True)]),
-    (KEPT, [Step.OPEN, Step.LEAVE], Step.LEAVE, []),
+    (KEPT, [Step.OPEN, Step.LEAVE], Step.NOTE, RECORDED),
+    (KEPT, [Step.OPEN, Step.LEAVE], Step.ANSWER, RECORDED),
+    (KEPT, [Step.OPEN, Step.LEAVE], Step.LAST, RECORDED_LAST),
+    (KEPT, [Step.OPEN, Step.LEAVE], Step.LEAVE, False),
     (KEPT, [Step.OPEN, Step.RELEASE], Step.RELEASE, []),
-    (KEPT, [Step.OPEN, Step.RELEASE], Step.LAST, [Record("s", 1, b"{}", last=True)]),
-    ((False, False, True), [], Step.OPEN, []),
-    ((False, False, True), [], Step.NOTE, []),
-    ((False, False, True), [], Step.BEAT, []),
-    ((False, True, False), [], Step.RELEASE, []),
+    (KEPT, [Step.OPEN, Step.RELEASE], Step.LAST, RECORDED_LAST),
+    (JSON_ONLY, [], Step.OPEN, []),
+    (JSON_ONLY, [], Step.NOTE, []),
+    (JSON_ONLY, [], Step.BEAT, []),
+    (JSON_SESSION, [], Step.RELEASE, []),
     ((False, False, False), [Step.LEAVE], Step.LAST, []),
-    ((True, False, False), [Step.OPEN, Step.LEAVE], Step.NOTE, []),
-    ((True, False, False), [Step.OPEN, Step.LEAVE], Step.LAST, []),
+    (DETACHES, [Step.OPEN, Step.LEAVE], Step.NOTE, []),
+    (DETACHES, [Step.OPEN, Step.LEAVE], Step.LAST, []),
 ]
+
+
+def made_for(kind: tuple[bool, bool, bool], before: list[Step], step: Step) -> Exchange:
+    """Return an exchange after the steps *before*; it expects an answer more than are not last."""
+    streams, resumable, cancels = kind
+    expected = 1 + [*before, step].count(Step.ANSWER)
+    exchange = made(streams=streams, resumable=resumable, cancels=cancels, expected=expected)
+    for earlier in before:
+        STEPS[earlier](exchange)
+    return exchange
 
 
 @pytest.mark.parametrize(
@@ -188,20 +222,22 @@ MOVES: list[tuple[tuple[bool, bool, bool], list[Step], Step, list[Action]]] = [
     MOVES,
     ids=lambda value: value.name if isinstance(value, Step) else None,
 )
-def test_exchange_step_asks_for_exactly_this(
-    kind: tuple[bool, bool, bool], before: list[Step], step: Step, expected: list[Action]
+def test_exchange_step_returns_exactly_these_actions(
+    kind: tuple[bool, bool, bool], before: list[Step], step: Step, expected: Taken
 ) -> None:
-    """The first thing said decides the shape; ids and records only where one can resume."""
-    streams, resumable, cancels = kind
-    exchange = made(streams=streams, resumable=resumable, cancels=cancels)
-    for earlier in before:
-        STEPS[earlier](exchange)
+    """The first message decides the shape; ids and records exist only on a resumable stream."""
+    assert expected == STEPS[step](made_for(kind, before, step))
 
-    assert expected == STEPS[step](exchange)
+
+def test_exchange_actions_are_tested_for_each_pair() -> None:
+    """No pair of the table is left out above."""
+    tested = {(made_for(kind, before, step).state, step) for kind, before, step, _ in MOVES}
+
+    assert table(streams=True, resumable=True, cancels=True).keys() == tested
 
 
 def test_exchange_status_is_that_of_the_answer_alone() -> None:
-    """An error that comes first has its own HTTP status (2026-07-28, "Server Validation")."""
+    """An error that is the whole response has its own status (2026-07-28, "Server Validation")."""
     assert [Whole(404, b"{}")] == Exchange().answer(b"{}", 404)
 
 
@@ -215,13 +251,13 @@ def test_exchange_without_an_answer_ends_empty() -> None:
     assert [End(b""), Record("s", 1, b"", last=True)] == exchange.answer(None)
 
 
-def test_exchange_is_primed_only_where_clients_know_that() -> None:
+def test_exchange_is_primed_where_the_revision_defines_it() -> None:
     """An event with an id and no data came with 2025-11-25 (SEP-1699)."""
     assert [Begin(), Record("s", 0, b"", last=False)] == Exchange(stream="s").open()
 
 
 def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
-    """Only a client that has seen an id can have come back on another connection."""
+    """Only a client that has received an id can resume the stream on another connection."""
     exchange = Exchange(stream="s", cancels=False)
 
     assert [] == exchange.hand_over()
@@ -238,7 +274,7 @@ def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
     assert exchange.state is DETACHED
 
 
-def test_exchange_connection_is_released_where_clients_know_that() -> None:
+def test_exchange_is_released_where_the_revision_defines_it() -> None:
     """Polling came with 2025-11-25 (SEP-1699); other clients keep their connection."""
     exchange = Exchange(stream="s", cancels=False)
     exchange.note(b"{}")
@@ -257,20 +293,20 @@ def test_exchange_batch_is_answered_in_one_array() -> None:
 
 
 def test_exchange_batch_of_one_is_still_an_array() -> None:
-    """What is asked as an array is answered as one."""
+    """A request that came in an array is answered in one."""
     assert [Whole(200, b"[1]")] == Exchange(batch=True).answer(b"1")
 
 
 def test_exchange_batch_without_any_answer_ends_empty() -> None:
-    """A batch of which everything was cancelled has no array."""
+    """A batch whose requests were all cancelled has no array."""
     exchange = Exchange(expected=2, batch=True)
 
     assert [] == exchange.answer(None)
     assert [Whole(202, b"")] == exchange.answer(None)
 
 
-def test_exchange_batch_that_becomes_a_stream_says_what_was_held() -> None:
-    """An answer that was held for the array goes out first once there is a stream."""
+def test_exchange_batch_that_becomes_a_stream_sends_held_answers() -> None:
+    """An answer that was held for the array is the first event of the stream."""
     exchange = Exchange(expected=3, batch=True)
     exchange.answer(b"1")
 
@@ -280,30 +316,30 @@ def test_exchange_batch_that_becomes_a_stream_says_what_was_held() -> None:
 
 
 def test_exchange_shows_its_state() -> None:
-    """Its repr tells where it stands."""
+    """Its repr has the state and the number of answers that are missing."""
     exchange = Exchange(expected=2, batch=True)
     exchange.answer(b"1")
 
     assert "<Exchange WAITING, 1 to answer>" == repr(exchange)
 
 
-happenings = st.lists(
+events = st.lists(
     st.sampled_from(["open", "note", "answer", "nothing", "beat", "release", "leave"]), max_size=25
 )
 
 
 @given(
-    happenings,
+    events,
     st.booleans(),
     st.booleans(),
     st.booleans(),
     st.booleans(),
     st.integers(1, 4),
 )
-def test_exchange_stays_whole_whatever_happens(
+def test_exchange_sends_one_response_in_any_order_of_events(
     steps: Sequence[str], named: bool, primed: bool, streams: bool, cancels: bool, expected: int
 ) -> None:
-    """One response, in order, that ends; and of a stream, every message once."""
+    """One response, in order, that ends; on a stream, each message exactly once."""
     exchange = Exchange(
         stream="s" if named else None,
         primed=primed,
@@ -312,7 +348,7 @@ def test_exchange_stays_whole_whatever_happens(
         expected=expected,
         batch=expected > 1,
     )
-    left = False
+    left = cancelled = False
     actions: list[Action] = []
     for step in steps:
         before = repr(exchange)
@@ -322,31 +358,33 @@ def test_exchange_stays_whole_whatever_happens(
             assert before == repr(exchange)
             assert exchange.closed
             continue
+        if isinstance(new, bool):
+            left = True
+            cancelled = cancelled or new
+            continue
         if left:
             assert all(isinstance(action, Record) for action in new)
-        left = left or step == "leave"
         actions += new
 
-    check_response([each for each in actions if not isinstance(each, Record | Abandon)])
+    check_response([each for each in actions if not isinstance(each, Record)])
     records = [each for each in actions if isinstance(each, Record)]
     assert list(range(len(records))) == [record.index for record in records]
     assert not any(record.last for record in records[:-1])
-    abandoned = Abandon() in actions
     if records:
-        assert records[-1].last == (exchange.closed and not abandoned)
-    assert abandoned <= cancels
+        assert records[-1].last == (exchange.closed and not cancelled)
+    assert cancelled <= cancels
     if not streams:
         assert not any(isinstance(action, Begin | Chunk | End) for action in actions)
 
 
-def take(exchange: Exchange, step: str) -> list[Action]:
+def take(exchange: Exchange, step: str) -> Taken:
     if step == "nothing":
         return exchange.answer(None)
     return STEPS[Step[step.upper()]](exchange)
 
 
 def check_response(sent: list[Action]) -> None:
-    """A whole answer and nothing else, or a head, chunks and an end."""
+    """Check that it is one JSON body, or a head, chunks and an end."""
     if sent and isinstance(sent[0], Whole):
         assert 1 == len(sent)
         return

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from genmcp.core.actions import Record
+from genmcp.core.exchange import Record
 from genmcp.errors import InvalidRequest, Unavailable
 from genmcp.mux.replay import OpenCall, Replay
 from genmcp.stores.memory import MemoryStore

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from genmcp.core.actions import Record
+from genmcp.core.exchange import Record
 from genmcp.core.request import Client, Request
 from genmcp.errors import Unavailable
 from genmcp.mux.replay import OpenCall, Replay
