@@ -1,16 +1,20 @@
-"""Every bound, with its default, and the store accounts that the bounds of clients apply to."""
+"""Bounds: the settings, what is open at once within them, and the store accounts of clients."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from math import inf
+from threading import Lock
+from typing import Final, TypeAlias
 
 import msgspec
 
-from genmcp.core.client_key import ClientKey
+from genmcp.core.client_key import ClientKey, Share
 from genmcp.core.task import Task
-from genmcp.errors import ConfigurationError, ToolError
+from genmcp.errors import ConfigurationError, Overloaded, ToolError
 from genmcp.stores.accounts import Account, Owner
 
-__all__ = ["Limits", "Owners"]
+__all__ = ["ConcurrencyLimit", "Limits", "Owners", "Slots"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +154,135 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return ToolError(f"The result is larger than {self.result} bytes (limit: result)")
 
 
-_REMEMBERED = 1024  # clients whose accounts are cached
+_KINDS: Final = ("principal", "session", "address", "tool")
+
+
+class _Counter:
+    """The number of open units of *share*, and their maximum. Exists while at least one is open."""
+
+    __slots__ = ("count", "most", "share")
+
+    def __init__(self, share: Share, most: int) -> None:
+        self.share = share
+        self.most = most
+        self.count = 0
+
+
+Slots: TypeAlias = Sequence[_Counter]
+"""The shares that something open counts towards."""
+
+
+class ConcurrencyLimit:
+    """Limits what is open at once, in total and per client and tool. Owned by the mux. Thread-safe.
+
+    *what* is the setting of *limits* that bounds the total; the settings `<what>_of_<kind>` bound
+    the shares of one principal, session, address or tool. All anonymous clients together have
+    `limits.anonymous` of the total.
+
+    full: whether a client may find no room. noun: what is counted, for error messages. retry_after:
+    seconds, for error responses.
+    """
+
+    def __init__(
+        self, what: str, limits: Limits, *, noun: str | None = None, retry_after: int = 1
+    ) -> None:
+        self.full = False
+        self._what = what
+        self._noun = noun or f"open {what}"
+        self._retry_after = retry_after
+        self._most: int = getattr(limits, what)
+        bounds = {kind: getattr(limits, f"{what}_of_{kind}", None) for kind in _KINDS}
+        if limits.anonymous < 1:
+            bounds["anonymous"] = max(1, int(self._most * limits.anonymous))
+        # A share as large as the total needs no counting.
+        self._most_of: dict[str, int] = {
+            kind: most for kind, most in bounds.items() if most is not None and most < self._most
+        }
+        self._lock = Lock()
+        self._total = 0
+        self._counters: dict[Share, _Counter] = {}
+        self._full_ones = 0
+
+    def __len__(self) -> int:
+        return self._total
+
+    def check(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
+        """Check that *client* may open *size* more.
+
+        Raises:
+            Overloaded: 429, the client or the tool has used up its own share; 503, the total, or
+                the part of it for anonymous clients, is used up.
+        """
+        for share in _shares(client, tool):
+            most, counter = self._most_of.get(share[0]), self._counters.get(share)
+            if most is not None and (counter.count if counter else 0) + size > most:
+                if share[0] == "anonymous":
+                    raise self._overloaded(
+                        f" of clients without authentication: {most}", f"anonymous, of {self._what}"
+                    )
+                setting = f"{self._what}_of_{share[0]}"
+                raise self._overloaded(f" of one {share[0]}: {most}", setting, status=429)
+        if self._total + size > self._most:
+            raise self._overloaded(f": {self._most}", self._what)
+
+    def _overloaded(self, bound: str, setting: str, *, status: int = 503) -> Overloaded:
+        message = f"Too many {self._noun}{bound} (limit: {setting})"
+        return Overloaded(message, status=status, retry_after=self._retry_after)
+
+    def acquire(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> Slots:
+        """Count *size* more without a check, and return what `release` needs; call `check` first.
+
+        Each share is looked up here only: every call that waits acquires and releases.
+        """
+        slots: list[_Counter] = []
+        with self._lock:
+            for share in _shares(client, tool):
+                counter = self._counters.get(share)
+                if counter is None:
+                    most = self._most_of.get(share[0])
+                    if most is None:
+                        continue
+                    counter = self._counters[share] = _Counter(share, most)
+                slots.append(counter)
+            self._count(slots, size)
+        return slots
+
+    def release(self, slots: Slots, *, size: int = 1) -> None:
+        """Count *size* less; *slots* are those of an `acquire` of the same client and tool."""
+        with self._lock:
+            self._count(slots, -size)
+            for counter in slots:
+                if not counter.count:
+                    del self._counters[counter.share]
+
+    @contextmanager
+    def hold(self, client: ClientKey, *, size: int = 1) -> Iterator[None]:
+        """Check that *client* may open *size* more, and count them while the context is entered.
+
+        Raises:
+            Overloaded: it may not, see `check`.
+        """
+        self.check(client, size=size)
+        slots = self.acquire(client, size=size)
+        try:
+            yield
+        finally:
+            self.release(slots, size=size)
+
+    def _count(self, slots: Slots, size: int) -> None:
+        self._total += size
+        for counter in slots:
+            was_full = counter.count >= counter.most
+            counter.count += size
+            self._full_ones += (counter.count >= counter.most) - was_full
+        self.full = self._total >= self._most or self._full_ones > 0
+
+
+def _shares(client: ClientKey, tool: str | None) -> Sequence[Share]:
+    return client.shares if tool is None else (*client.shares, ("tool", tool))
+
+
+_REMEMBERED: Final = 1024  # clients whose accounts are cached
 
 
 class Owners:

@@ -38,19 +38,18 @@ from genmcp.errors import (
     StoreFull,
 )
 from genmcp.mux.awaitables import is_cancelled
+from genmcp.mux.bus import MessageBus
 from genmcp.mux.calls import CallRegistry
-from genmcp.mux.concurrency_limit import ConcurrencyLimit
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.idempotency import Idempotency
-from genmcp.mux.inbox import Inbox, Peers
-from genmcp.mux.limits import Limits, Owners
+from genmcp.mux.limits import ConcurrencyLimit, Limits, Owners
 from genmcp.mux.listeners import Listeners
 from genmcp.mux.own_methods import LISTEN, SUBSCRIBING, OwnMethods, TaskMethods
 from genmcp.mux.replay import Replay
 from genmcp.mux.resumption import Resumption
 from genmcp.mux.seals import Cursors
 from genmcp.mux.server_requests import ServerRequests
-from genmcp.mux.sessions import Sessions
+from genmcp.mux.sessions import SessionBroadcast, Sessions
 from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.subscriptions import Subscriptions
 from genmcp.mux.tasks import Tasks
@@ -139,7 +138,6 @@ class Mux:
         self.encoder = Encoder(server.info)
         audience = audience or server.info.name
         seal, clock = Seal(Keyring(_secret(secret, self.store)), audience), _clock(self.store)
-        self.sessions = Sessions(seal, self.store, self.limits, clock)
         self.owners = Owners(self.limits)
         self._complaints = Throttle(logger)
         self._cursors = Cursors(seal, Purpose.CURSOR, clock, ttl=bounds.cursor)
@@ -154,11 +152,12 @@ class Mux:
         self.bodies = ConcurrencyLimit("bodies", bounds, noun="bytes of request bodies")
         self.subscribed = ConcurrencyLimit("subscribed", bounds, noun="bytes of subscriptions")
         self.calls = CallRegistry()
-        self.peers = Peers(self.store, audience, bounds, self.sessions, self.calls)
+        self.bus = MessageBus(self.store, audience, ttl=bounds.replay, keep=bounds.replay_events)
+        self.broadcast = SessionBroadcast(self.calls, self.bus, self.store, audience, bounds, clock)
+        self.sessions = Sessions(seal, self.store, bounds, clock, self.broadcast)
         self.threads = Threads.within(bounds)
         self.observers = Observers(telemetry)
-        self.inbox = Inbox(self.store, audience, ttl=bounds.replay, keep=bounds.replay_events)
-        self.asked = ServerRequests(seal, clock, self.inbox, self.encoder, timeout=bounds.question)
+        self.asked = ServerRequests(seal, clock, self.bus, self.encoder, timeout=bounds.question)
         self.tasks = Tasks(self, engine, storage, seal, audience)
         self.continuations = Continuations(self, seal, clock)
         self.idempotency = Idempotency(self, audience)
@@ -168,7 +167,7 @@ class Mux:
             ttl=bounds.replay,
             keep=bounds.replay_events,
             keep_bytes=bounds.replay_bytes,
-            node=self.inbox.node,
+            node=self.bus.node,
             lives=self.tasks.service.heartbeats.lives,
             look=min(_LOOK, storage.jobs.lease / 3),
         )
@@ -188,8 +187,7 @@ class Mux:
         Raises:
             Overloaded: too many sessions have ended before their time; this one stays open.
         """
-        self.sessions.check_end(client)
-        await self.peers.end(session, client)
+        await self.broadcast.end(session, client)
         await self.listeners.end(session.key, self.owners.of(client))
 
     async def answer(self, request: Request, channel: Channel) -> Answer:
@@ -344,8 +342,8 @@ class Mux:
         can go on serving: a host may be started a second time.
         """
         await self.tasks.aclose()
-        await self.inbox.aclose()
-        await self.peers.aclose()
+        await self.bus.aclose()
+        await self.broadcast.aclose()
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()

@@ -1,21 +1,21 @@
 """Requests of the server to its clients, and the answers that come back in POSTs of their own.
 
-2025-11-25, transports, "Sending Messages to the Server". Which process an answer comes to is not
-known beforehand: the id of a request says, sealed, who waits for it.
+2025-11-25, transports, "Sending Messages to the Server". The process that an answer reaches is not
+known beforehand: the id of a request contains, sealed, the process that waits for the answer.
 """
 
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from itertools import count
-from typing import Any, Final
 
 import msgspec
 
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.errors import InvalidRequest, Raised, SealError, TimedOut, Unable
-from genmcp.mux.inbox import Inbox
+from genmcp.mux.bus import MessageBus
 from genmcp.mux.seals import Seals
 from genmcp.protocol.notifications import CancelledNotificationParams
 from genmcp.protocol.value import Value
@@ -25,12 +25,15 @@ from genmcp.wire.jsonrpc import Message
 __all__ = ["ServerRequests"]
 
 
-class _Place(msgspec.Struct, frozen=True, array_like=True):
-    """Who waits for an answer: a process, its number there, the session that is asked."""
+class _Address(msgspec.Struct, frozen=True, array_like=True):
+    """Where an answer goes: a process, the request's number there, the session of its client."""
 
     node: str
     number: int
     session: str
+
+
+_decode = msgspec.msgpack.Decoder(_Address).decode
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
@@ -39,15 +42,6 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     number: int
     result: bytes
     error: str | None
-
-
-class Asking(msgspec.Struct, frozen=True, eq=False):
-    """One request that waits for its answer; *id* is its JSON-RPC id."""
-
-    id: str
-    number: int
-    reply: "asyncio.Future[Reply]"
-    loop: asyncio.AbstractEventLoop
 
 
 class ServerRequests:
@@ -60,18 +54,19 @@ class ServerRequests:
         self,
         seal: Seal,
         now: Callable[[], float],
-        inbox: Inbox,
+        bus: MessageBus,
         encoder: Encoder,
         *,
         timeout: float,
     ) -> None:
         self._seals = Seals(seal, Purpose.SERVER_REQUEST, now, ttl=timeout)
         self._encoder = encoder
-        self._inbox = inbox
+        self._bus = bus
         self._timeout = timeout
         self._numbers = count(1)
-        self._waiting: dict[int, Asking] = {}
-        inbox.take(Reply, self._arrived)
+        # The bus calls from any thread, and a request is awaited on any event loop.
+        self._waiting: dict[int, Future[Reply]] = {}
+        bus.subscribe(Reply, self._on_reply)
 
     async def ask(
         self,
@@ -79,83 +74,74 @@ class ServerRequests:
         principal: str | None,
         method: str,
         params: Value,
-        say: Callable[[bytes], Awaitable[None] | None],
+        send: Callable[[bytes], Awaitable[None] | None],
     ) -> bytes:
-        """Ask the client of *request*, by *say*, and return its answer as JSON.
+        """Send a request to the client of *request* by *send*, and return its result as JSON.
 
         Raises:
-            Failure: the client cannot be asked, answers with an error, or not in time.
+            Failure: the client lacks the capability, responds with an error, or not in time.
         """
-        if request.session is None or method not in request.revision.methods:
-            raise Unable({method.partition("/")[0]: {}})  # the capabilities are called like that
-        asking = self._begin(request.session, principal)
-        encode, revision = self._encoder, request.revision
+        revision = request.revision
+        if request.session is None or method not in revision.methods:
+            raise Unable({method.partition("/")[0]: {}})  # capabilities are named like this
+        number, id = self._register(request.session, principal)
+        reply_future = self._waiting[number]
         try:
-            await _said(say(encode.request(revision, asking.id, method, params)))
+            await _sent(send(self._encoder.request(revision, id, method, params)))
             async with asyncio.timeout(self._timeout):
-                reply = await asking.reply
+                reply = await asyncio.wrap_future(reply_future)
         except (TimeoutError, asyncio.CancelledError) as error:
-            # 2025-11-25, cancellation, and lifecycle, "Timeouts": the client SHOULD be told that
-            # nobody waits any more; it may have somebody before it who would answer for nothing.
+            # 2025-11-25, cancellation, and lifecycle, "Timeouts": the client SHOULD be notified;
+            # otherwise its user might fill in a form for a call that is over.
             late = isinstance(error, TimeoutError)
             reason = str(TimedOut()) if late else "The call that asked is over"
-            told = CancelledNotificationParams(request_id=asking.id, reason=reason)
-            await _said(say(encode.notification(revision, "notifications/cancelled", told)))
+            told = CancelledNotificationParams(request_id=id, reason=reason)
+            cancelled = self._encoder.notification(revision, "notifications/cancelled", told)
+            await _sent(send(cancelled))
             if late:
                 raise TimedOut from None
             raise
         finally:
-            self._waiting.pop(asking.number, None)
+            self._waiting.pop(number, None)
         if reply.error is not None:
             raise Raised(secrets.token_hex(6), "ClientError", reply.error)
         return reply.result
 
-    def _begin(self, session: str, principal: str | None) -> Asking:
-        self._inbox.open()
+    def _register(self, session: str, principal: str | None) -> tuple[int, str]:
+        """Return the number of a new request to *session*, and its JSON-RPC id."""
+        self._bus.open()
         number = next(self._numbers)
-        place = _Place(self._inbox.node, number, session)
-        id = self._seals.seal(msgspec.msgpack.encode(place), principal)
-        loop = asyncio.get_running_loop()
-        self._waiting[number] = asking = Asking(id, number, loop.create_future(), loop)
-        return asking
+        address = _Address(self._bus.node, number, session)
+        future: Future[Reply] = Future()
+        self._waiting[number] = future
+        # A caller that is cancelled cannot cancel it, so that a reply may always be set.
+        future.set_running_or_notify_cancel()
+        return number, self._seals.seal(msgspec.msgpack.encode(address), principal)
 
-    async def take(self, session: str, principal: str | None, message: Message) -> None:
-        """Take in a response of *session*.
+    async def deliver(self, session: str, principal: str | None, message: Message) -> None:
+        """Deliver a response of *session* to the process that waits for it.
 
-        One that comes too late, or again, is dropped.
+        A late or repeated one is ignored.
 
         Raises:
-            InvalidRequest: it answers nothing that this session was asked.
+            InvalidRequest: it answers no request to this session.
+            StoreError: it cannot be delivered at present.
         """
         try:
-            place = _decoder.decode(self._seals.open(str(message.id), principal))
+            address = _decode(self._seals.open(str(message.id), principal))
         except (SealError, msgspec.MsgspecError):
-            place = None
-        if place is None or place.session != session:
+            address = None
+        if address is None or address.session != session:
             raise InvalidRequest("The response answers no request of this server")
         error = None if message.error is None else message.error.message
-        reply = Reply(place.number, bytes(message.result), error)
-        await self._inbox.send(place.node, reply)
+        reply = Reply(address.number, bytes(message.result), error)
+        await self._bus.send(address.node, reply)
 
-    def _arrived(self, reply: Reply) -> None:
-        asking = self._waiting.pop(reply.number, None)
-        if asking is not None:
-            _soon(asking.loop, _settle, asking.reply, reply)
-
-
-async def _said(saying: Awaitable[None] | None) -> None:
-    if saying is not None:
-        await saying
+    def _on_reply(self, reply: Reply) -> None:
+        if (future := self._waiting.pop(reply.number, None)) is not None:
+            future.set_result(reply)
 
 
-def _settle(future: "asyncio.Future[Reply]", reply: Reply) -> None:
-    if not future.done():
-        future.set_result(reply)
-
-
-def _soon(loop: asyncio.AbstractEventLoop, step: Callable[..., None], *arguments: Any) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(step, *arguments)
-
-
-_decoder: Final = msgspec.msgpack.Decoder(_Place)
+async def _sent(sending: Awaitable[None] | None) -> None:
+    if sending is not None:
+        await sending

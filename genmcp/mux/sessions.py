@@ -1,7 +1,7 @@
-"""Legacy sessions in use: begun, opened again with each request, ended.
+"""Legacy sessions: begun, opened with each request, and ended in all processes.
 
-A session is sealed into its id, so that none is kept here. What is kept is bounded: the ids
-that were ended by their clients, and in the store what a session has changed (its log level).
+A session is sealed into its id, so that a mux stores none. It stores, within bounds, the ids that
+clients have ended, and the log level that a session has set.
 """
 
 import logging
@@ -11,116 +11,108 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Final
 
+import msgspec
+
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.session import Session, begin
-from genmcp.errors import Expired, ForeignSeal, Forged, InvalidParams, SessionGone
-from genmcp.mux.concurrency_limit import ConcurrencyLimit, Slots
-from genmcp.mux.limits import Limits
+from genmcp.errors import Expired, ForeignSeal, InvalidParams, SealError, SessionGone, StoreError
+from genmcp.mux.bus import EVERYBODY, MessageBus
+from genmcp.mux.calls import CallRegistry
+from genmcp.mux.limits import ConcurrencyLimit, Limits, Slots
 from genmcp.mux.seals import Seals
+from genmcp.protocol.meta import RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Delete, Put, Store
 
-__all__ = ["Sessions"]
+__all__ = ["SessionBroadcast", "Sessions"]
+
+logger = logging.getLogger("genmcp")
 
 DEFAULT_LEVEL: Final[LoggingLevel] = "info"
 
-_MOST: Final = 4096
-"""The largest session in bytes: sealed and in a header, proxies must still let it through."""
+_MAX_BYTES: Final = 4096
+"""The maximum size of a session: sealed and in a header, it must still pass through proxies."""
 
 _COME_BACK_AFTER: Final = 3600
 """Seconds after which a client that has ended too many sessions may try again."""
 _REMEMBERED: Final = 256
 _TRUSTED: Final = 60.0
-"""How many sessions are not unsealed anew with each request, and for how many seconds at most."""
-
-logger = logging.getLogger("genmcp")
+"""How many sessions are not unsealed again with each request, and for how many seconds at most."""
 
 
 class Sessions:
-    """The sessions of one mux, within its *limits*; they expire by the clock *now*."""
+    """The sessions of one mux, within its *limits*; they expire by the clock *now*.
 
-    def __init__(self, seal: Seal, store: Store, limits: Limits, now: Callable[[], float]) -> None:
+    ended: the sessions that have ended before they expire.
+    """
+
+    def __init__(
+        self,
+        seal: Seal,
+        store: Store,
+        limits: Limits,
+        now: Callable[[], float],
+        ended: "SessionBroadcast",
+    ) -> None:
         self._seals = Seals(seal, Purpose.SESSION, now, ttl=limits.session)
         self._now = now
         self._store = store
         self._lifetime = limits.session
-        self._revoked = _Revoked(limits, now)
+        self._ended = ended
         self._warned = False
-        # Half the price of a call, and nearly always the same as the last time.
+        # To unseal takes half of the time of a call, and the session is usually a recent one.
         self._unsealed = lru_cache(_REMEMBERED)(self._unseal)
 
     def begin(self, params: InitializeRequestParams, principal: str | None) -> tuple[Session, str]:
         """Return a new session and its id.
 
         Raises:
-            InvalidParams: the client says too much of itself to be repeated in a header.
+            InvalidParams: the client's information is too large to be repeated in a header.
         """
         session = begin(params, key=secrets.token_urlsafe(12), now=self._now())
         packed = session.pack()
-        if len(packed) > _MOST:
+        if len(packed) > _MAX_BYTES:
             raise InvalidParams(
-                f"clientInfo and capabilities take {len(packed)} bytes, the most is {_MOST}: "
+                f"clientInfo and capabilities take {len(packed)} bytes, the most is {_MAX_BYTES}: "
                 f"they come back with every request, in Mcp-Session-Id"
             )
         return session, self._seals.seal(packed, principal)
 
     def open(self, id: str, principal: str | None) -> Session:
-        """Return the session *id* stands for.
+        """Return the session of this *id*.
 
         Raises:
-            SessionGone: it was never begun here by this principal, has ended, or is too old.
+            SessionGone: it was not begun here by this principal, has ended, or has expired.
         """
         now = self._now()
         session = self._unsealed(id, principal, now // _TRUSTED)
         if session.issued + self._lifetime <= now:
             raise SessionGone("Session expired")
-        if session.key in self._revoked:
+        if session.key in self._ended:
             raise SessionGone("Session has ended")
         return session
 
     def _unseal(self, id: str, principal: str | None, while_trusted: float) -> Session:
         try:
             packed = self._seals.open(id, principal)
-        except ForeignSeal:
-            self._warn_of_foreign_seals()
-            raise SessionGone("Session not found") from None
-        except Forged:
-            raise SessionGone("Session not found") from None
         except Expired:
             raise SessionGone("Session expired") from None
+        except SealError as error:
+            if isinstance(error, ForeignSeal) and not self._warned:
+                self._warned = True  # once: any client can send any number of them
+                logger.warning(
+                    "a session id was sealed with another secret: several processes behind one "
+                    "URL, and one that is started again, need one secret (secret= or GENMCP_SECRET)"
+                )
+            raise SessionGone("Session not found") from None
         return Session.unpack(packed)
 
-    def _warn_of_foreign_seals(self) -> None:
-        if not self._warned:  # anybody can send any number of them
-            self._warned = True
-            logger.warning(
-                "a session id was sealed with another secret: several processes behind one URL, "
-                "and one that is started again, need one secret (secret= or GENMCP_SECRET)"
-            )
-
-    def has_ended(self, key: str) -> bool:
-        """Return whether the session *key* was ended before its time."""
-        return key in self._revoked
-
-    def check_end(self, client: ClientKey) -> None:
-        """Check that *client* may end another session before it expires.
-
-        Raises:
-            Overloaded: too many are remembered for the client, or for all clients.
-        """
-        self._revoked.forget()
-        self._revoked.places.check(client)
-
-    def end(self, key: str, issued: float, client: ClientKey) -> None:
-        """End the session *key* of *client*, which began at *issued*; call `check_end` first."""
-        self._revoked.add(key, client, until=issued + self._lifetime)
-
     async def set_level(self, key: str, level: LoggingLevel, owner: Owner = ()) -> None:
-        """Store the least severe level that session *key* wants, counted towards *owner*.
+        """Store the least severe level of the session *key*; it counts towards *owner*.
 
         Raises:
             StoreError: it cannot be stored.
@@ -140,40 +132,131 @@ class Sessions:
         return await self.level(request.session)
 
     async def level(self, key: str) -> LoggingLevel:
-        """Return the least severe level that session *key* wants to hear of."""
+        """Return the least severe level of log messages for the session *key*."""
         entry = await self._store.get(f"session:{key}")
         found = DEFAULT_LEVEL if entry is None else entry.value.decode()
         return next(level for level in SEVERITY if level == found)
 
 
-class _Revoked:
-    """The sessions that were ended before they expired, with their clients.
+class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
+    """Cancels a call of a session."""
 
-    Each client has a share of the places. No place is reused early for another session: that would
-    end the sessions of other clients, or revive one that has ended.
+    session: str
+    id: RequestId
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """A session that began at *issued* (Unix time), of *principal* or *address*, has ended."""
+
+    session: str
+    issued: float
+    principal: str | None = None
+    address: str | None = None
+
+
+class SessionBroadcast:
+    """Cancels calls and ends sessions in all processes that share the store. Owned by the mux.
+
+    Remembers the sessions that were ended before they expired. Each client has a share of the
+    places. No place is reused early for another session: that would end the sessions of other
+    clients, or revive one that has ended.
+
+    Args:
+        calls: the calls of this process.
+        bus: carries cancellations, which are retained for as long as a stream.
+        store: carries ends, which are retained for the lifetime of a session.
+        audience: what the processes serve.
+        now: the clock by which sessions expire.
     """
 
-    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        calls: CallRegistry,
+        bus: MessageBus,
+        store: Store,
+        audience: str,
+        limits: Limits,
+        now: Callable[[], float],
+    ) -> None:
+        self._calls = calls
+        self._bus = bus
+        # At most `revoked` sessions are remembered at a time. The log keeps twice as many, so that
+        # what it drops has expired as a rule. (Not always: a session that lives long can be
+        # followed by as many that expire soon.)
+        keep = 2 * limits.revoked
+        self._ends = MessageBus(store, f"ended:{audience}", ttl=limits.session, keep=keep)
+        self._lifetime = limits.session
         self._now = now
         self.places = ConcurrencyLimit(
             "revoked", limits, noun="ended sessions", retry_after=_COME_BACK_AFTER
         )
         self._slots: dict[str, Slots] = {}
         self._until: list[tuple[float, str]] = []  # a heap
+        bus.subscribe(Cancel, self._on_cancel)
+        self._ends.subscribe(Ended, self._on_end)
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._slots
+    def __contains__(self, session: str | None) -> bool:
+        """Return whether the session of this key was ended before its time."""
+        return session in self._slots
 
-    def add(self, key: str, client: ClientKey, *, until: float) -> None:
-        """Remember that the session *key* of *client*, which would expire at *until*, has ended."""
-        self.forget()
-        if key not in self._slots:
-            self._slots[key] = self.places.acquire(client)
-            heappush(self._until, (until, key))
+    @property
+    def current(self) -> bool:
+        """Whether all sessions are known that were ended before the first call of `open`."""
+        return self._ends.current
 
-    def forget(self) -> None:
-        """Forget the sessions that have expired by now."""
+    def open(self) -> None:
+        """Start to receive the messages of other muxes and processes."""
+        self._bus.open()
+        self._ends.open()
+
+    async def catch_up(self) -> None:
+        """Read which sessions were ended before this process was started: see `current`.
+
+        Raises:
+            StoreError: they cannot be read, so that no session can be trusted.
+        """
+        self.open()
+        await self._ends.catch_up()
+
+    async def cancel(self, session: str, id: RequestId) -> None:
+        """Cancel the call *id* of *session*, wherever it runs."""
+        await self._send(self._bus, Cancel(session, id))
+
+    async def end(self, session: Session, client: ClientKey) -> None:
+        """End *session* of *client* in every process: cancel its calls, revoke its id.
+
+        Raises:
+            Overloaded: too many are remembered for the client, or for all clients. This session
+                stays open.
+        """
+        self._forget_expired()
+        self.places.check(client)
+        ended = Ended(session.key, session.issued, client.principal, client.address)
+        await self._send(self._ends, ended)
+
+    async def aclose(self) -> None:
+        """Stop receiving ends; the bus of the calls is another's."""
+        await self._ends.aclose()
+
+    async def _send(self, bus: MessageBus, message: Cancel | Ended) -> None:
+        try:
+            await bus.send(EVERYBODY, message)
+        except StoreError as error:
+            logger.warning("the other processes are not told of a session: %s", error)
+
+    def _on_cancel(self, message: Cancel) -> None:
+        self._calls.cancel(message.session, message.id)
+
+    def _on_end(self, message: Ended) -> None:
+        """Remember the session before its calls are cancelled, so that it gets no new ones."""
+        self._forget_expired()
+        if message.session not in self._slots:  # delivery is at least once
+            client = ClientKey(message.principal, None, message.address)
+            self._slots[message.session] = self.places.acquire(client)
+            heappush(self._until, (message.issued + self._lifetime, message.session))
+        self._calls.cancel(message.session)
+
+    def _forget_expired(self) -> None:
         now = self._now()
         while self._until and self._until[0][0] <= now:
-            _, key = heappop(self._until)
-            self.places.release(self._slots.pop(key))
+            self.places.release(self._slots.pop(heappop(self._until)[1]))

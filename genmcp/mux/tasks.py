@@ -33,7 +33,7 @@ from genmcp.core.task import (
 )
 from genmcp.errors import Conflict, McpError, OutOfTurn, StoreError, TaskNotFound
 from genmcp.mux.answers import requests_of
-from genmcp.mux.inbox import Inbox
+from genmcp.mux.bus import MessageBus
 from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.resumption import Resumption, StoredRequest
 from genmcp.mux.storage import Storage
@@ -62,7 +62,7 @@ class Host(Protocol):
     assigns: dict[str, Any]
     limits: Limits
     owners: Owners
-    inbox: Inbox
+    bus: MessageBus
     threads: Threads
     resumption: Resumption
 
@@ -91,7 +91,7 @@ class Tasks:
         self.service = TaskService(
             host.store,
             engine,
-            node=host.inbox.node,
+            node=host.bus.node,
             resume=self._resume,
             foreign=storage.foreign,
             options=_options(host, storage.jobs),
@@ -100,14 +100,14 @@ class Tasks:
         )
         self.worker = self.service.worker
         self.worker.busy = self._busy
-        host.inbox.take(Stop, self._stop)
+        host.bus.subscribe(Stop, self._stop)
 
     # Calls that become tasks.
 
     @property
     def awaiting(self) -> Awaiting:
         """What a call waits for that waits for something in this process."""
-        return Awaiting(self._host.inbox.node)
+        return Awaiting(self._host.bus.node)
 
     async def begin(self, channel: Channel, continuation: Continuation, work: Job | Ref) -> Task:
         """Store a call that waits for *work*, which begins; or find it, if it is stored already.
@@ -136,10 +136,10 @@ class Tasks:
 
         None: the call has ended meanwhile, and its idempotency key says so.
         """
-        self._host.inbox.open()
+        self._host.bus.open()
         continuation, keyed = channel.carrier.continuation, channel.carrier.keyed
         call = StoredRequest.of(channel).pack()
-        parked = Suspended(0, b"", Running(self._host.inbox.node))
+        parked = Suspended(0, b"", Running(self._host.bus.node))
         if continuation is not None:
             parked = suspended(continuation, self.awaiting)
         if keyed is None:
@@ -205,7 +205,7 @@ class Tasks:
             owner=channel.principal,
             address=channel.client_key.address,
             tool=getattr(params, "name", None) or params.uri,
-            node=self._host.inbox.node,
+            node=self._host.bus.node,
             created=now,
             updated=now,
             due=now,
@@ -283,7 +283,7 @@ class Tasks:
         """Cancel a task and stop what runs of it; return it as it was, None if it was over."""
         task = await self.service.cancel(id, owner, private=private)
         if task is not None and task.lives_in is not None:
-            await self._host.inbox.send(task.lives_in, Stop(id))
+            await self._host.bus.send(task.lives_in, Stop(id))
         return task
 
     def stops(self, id: str, stop: Callable[[], None]) -> None:

@@ -85,9 +85,9 @@ class BatchAnswers:
         It is not started if the *response* or the session has ended, if the server is shutting
         down, or if there is no room for its answer.
         """
-        request, sessions = call.request, self._mux.sessions
+        request, ended = call.request, self._mux.broadcast
         try:
-            if call.closed or (request.session and sessions.has_ended(request.session)):
+            if call.closed or request.session in ended:
                 return NO_ANSWER
             if response.reason is Reason.STOPPING:
                 return self._mux.refusal(request, Overloaded("The server is shutting down"))

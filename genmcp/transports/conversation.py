@@ -161,7 +161,7 @@ class Conversation:
 
     async def _deliver(self, session: Session, message: Message) -> None:
         try:
-            await self.mux.asked.take(session.key, self.principal, message)
+            await self.mux.asked.deliver(session.key, self.principal, message)
         except (InvalidRequest, StoreError) as error:
             logger.debug("a response is dropped: %s", error)
 

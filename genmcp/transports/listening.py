@@ -10,10 +10,9 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Iterator,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -34,7 +33,7 @@ from genmcp.transports.visit import Visit
 from genmcp.wire import sse
 from genmcp.wire.sse import COMMENT
 
-__all__ = ["EventStream", "farewell", "heard", "honoured", "listen", "place", "without_params"]
+__all__ = ["EventStream", "farewell", "heard", "honoured", "listen", "without_params"]
 
 
 class EventStream:
@@ -133,22 +132,6 @@ async def _next(source: AsyncIterator[bytes]) -> bytes | None:
     return await anext(source, None)
 
 
-@contextmanager
-def place(mux: Mux, client: ClientKey) -> Iterator[None]:
-    """Count an open stream of *client* while the context is entered.
-
-    Raises:
-        Overloaded: the client, or all clients, have too many streams.
-    """
-    streams = mux.streams
-    streams.check(client)
-    slots = streams.acquire(client)
-    try:
-        yield
-    finally:
-        streams.release(slots)
-
-
 _BESIDES: Final = 256
 """Bytes counted in addition for each URI or id: it is in the tables of several listeners."""
 
@@ -213,7 +196,7 @@ async def heard(
         Overloaded: there are too many streams, or their subscriptions are too large.
     """
     uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
-    with place(mux, client), _counted(mux, client, _size_of(wanted)):
+    with mux.streams.hold(client), mux.subscribed.hold(client, size=_size_of(wanted)):
         async with mux.server.hearing(uris or ()) as told:
             honored = None if uris is None else [*told]
             wanted = replace(wanted, resource_subscriptions=honored)
@@ -229,16 +212,6 @@ def _size_of(wanted: SubscriptionFilter) -> int:
     """Return the approximate memory of a stream's subscriptions, in bytes."""
     named = [*(wanted.resource_subscriptions or ()), *(wanted.task_ids or ())]
     return sum(len(each.encode()) + _BESIDES for each in named)
-
-
-@contextmanager
-def _counted(mux: Mux, client: ClientKey, size: int) -> Iterator[None]:
-    mux.subscribed.check(client, size=size)
-    slots = mux.subscribed.acquire(client, size=size)
-    try:
-        yield
-    finally:
-        mux.subscribed.release(slots, size=size)
 
 
 async def _messages(

@@ -42,7 +42,7 @@ from genmcp.mux.replay import OpenCall
 from genmcp.mux.resumption import StoredRequest
 from genmcp.protocol.params import RequestParams
 from genmcp.transports.batch_answers import serve_batch
-from genmcp.transports.listening import EventStream, place
+from genmcp.transports.listening import EventStream
 from genmcp.transports.piped import PipedCall
 from genmcp.transports.responder import Responder
 from genmcp.transports.visit import Visit
@@ -65,7 +65,7 @@ def post(visit: Visit, message: Message | list[Message | InvalidRequest]) -> Awa
     session = None
     era = era_of(visit.table, message)
     if era is Era.SESSION:
-        if not visit.mux.peers.current:
+        if not visit.mux.broadcast.current:
             return _post_later(visit, message)
         session = session_of(visit)
     action = ServerConnection(visit.mux, session, headers=visit.table).receive(message, era)
@@ -75,7 +75,7 @@ def post(visit: Visit, message: Message | list[Message | InvalidRequest]) -> Awa
 
 
 async def _post_later(visit: Visit, message: Message) -> None:
-    await visit.mux.peers.catch_up()
+    await visit.mux.broadcast.catch_up()
     answering = post(visit, message)
     del message  # not kept for the life of a call or stream
     await answering
@@ -107,10 +107,10 @@ async def perform(visit: Visit, action: Action) -> None:
             # 2025-11-25, transports, "Sending Messages to the Server", point 4: an error status.
             raise error
         case Deliver(session=session, message=message):
-            await visit.mux.asked.take(session.key, visit.principal, message)
+            await visit.mux.asked.deliver(session.key, visit.principal, message)
         case Cancel(id=id):
             assert visit.session is not None
-            await visit.mux.peers.cancel(visit.session, id)
+            await visit.mux.broadcast.cancel(visit.session, id)
 
 
 def rejected(visit: Visit, session: Session, action: Reject) -> bytes:
@@ -126,7 +126,7 @@ async def _post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -
         InvalidRequest: the session's revision has no batches.
     """
     check_batch(visit.table)
-    await visit.mux.peers.catch_up()
+    await visit.mux.broadcast.catch_up()
     session = session_of(visit)
     connection = ServerConnection(visit.mux, session, headers=visit.table)
     connection.check_batch()
@@ -168,10 +168,10 @@ async def get(visit: Visit) -> None:
         McpError: the request is not for a stream of a session.
     """
     check_get(visit.table)
-    await visit.mux.peers.catch_up()
+    await visit.mux.broadcast.catch_up()
     session = session_of(visit)
     judge_get(visit.table)
-    with place(visit.mux, visit.client_key):
+    with visit.mux.streams.hold(visit.client_key):
         stream = EventStream(visit)
         last = visit.table.get(b"last-event-id")
         if last is None:
@@ -186,7 +186,7 @@ async def get(visit: Visit) -> None:
 async def delete(visit: Visit) -> None:
     """End the session, and what it has open: 2025-11-25, transports, "Session Management"."""
     check_legacy(visit.table)
-    await visit.mux.peers.catch_up()
+    await visit.mux.broadcast.catch_up()
     await visit.mux.end_session(session_of(visit), visit.client_key)
     await visit.reply(204)
 
@@ -214,7 +214,7 @@ def session_of(visit: Visit) -> Session:
         raise NotAllowed(
             "This method needs a session (Mcp-Session-Id), which initialize begins", "POST"
         )
-    visit.mux.peers.open()
+    visit.mux.broadcast.open()
     session = visit.mux.sessions.open(id.strip().decode("latin-1"), visit.principal)
     visit.enter(session.key)
     return session

@@ -19,7 +19,7 @@ from genmcp.core.request import Request
 from genmcp.errors import Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.mux.calls import Reason
-from genmcp.mux.concurrency_limit import Slots
+from genmcp.mux.limits import Slots
 from genmcp.mux.mux import AT_ONCE, Answer, Mux
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolRequestParams, CallToolResult

@@ -29,7 +29,7 @@ from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.stores.store import Delete, Entry, Put
 from genmcp.transports.asgi import Receive, Scope, Send
 from genmcp.transports.body import decoded, read_body
-from genmcp.transports.listening import EventStream, place
+from genmcp.transports.listening import EventStream
 from genmcp.transports.piped import PipedCall
 from genmcp.transports.post import perform, rejected
 from genmcp.transports.visit import Serve, Visit
@@ -81,8 +81,8 @@ class SsePair:
         """
         judge_get(visit.table)
         mux = visit.mux
-        mux.peers.open()
-        with place(visit.mux, visit.client_key):
+        mux.broadcast.open()
+        with visit.mux.streams.hold(visit.client_key):
             session, id = mux.sessions.begin(introduction(REVISION), visit.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
             owner = mux.owners.of(visit.client_key)
@@ -105,7 +105,7 @@ class SsePair:
             McpError: it is not a message of an open session.
         """
         judge_post(visit.table.get(b"content-type", b""), b"*/*", visit.mux.limits.header)
-        await visit.mux.peers.catch_up()
+        await visit.mux.broadcast.catch_up()
         given = parse_qs(query.decode("latin-1")).get(_PARAMETER, [""])
         session = visit.mux.sessions.open(given[0], visit.principal)
         visit.enter(session.key)

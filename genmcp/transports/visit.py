@@ -10,7 +10,7 @@ import msgspec
 
 from genmcp.core.client_key import ClientKey, key_of
 from genmcp.errors import McpError
-from genmcp.mux.concurrency_limit import Slots
+from genmcp.mux.limits import Slots
 from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.meta import RequestId

@@ -8,7 +8,6 @@ from genmcp import Limits, Mux, Suite
 from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.session import Session
 from genmcp.errors import Overloaded, SessionGone
-from genmcp.mux import sessions
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
@@ -31,19 +30,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def made(**limits: float) -> sessions.Sessions:
+def made(**limits: float) -> Mux:
     suite = Suite(name="test", version="1")
-    return Mux(suite, limits=Limits(**limits)).sessions  # type: ignore[arg-type]
+    return Mux(suite, limits=Limits(**limits))  # type: ignore[arg-type]
 
 
-def begin(found: sessions.Sessions, clock: Clock) -> tuple[Session, str]:
+def begin(mux: Mux, clock: Clock) -> tuple[Session, str]:
     clock.now += 1
-    return found.begin(PARAMS, None)
+    return mux.sessions.begin(PARAMS, None)
 
 
-def is_open(found: sessions.Sessions, id: str) -> bool:
+def is_open(mux: Mux, id: str) -> bool:
     try:
-        found.open(id, None)
+        mux.sessions.open(id, None)
     except SessionGone:
         return False
     return True
@@ -51,87 +50,87 @@ def is_open(found: sessions.Sessions, id: str) -> bool:
 
 def test_session_comes_back_from_its_id(clock: Clock) -> None:
     """Nothing is kept here, and two sessions share nothing."""
-    found = made()
-    session, id = begin(found, clock)
-    other, _ = begin(found, clock)
+    mux = made()
+    session, id = begin(mux, clock)
+    other, _ = begin(mux, clock)
 
-    assert found.open(id, None) == session
+    assert mux.sessions.open(id, None) == session
     assert session.key != other.key
 
 
-def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
+async def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
     """For as long as it would have lived."""
-    found = made(session=100)
-    session, id = begin(found, clock)
+    mux = made(session=100)
+    session, id = begin(mux, clock)
 
-    found.end(session.key, session.issued, LOCAL)
-    assert not is_open(found, id)
+    await mux.end_session(session, LOCAL)
+    assert not is_open(mux, id)
     clock.now += 99
-    assert not is_open(found, id)
+    assert not is_open(mux, id)
     clock.now += 100
-    assert not is_open(found, id)
+    assert not is_open(mux, id)
 
 
-def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: Clock) -> None:
+async def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: Clock) -> None:
     """What is remembered is bounded by time as well."""
-    found = made(session=10)
+    mux = made(session=10)
     for _ in range(5):
-        session, _ = begin(found, clock)
-        found.end(session.key, session.issued, LOCAL)
+        session, _ = begin(mux, clock)
+        await mux.end_session(session, LOCAL)
     clock.now += 100
-    session, _ = begin(found, clock)
-    found.end(session.key, session.issued, LOCAL)
+    session, _ = begin(mux, clock)
+    await mux.end_session(session, LOCAL)
 
-    assert 1 == len(found._revoked.places)
+    assert 1 == len(mux.broadcast.places)
 
 
-def test_ended_sessions_have_shares(clock: Clock) -> None:
+async def test_ended_sessions_have_shares(clock: Clock) -> None:
     """A client past its own ends no more: neither its sessions nor those of others."""
-    found = made(revoked_of_address=2, session=1000)
+    mux = made(revoked_of_address=2, session=1000)
     one, other = ClientKey(None, None, "192.0.2.1"), ClientKey(None, None, "192.0.2.2")
-    _, oldest_id = begin(found, clock)
-    ended = [begin(found, clock) for _ in range(2)]
+    oldest, oldest_id = begin(mux, clock)
+    others, _ = begin(mux, clock)
+    ended = [begin(mux, clock) for _ in range(2)]
     for session, _ in ended:
-        found.check_end(one)
-        found.end(session.key, session.issued, one)
+        await mux.end_session(session, one)
 
     with pytest.raises(Overloaded, match=r"limit: revoked_of_address") as raised:
-        found.check_end(one)
-    found.check_end(other)
+        await mux.end_session(oldest, one)
+    await mux.end_session(others, other)
 
     assert 429 == raised.value.status
-    assert is_open(found, oldest_id)
-    assert [False, False] == [is_open(found, id) for _, id in ended]
+    assert is_open(mux, oldest_id)
+    assert [False, False] == [is_open(mux, id) for _, id in ended]
     clock.now += 1000
-    found.check_end(one)  # those sessions would have run out
+    await mux.end_session(begin(mux, clock)[0], one)  # those sessions would have expired
 
 
-def test_session_that_is_ended_twice_is_counted_once(clock: Clock) -> None:
-    """Another process may tell of it again."""
-    found = made(revoked_of_address=2)
-    session, _ = begin(found, clock)
+async def test_session_that_is_ended_twice_is_counted_once(clock: Clock) -> None:
+    """Another process may send its end again."""
+    mux = made(revoked_of_address=2)
+    session, _ = begin(mux, clock)
     for _ in range(3):
-        found.end(session.key, session.issued, ClientKey(None, None, ""))
+        await mux.end_session(session, ClientKey(None, None, ""))
 
-    found.check_end(ClientKey(None, None, ""))
+    assert 1 == len(mux.broadcast.places)
 
 
 async def test_level_is_the_sessions_own(clock: Clock) -> None:
     """ "info" until it is set."""
-    found = made()
+    mux = made()
 
-    assert await found.level("a") == "info"
-    await found.set_level("a", "error")
-    assert (await found.level("a"), await found.level("b")) == ("error", "info")
+    assert await mux.sessions.level("a") == "info"
+    await mux.sessions.set_level("a", "error")
+    assert (await mux.sessions.level("a"), await mux.sessions.level("b")) == ("error", "info")
 
 
 def test_session_that_was_just_opened_still_gets_too_old(clock: Clock) -> None:
     """That it was found good a moment ago does not make it live longer."""
-    found = made(session=10)
-    _, id = begin(found, clock)
+    mux = made(session=10)
+    _, id = begin(mux, clock)
     clock.now += 9
-    assert is_open(found, id)
+    assert is_open(mux, id)
 
     clock.now += 2
 
-    assert not is_open(found, id)
+    assert not is_open(mux, id)

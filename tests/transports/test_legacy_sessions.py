@@ -88,7 +88,7 @@ async def test_legacy_initialize_with_endless_capabilities_is_refused() -> None:
     )
 
     assert answer.json["error"]["code"] == -32602
-    assert str(sessions._MOST) in answer.json["error"]["message"]
+    assert str(sessions._MAX_BYTES) in answer.json["error"]["message"]
 
 
 async def test_legacy_calls_are_served_before_initialized_is_told(version: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SQLiteStore, Suite, Tool, elicit, tool
 from genmcp.errors import Unavailable
-from genmcp.mux.inbox import EVERYBODY, Ended
+from genmcp.mux.bus import EVERYBODY
+from genmcp.mux.sessions import Ended
 from genmcp.stores.store import Event, Store
 from tests.asgi import LEGACIES, Client, until
 
@@ -120,13 +121,13 @@ async def test_session_is_not_trusted_while_ends_cannot_be_read(
     ended: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request is refused with 503 until it is known which sessions have ended."""
-    monkeypatch.setattr("genmcp.mux.inbox._AGAIN", 0.01)
+    monkeypatch.setattr("genmcp.mux.bus._AGAIN", 0.01)
     store = Unreadable(tmp_path / "store.db")
     store.failures = 2  # of both logs
     async with process(store) as app:
         ended.app = app
         assert 503 == (await ended.send(ended.call("mark"))).status
-        await until(lambda: app.mux.peers.current, pause=0.01)
+        await until(lambda: app.mux.broadcast.current, pause=0.01)
         assert 404 == (await ended.send(ended.call("mark"))).status
 
 
@@ -151,13 +152,12 @@ async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> 
         client = await Client.begin(slow, LEGACIES[0])
         assert 200 == (await client.send(client.call("mark"))).status
         session = other.mux.sessions.open(client.session or "", None)
-        inbox = other.mux.peers._for_long
-        await inbox.send(EVERYBODY, Ended(session.key, session.issued))
+        bus = other.mux.broadcast._ends
+        await bus.send(EVERYBODY, Ended(session.key, session.issued))
         for number in range(35):
-            await inbox.send(EVERYBODY, Ended(f"other {number}", session.issued))
+            await bus.send(EVERYBODY, Ended(f"other {number}", session.issued))
         released.append(True)
-        sessions = slow.mux.sessions
-        await until(lambda: sessions.has_ended(session.key), pause=0.01)
+        await until(lambda: session.key in slow.mux.broadcast, pause=0.01)
         assert 404 == (await client.send(client.call("mark"))).status
 
 
@@ -176,9 +176,9 @@ async def test_answer_to_a_server_with_a_full_store_is_503(tmp_path: Path) -> No
             store=SQLiteStore(tmp_path / "store.db"),
             secret="a secret of all processes",
         )
-        asked = other.asked._begin(session.key, None)
-        answer = await client.send({"jsonrpc": "2.0", "id": asked.id, "result": {}})
-        await other.inbox.aclose()
+        _, id = other.asked._register(session.key, None)
+        answer = await client.send({"jsonrpc": "2.0", "id": id, "result": {}})
+        await other.bus.aclose()
         await other.store.aclose()
 
         assert 503 == answer.status

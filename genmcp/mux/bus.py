@@ -1,0 +1,181 @@
+"""Messages between the processes that share a store.
+
+All processes follow one log. Most messages are for one of them, which finds them by its name.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import aclosing
+from functools import partial
+from threading import Lock
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+import msgspec
+
+from genmcp.errors import Gap, StoreError
+from genmcp.stores.store import Append, Event, Store
+
+__all__ = ["EVERYBODY", "MessageBus"]
+
+logger = logging.getLogger("genmcp")
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+EVERYBODY: Final = ""
+"""The name that addresses all processes, the sender included."""
+
+_READ_AT_ONCE: Final = 1000
+
+_AGAIN: Final = 1.0
+"""Seconds before a store that could not be followed is tried again."""
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """A message in the log: its recipient, the name of its type, and its msgpack."""
+
+    node: str
+    kind: str
+    payload: bytes
+
+
+_decode = msgspec.msgpack.Decoder(Envelope).decode
+
+
+class MessageBus:
+    """Messages between the processes that serve the same *audience* from one store.
+
+    Delivery is at least once: a message may be handled twice after a fault of the store, and one
+    that is not read within the bounds of the log is lost.
+
+    Args:
+        store: carries the messages. If no other process sees it, there is no log: a message is
+            handled by the buses of this process before `send` returns.
+        audience: the name of the log.
+        ttl: seconds for which messages are retained for a slow process.
+        keep: how many messages are retained.
+
+    Attributes:
+        node: the name of this process.
+        current: whether all messages have been read that were there when the bus was opened.
+    """
+
+    def __init__(self, store: Store, audience: str, *, ttl: float, keep: int) -> None:
+        self.node = secrets.token_urlsafe(9)
+        self.current = False
+        self._store = store
+        self._log = f"inbox:{audience}"
+        self._append = partial(Append, self._log, ttl=ttl, keep=keep)
+        self._handlers: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], None]]] = {}
+        self._follower: asyncio.Task[None] | None = None
+        self._reading: Future[None] = Future()  # awaited from any event loop
+
+    def subscribe(self, kind: type[M], handler: Callable[[M], None]) -> None:
+        """Register *handler*, which is called on any thread, for the messages of this *kind*."""
+        self._handlers[kind.__name__] = (msgspec.msgpack.Decoder(kind).decode, handler)
+
+    def open(self) -> None:
+        """Start to receive messages on the running loop; cheap if that has been done."""
+        if not self._store.shared:
+            if not self.current:
+                with _lock:
+                    _local.add(self)
+                self.current = True
+        elif (
+            self._follower is None
+            or self._follower.done()
+            or self._follower.get_loop().is_closed()  # a host may be started a second time
+        ):
+            self.current, self._reading = False, Future()
+            self._follower = asyncio.get_running_loop().create_task(self._follow())
+
+    async def catch_up(self) -> None:
+        """Wait until the bus, once opened, is `current`.
+
+        Raises:
+            StoreError: the store cannot be read at present.
+        """
+        if not self.current:
+            await asyncio.shield(asyncio.wrap_future(self._reading))
+
+    async def send(self, node: str, message: msgspec.Struct) -> None:
+        """Send *message* to *node*, or to EVERYBODY.
+
+        This process handles its own messages at once, before they are written.
+
+        Raises:
+            StoreError: the message cannot be written.
+        """
+        kind = type(message).__name__
+        for bus in (self, *self._others()):
+            if node in (bus.node, EVERYBODY):
+                bus._handlers[kind][1](message)
+        if node != self.node and self._store.shared:
+            envelope = Envelope(node, kind, msgspec.msgpack.encode(message))
+            await self._store.apply(self._append(msgspec.msgpack.encode(envelope)))
+
+    def _others(self) -> "list[MessageBus]":
+        """Return the other open buses of the same messages, over a store of this process alone."""
+        with _lock:
+            buses = [*_local]
+        return [
+            bus
+            for bus in buses
+            if bus is not self and bus._store is self._store and bus._log == self._log
+        ]
+
+    async def aclose(self) -> None:
+        """Stop receiving messages."""
+        with _lock:
+            _local.discard(self)
+        self.current = False
+        follower, self._follower = self._follower, None
+        if follower is not None and not follower.get_loop().is_closed():
+            follower.cancel()
+            await asyncio.wait([follower])
+
+    async def _follow(self) -> None:
+        after: str | None = None
+        while True:
+            try:
+                # First the backlog: a process is not current before it knows, for example, which
+                # sessions have ended. What is appended meanwhile is read by `follow`.
+                while not self.current:
+                    events = await self._store.read(self._log, after, _READ_AT_ONCE)
+                    for event in events:
+                        after = self._handle(event)
+                    if not events:
+                        self.current = True
+                        self._reading.set_result(None)
+                async with aclosing(self._store.follow(self._log, after)) as following:
+                    async for event in following:
+                        after = self._handle(event)
+            except Gap:
+                # The retained messages are read again: each may be handled twice.
+                logger.warning("messages of other processes were dropped before they were read")
+                after = None
+            except StoreError as error:
+                logger.warning("messages of other processes cannot be read: %s", error)
+                if not self.current:
+                    reading, self._reading = self._reading, Future()
+                    reading.set_exception(error)
+                await asyncio.sleep(_AGAIN)
+
+    def _handle(self, event: Event) -> str:
+        """Handle the message in *event*, and return the id of the event."""
+        try:
+            envelope = _decode(event.data)
+            if envelope.node in (self.node, EVERYBODY) and envelope.kind in self._handlers:
+                decode, handler = self._handlers[envelope.kind]
+                handler(decode(envelope.payload))
+        except msgspec.MsgspecError as error:
+            logger.warning("a message of another release cannot be read: %s", error)
+        return event.id
+
+
+_local: "WeakSet[MessageBus]" = WeakSet()
+"""The open buses over stores that no other process sees."""
+_lock = Lock()

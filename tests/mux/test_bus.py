@@ -1,0 +1,169 @@
+"""Messages between processes that share a store."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from genmcp.errors import Gap, Unavailable
+from genmcp.mux.bus import EVERYBODY, MessageBus
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Append, Event
+from tests.asgi import PATIENCE, until
+
+
+class Word(msgspec.Struct, frozen=True, array_like=True):
+    text: str
+
+
+class Shared(MemoryStore):
+    """A store that others may see; *faults* are what following it raises first."""
+
+    shared = True
+
+    def __init__(self, *faults: Exception) -> None:
+        super().__init__()
+        self.faults = list(faults)
+
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[Event, None]:
+        if self.faults:
+            raise self.faults.pop(0)
+        async with aclosing(super().follow(log, after)) as events:
+            async for event in events:
+                yield event
+
+
+class Process(MessageBus):
+    """A bus that records the messages it has handled."""
+
+    def __init__(self, store: MemoryStore, *, handles: bool = True) -> None:
+        super().__init__(store, "audience", ttl=60, keep=100)
+        self.handled: list[str] = []
+        if handles:
+            self.subscribe(Word, lambda word: self.handled.append(word.text))
+
+
+@asynccontextmanager
+async def opened(*buses: Process) -> AsyncIterator[None]:
+    for bus in buses:
+        bus.open()
+    try:
+        yield
+    finally:
+        for bus in buses:
+            await bus.aclose()
+
+
+async def test_bus_handles_messages_for_its_process() -> None:
+    """Not those for another process. Messages sent before it was opened are not lost."""
+    store = Shared()
+    one, two, three = Process(store), Process(store), Process(store)
+    await one.send(two.node, Word("early"))
+    async with opened(two, three):
+        await one.send(two.node, Word("late"))
+        await one.send(three.node, Word("for three"))
+        await until(lambda: len(two.handled) == 2 and three.handled)
+
+    assert (["early", "late"], ["for three"]) == (two.handled, three.handled)
+
+
+async def test_bus_handles_messages_for_everybody() -> None:
+    """The sender handles them too, at once."""
+    store = Shared()
+    one, two = Process(store), Process(store)
+    async with opened(one, two):
+        await one.send(EVERYBODY, Word("all"))
+        assert one.handled == ["all"]
+        await until(lambda: two.handled)
+
+    assert two.handled == ["all"]
+
+
+async def test_bus_of_one_process_needs_no_log() -> None:
+    """It handles its own messages at once, and no asyncio.Task runs."""
+    bus = Process(MemoryStore())
+    bus.open()
+
+    await bus.send(bus.node, Word("self"))
+    await bus.send("somebody else", Word("nobody"))
+
+    assert bus.handled == ["self"]
+
+
+async def test_bus_skips_unreadable_messages(caplog: Any) -> None:
+    """Another release may have another format: it is logged, and the next message is handled."""
+    store = Shared()
+    one, two = Process(store), Process(store)
+    for letter in (b"\xc1", msgspec.msgpack.encode([two.node, "Word", b"\x93"])):
+        await store.apply(Append("inbox:audience", letter, ttl=60))
+    await store.apply(
+        Append("inbox:audience", msgspec.msgpack.encode([two.node, "New", b""]), ttl=60)
+    )
+    async with opened(two):
+        await one.send(two.node, Word("plain"))
+        await until(lambda: two.handled)
+
+    assert two.handled == ["plain"]
+    assert 2 == caplog.text.count("a message of another release cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Gap("inbox:audience", "1"), "were dropped before they were read"),
+        (Unavailable("it is full"), "cannot be read: it is full"),
+    ],
+)
+async def test_bus_continues_after_a_failure(
+    fault: Exception, said: str, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gap is followed by the oldest message, which may then be handled twice. It is logged."""
+    monkeypatch.setattr("genmcp.mux.bus._AGAIN", 0)
+    caplog.set_level(logging.WARNING)
+    store = Shared(fault)
+    one, two = Process(store), Process(store)
+    async with opened(two), asyncio.timeout(PATIENCE):
+        await one.send(two.node, Word("again"))
+        await until(lambda: two.handled)
+
+    assert {*two.handled} == {"again"}
+    assert said in caplog.text
+
+
+def test_bus_of_a_closed_loop_continues_on_the_next() -> None:
+    """A host may be started a second time."""
+    store = Shared()
+    bus, other = Process(store), Process(store)
+
+    async def hear(text: str) -> None:
+        bus.open()
+        bus.open()  # once is enough
+        await other.send(bus.node, Word(text))
+        await until(lambda: text in bus.handled)
+
+    for text in ("first", "second"):
+        asyncio.run(hear(text))
+    asyncio.run(bus.aclose())
+
+    assert bus.handled[-1] == "second"
+
+
+async def test_buses_of_one_process_deliver_at_once() -> None:
+    """To each other, if they are open and of one audience. Nothing is written to the store."""
+    store = MemoryStore()
+    one, two, closed = Process(store), Process(store), Process(store)
+    other = MessageBus(store, "another audience", ttl=60, keep=100)
+    async with opened(one, two):
+        other.open()
+        await closed.aclose()
+        await one.send(two.node, Word("two"))
+        await one.send(EVERYBODY, Word("all"))
+        await one.send(closed.node, Word("closed"))
+    await one.send(two.node, Word("late"))
+
+    assert (["all"], ["two", "all"], []) == (one.handled, two.handled, closed.handled)
+    assert "0 events" in repr(store)
