@@ -15,45 +15,31 @@ see every call go by, as ASGI applications are wrapped:
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Literal
-
-import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
-from genmcp.core.request import Request
+from genmcp.core.request import Request, RouteFacts
+from genmcp.core.server_dispatch import with_route
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import Visible
-from genmcp.policy import NEVER_A_TASK, Policy
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.subscription import Announcer
-from genmcp.wire.mirror import HeaderRule
 
-__all__ = ["Route", "Server", "Wrapper"]
+__all__ = ["Route", "Server", "Wrapper", "resolve_route", "route_of"]
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+class Route(RouteFacts, frozen=True, kw_only=True):
     """A tool, resource or prompt as `Server.find` returns it, before any of its hooks runs.
 
-    headers: which arguments HTTP headers mirror (2026-07-28, `x-mcp-header`).
-    on_disconnect: what becomes of a call of an earlier revision whose client has left:
-        `"finish"` (its answer waits for the client to resume) or `"cancel"`. From 2026-07-28 on
-        a disconnect always cancels.
-    visible: who may see it; None: everybody. Whoever finds the route sees to that.
-    policy: what becomes of a call that takes long. eager: whether it has to be looked at before
-        the call runs. pending: whether all this is told only by the route that `found` returns.
+    visible: whether a principal may see it; None: everybody. Checked by the code that finds it.
+    See `RouteFacts` for the other members.
     """
 
-    headers: tuple[HeaderRule, ...] = ()
-    on_disconnect: Literal["finish", "cancel"] = "finish"
     visible: Visible | None = None
-    policy: Policy = NEVER_A_TASK
-    eager: bool = False
-    pending: bool = False
 
     def is_visible(self, principal: str | None) -> bool:
         """Whether it is there for *principal*."""
@@ -75,6 +61,29 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     async def cancelled(self, channel: Channel) -> None:
         """Take in that the call of *channel* was cancelled."""
+
+
+def route_of(request: Request) -> Route:
+    """Return the route of *request*, which `Server.find` returned."""
+    assert isinstance(request.route, Route)
+    return request.route
+
+
+async def resolve_route(channel: Channel) -> Request:
+    """Return the request of *channel* with its route resolved, and give it to the channel.
+
+    The policy of the route counts from now on, so this comes before the hook runs.
+
+    Raises:
+        McpError: the route does not exist, or rejects the request.
+    """
+    request = channel.request
+    if request.route is not None and request.route.pending:
+        route = await route_of(request).found(channel)
+        channel.request = request = with_route(request, route)
+        if channel.carrier.found is not None:
+            channel.carrier.found()
+    return request
 
 
 class Server(ABC):

@@ -13,7 +13,7 @@ LAYERS = [
     {"errors", "faults"},
     {"protocol"},
     {"wire"},
-    {"core"},
+    {"core", "policy"},
     {"stores", "tasks"},
     {
         "carrier",
@@ -26,7 +26,6 @@ LAYERS = [
         "hook",
         "listing",
         "log_handler",
-        "policy",
         "prompt",
         "question",
         "resource",

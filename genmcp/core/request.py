@@ -1,19 +1,26 @@
 """A request as everything above the wire sees it, whatever revision it came in."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from genmcp.policy import NEVER_A_TASK, Policy
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.meta import ProgressToken, RequestId, RequestMeta, all_meta
+from genmcp.protocol.params import InputResponseRequestParams, RequestParams
+from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.severity import LoggingLevel
-from genmcp.protocol.value import Value
+from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.wire.jsonrpc import params_of
+from genmcp.wire.mirror import HeaderRule
 
-__all__ = ["Client", "Request"]
+__all__ = ["Client", "Request", "RouteFacts"]
+
+Arguments: TypeAlias = Any
+"""The decoded arguments of a call. Their type is that of the tool, which only its author knows."""
 
 _NO_CAPABILITIES = ClientCapabilities()
 
@@ -24,6 +31,23 @@ class Client(msgspec.Struct, frozen=True):
     revision: str
     info: Implementation | None = None
     capabilities: ClientCapabilities = _NO_CAPABILITIES
+
+
+class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules of a request depend on in the tool, resource or prompt that it names.
+
+    headers: the arguments that HTTP headers repeat (2026-07-28, `x-mcp-header`).
+    on_disconnect: what a disconnect does to a call of an earlier revision: `"finish"` (the client
+        may resume the stream for the result) or `"cancel"`. From 2026-07-28 on it always cancels.
+    policy: how a long-running call is handled. eager: whether the call needs a check before its
+        hook runs. pending: whether all of this is only known once the route was resolved.
+    """
+
+    headers: tuple[HeaderRule, ...] = ()
+    on_disconnect: Literal["finish", "cancel"] = "finish"
+    policy: Policy = NEVER_A_TASK
+    eager: bool = False
+    pending: bool = False
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -38,13 +62,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     id: RequestId
     method: str
-    params: Value
+    params: RequestParams
     revision: Revision
     client: Client
     session: str | None = None
-    route: Any = None
+    route: RouteFacts | None = None
     raw: bytes | msgspec.Raw = b""
-    arguments: Any = None
+    arguments: Arguments = None
     mirrors: Mapping[bytes, bytes] | None = None
 
     @property
@@ -64,8 +88,37 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def known_meta(self) -> RequestMeta:
         """The members of `_meta` that have a meaning here."""
-        found: RequestMeta = self.params.meta  # type: ignore[attr-defined]
-        return found
+        return self.params.meta
+
+    @property
+    def policy(self) -> Policy:
+        """How a long-running call is handled, as far as the route is known."""
+        return NEVER_A_TASK if self.route is None else self.route.policy
+
+    @property
+    def key(self) -> str:
+        """The name or URI that the request names; "" if its method has none."""
+        return str(getattr(self.params, "name", None) or getattr(self.params, "uri", ""))
+
+    @property
+    def raw_arguments(self) -> msgspec.Raw | Mapping[str, str] | None:
+        """The arguments of a tool or prompt as they came, which a retry repeats; else None."""
+        params = self.params
+        if isinstance(params, CallToolRequestParams | GetPromptRequestParams):
+            return params.arguments
+        return None
+
+    @property
+    def request_state(self) -> str | None:
+        """The `requestState` that the client sends back with its answers, if any."""
+        params = self.params
+        return params.request_state if isinstance(params, InputResponseRequestParams) else None
+
+    @property
+    def input_responses(self) -> Mapping[str, Any]:
+        """The answers to questions that the client sends along."""
+        params = self.params
+        return (isinstance(params, InputResponseRequestParams) and params.input_responses) or {}
 
     @property
     def progress_token(self) -> ProgressToken | None:

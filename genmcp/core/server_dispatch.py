@@ -15,7 +15,7 @@ import msgspec
 from genmcp.core.exchange import Exchange
 from genmcp.core.names import check_length, check_names
 from genmcp.core.params import decoded, session_params
-from genmcp.core.request import Client, Request
+from genmcp.core.request import Client, Request, RouteFacts
 from genmcp.core.session import Session
 from genmcp.errors import (
     HeaderMismatch,
@@ -37,10 +37,10 @@ from genmcp.protocol.methods import Method
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
-from genmcp.protocol.tools import NO_ARGUMENTS
+from genmcp.protocol.tools import NO_ARGUMENTS, CallToolRequestParams
 from genmcp.protocol.value import decoder_for
 from genmcp.wire.jsonrpc import Message, RequestOf
-from genmcp.wire.mirror import HeaderRule, check_method, check_name, check_params
+from genmcp.wire.mirror import check_method, check_name, check_params
 
 __all__ = [
     "Catalog",
@@ -48,7 +48,6 @@ __all__ = [
     "check_batch",
     "check_get",
     "check_legacy",
-    "check_mirrors",
     "claimed_version",
     "discovered",
     "era_of",
@@ -56,14 +55,8 @@ __all__ = [
     "modern_request",
     "request_at_once",
     "session_request",
+    "with_route",
 ]
-
-
-class Route(Protocol):
-    """The attributes of a route that a request is judged by."""
-
-    headers: Sequence[HeaderRule]
-    pending: bool
 
 
 class Catalog(Protocol):
@@ -72,8 +65,8 @@ class Catalog(Protocol):
     def offers(self, method: str) -> bool:
         """Return whether the server answers the client's *method*."""
 
-    def find(self, method: str, key: str) -> Any:
-        """Return the route of a tool, resource or prompt (see `Route`), or None."""
+    def find(self, method: str, key: str) -> RouteFacts | None:
+        """Return the route of a tool, resource or prompt, or None."""
 
     @property
     def longest_name(self) -> int:
@@ -338,10 +331,12 @@ def _check_name(headers: Headers, method: Method, key: str) -> None:
         check_name(headers, key)
 
 
-def _mirrored(headers: Headers, route: Route, params: RequestParams) -> Headers | None:
-    """Check the headers that repeat arguments; return them if the route is still to be found."""
+def _mirrors(headers: Headers, route: RouteFacts, params: RequestParams) -> Headers | None:
+    """Check the headers that repeat arguments; return those to check once the route is resolved."""
     if route.headers:
-        check_params(headers, route.headers, _arguments(params))
+        raw = params.arguments if isinstance(params, CallToolRequestParams) else NO_ARGUMENTS
+        check_params(headers, route.headers, decoded(_anything, raw))
+    if not route.pending:
         return None
     return {name: headers[name] for name in headers if name.startswith(_PARAM)}
 
@@ -395,7 +390,7 @@ def _judge(
         if route is None:
             raise _UNKNOWN[name](key) if catalog.offers(name) else MethodNotFound(name)
         if headers is not None and (route.headers or route.pending):
-            mirrors = _mirrored(headers, route, params)
+            mirrors = _mirrors(headers, route, params)
     return Request(
         id=id,
         method=name,
@@ -408,14 +403,15 @@ def _judge(
     )
 
 
-def check_mirrors(request: Request, route: Any) -> None:
-    """Check *request*, whose route was pending, by the headers of the *route* that was found.
+def with_route(request: Request, route: RouteFacts) -> Request:
+    """Return *request*, whose route was pending, with the *route* that it was resolved to.
 
     Raises:
-        HeaderMismatch: a header does not say what the body says.
+        HeaderMismatch: a header differs from the argument that it repeats.
     """
-    if route.headers and request.mirrors is not None:
-        check_params(request.mirrors, route.headers, _arguments(request.params))
+    if request.mirrors is not None:
+        _mirrors(request.mirrors, route, request.params)
+    return msgspec.structs.replace(request, route=route, mirrors=None)
 
 
 def _named_version(headers: Headers) -> str | None:
@@ -428,10 +424,6 @@ _UNKNOWN: Final[Mapping[str, Callable[[str], InvalidParams]]] = {
     "prompts/get": PromptNotFound,
     "resources/read": ResourceNotFound,
 }
-
-
-def _arguments(params: Any) -> Any:
-    return decoded(_anything, getattr(params, "arguments", NO_ARGUMENTS))
 
 
 def claimed_version(message: Message) -> str | None:

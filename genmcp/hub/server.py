@@ -158,7 +158,8 @@ class HubServer(Server):
 
     def _work(self, request: Request) -> Work:
         """Return what asks the server for what *request* wants."""
-        route: HubRoute = request.route
+        route = request.route
+        assert isinstance(route, HubRoute)
         params: Any = request.params
 
         def asked(client: Client, relay: Relay) -> Any:

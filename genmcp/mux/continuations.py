@@ -79,11 +79,10 @@ class Continuations:
             InvalidParams: the state is not one that was given out for it.
             Unable: it needs tasks, and its client has none.
         """
-        policy = request.route.policy
+        policy = request.policy
         if policy.requires_tasks and not has_tasks(request):
             raise Unable({"extensions": {TASKS: {}}})
-        params: Any = request.params
-        if params.request_state is None:
+        if request.request_state is None:
             if policy.task == "always" and has_tasks(request):
                 await channel.promote()
             step: Any = await self._server.handle(request, channel)
@@ -152,7 +151,7 @@ class Continuations:
         """Have a job worked on, and answer with a task, or with what comes of it."""
         channel.watch_client()
         task = await self._tasks.begin(channel, continuation, work)
-        if channel.request.route.policy.task != "never" and has_tasks(channel.request):
+        if channel.request.policy.task != "never" and has_tasks(channel.request):
             return handle_of(task, self._store.now())
         channel.carrier.waits = False
         return await self._followed(task.id, channel, known=task)
@@ -179,10 +178,9 @@ class Continuations:
 
     async def _retried(self, request: Request, channel: Channel) -> Result | Suspended:
         """Go on with a call whose client has answered."""
-        params: Any = request.params
         continuation = self._states.open(request, channel.principal)
         channel.restore(continuation.assigns)
-        continuation = taken(continuation, params.input_responses or {})
+        continuation = taken(continuation, request.input_responses)
         failed = unable(continuation, channel)
         if continuation.missing and failed is None:
             await self._spend(channel, continuation, once=False)
@@ -207,7 +205,7 @@ class Continuations:
             InvalidParams: it was carried on with already.
         """
         request = channel.request
-        if not request.route.policy.once:
+        if not request.policy.once:
             return
         key = f"spent:{continuation.id}.{continuation.step}"
         try:
@@ -329,8 +327,7 @@ def _brought(request: Request) -> Mapping[str, Any]:
     3): a client may know what it is asked, and need none. The answers that come with a state are
     to what that has asked.
     """
-    params: Any = request.params
-    return {} if params.request_state is not None else params.input_responses or {}
+    return {} if request.request_state is not None else request.input_responses
 
 
 def _next(
@@ -344,9 +341,7 @@ def _next(
     own = dict(channel.own)
     check_json("channel.assigns", own)
     if last is None:
-        params: Any = channel.request.params
-        key = params.uri if channel.request.method == "resources/read" else params.name
-        id = secrets.token_urlsafe(12)
+        id, key = secrets.token_urlsafe(12), channel.request.key
         continuation = Continuation(id, 1, key, step.tag, own, release=release)
     else:
         continuation = last.then(step.tag, own, release)
@@ -383,11 +378,11 @@ class States:
         Raises:
             InvalidParams: it was not given out for this, or its time has run out.
         """
-        params: Any = request.params
+        state = request.request_state or ""
         try:
-            packed = self._seals.open(params.request_state, *_bound(request, principal))
+            packed = self._seals.open(state, *_bound(request, principal))
             continuation = Continuation.unpack(packed)
-            key_id = continuation.key_id or self._seals.key_id_of(params.request_state)
+            key_id = continuation.key_id or self._seals.key_id_of(state)
             return msgspec.structs.replace(continuation, key_id=key_id)
         except Expired:
             told = "requestState has expired: send the request again without it"
@@ -400,7 +395,4 @@ class States:
 
 def _bound(request: Request, principal: str | None) -> tuple[Part, ...]:
     """Return what the state of *request* is bound to: all that a retry repeats."""
-    params: Any = request.params
-    key = params.uri if request.method == "resources/read" else params.name
-    arguments = getattr(params, "arguments", None)
-    return request.method, key, principal, digest(arguments or {})
+    return request.method, request.key, principal, digest(request.raw_arguments or {})

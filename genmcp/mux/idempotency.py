@@ -8,7 +8,7 @@ The call that owns a key is a task from its beginning (`tasks.keyed`), which cop
 
 import asyncio
 import secrets
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -19,13 +19,13 @@ from genmcp.core.task import InputRequired, Running, Suspended, Task
 from genmcp.errors import InvalidParams, McpError, TaskNotFound
 from genmcp.mux.continuations import Continuations, has_tasks
 from genmcp.mux.limits import Limits
-from genmcp.mux.routes import find_route
 from genmcp.mux.task_results import finished, handle_of, result_of
 from genmcp.mux.tasks import Tasks, suspended
 from genmcp.protocol.input_required import InputRequiredResult
 from genmcp.protocol.meta import IDEMPOTENCY_KEY
 from genmcp.protocol.result import Result
 from genmcp.protocol.tools import CallToolResult
+from genmcp.server import resolve_route
 from genmcp.stores.store import Store
 from genmcp.tasks.records import HeldTask, Stored
 
@@ -60,7 +60,7 @@ class Idempotency:
             InvalidParams: the state or the key is not good for it.
             Unable: it needs tasks, and its client has none.
         """
-        await find_route(channel)
+        request = await resolve_route(channel)
         if self.has_key(request):
             return await self.answer(request, channel)
         return await self._continuations.begin(request, channel)
@@ -78,8 +78,7 @@ class Idempotency:
                 arguments.
         """
         slot = self._slot(channel)
-        params: Any = request.params
-        arguments = digest(params.arguments or {})
+        arguments = digest(request.raw_arguments or {})
         seen: tuple[str, str | None] = "", None  # a task, and the last of its events
         channel.carrier.waits = True
         while True:
@@ -140,9 +139,8 @@ class Idempotency:
 
         A copy of the call, or of the answer to an earlier question, gets that question again.
         """
-        params: Any = channel.request.params
         return (
-            params.request_state is not None
+            channel.request.request_state is not None
             and self._continuations.step_of(channel) >= question.step
         )
 
@@ -197,11 +195,10 @@ class Idempotency:
         self, task: Task, request: Request, channel: Channel
     ) -> Result | Suspended | None:
         """Answer as the call that has become *task* was; None if that was cancelled meanwhile."""
-        params: Any = request.params
-        if request.route.policy.task != "never" and has_tasks(request):
+        if request.policy.task != "never" and has_tasks(request):
             return handle_of(task, self._store.now())
         channel.carrier.waits = False
-        if params.request_state is not None and self._continuations.answers(task.id, channel):
+        if request.request_state is not None and self._continuations.answers(task.id, channel):
             return await self._continuations.begin(request, channel)
         try:
             return await self._continuations.followed(task.id, channel)
@@ -221,5 +218,5 @@ class Idempotency:
             )
         if not key:
             raise InvalidParams(f"{IDEMPOTENCY_KEY} must not be empty")
-        params: Any = channel.request.params
-        return f"k{digest([self._audience, channel.principal, params.name, key]).hex()[:40]}"
+        parts = [self._audience, channel.principal, channel.request.key, key]
+        return f"k{digest(parts).hex()[:40]}"

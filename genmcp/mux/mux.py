@@ -55,6 +55,7 @@ from genmcp.mux.subscriptions import Subscriptions
 from genmcp.mux.tasks import Tasks
 from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads
+from genmcp.protocol.params import InputResponseRequestParams
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.subscriptions import SubscriptionFilter
 from genmcp.server import Server
@@ -135,8 +136,7 @@ class Mux:
         storage, self._closes_store = storage_of(store)
         self.store, engine = storage.opened()
         self.assigns = dict(assigns or {})
-        self.encoder = Encoder(server.info)
-        audience = audience or server.info.name
+        self.encoder, audience = Encoder(server.info), audience or server.info.name
         seal, clock = Seal(Keyring(_secret(secret, self.store)), audience), _clock(self.store)
         self.owners = Owners(self.limits)
         self._complaints = Throttle(logger)
@@ -171,12 +171,13 @@ class Mux:
             lives=self.tasks.service.heartbeats.lives,
             look=min(_LOOK, storage.jobs.lease / 3),
         )
-        methods = TaskMethods(self.tasks, self.encoder, most=bounds.subscriptions)
-        self.task_methods = methods
-        self._own = OwnMethods(server, self.sessions, self.listeners, methods, self.owners)
+        self.task_methods = TaskMethods(self.tasks, self.encoder, most=bounds.subscriptions)
+        self._own = OwnMethods(
+            server, self.sessions, self.listeners, self.task_methods, self.owners
+        )
         self.offers = self._own.offers
-        if self.observers:  # decided here, once: who gives none pays nothing
-            self.answer = self._observed  # type: ignore[method-assign]
+        # Chosen once: without telemetry, a call pays nothing for it.
+        self.answer = self._observed if self.observers else self._answer
 
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"
@@ -190,21 +191,19 @@ class Mux:
         await self.broadcast.end(session, client)
         await self.listeners.end(session.key, self.owners.of(client))
 
-    async def answer(self, request: Request, channel: Channel) -> Answer:
-        """Run what answers *request*, and return its answer, whatever becomes of it.
-
-        Raises:
-            asyncio.CancelledError: the asyncio.Task it runs in is cancelled.
-        """
+    async def _answer(self, request: Request, channel: Channel) -> Answer:
         try:
-            route = request.route
-            params: Any = request.params
+            route, params = request.route, request.params
+            result: Result | Continue | Suspended
             if route is None:
-                result: Any = await self._unrouted(request, channel)
+                result = await self._unrouted(request, channel)
             elif (
                 route.eager
-                or params.request_state is not None
                 or params.meta.idempotency_key is not None
+                or (
+                    isinstance(params, InputResponseRequestParams)
+                    and params.request_state is not None
+                )
             ):
                 result = await self.idempotency.begin(request, channel)
             else:
@@ -233,12 +232,12 @@ class Mux:
             return self.failure(request, error)
 
     async def _observed(self, request: Request, channel: Channel) -> Answer:
-        """Do what `answer` does, and tell of it."""
+        """Answer as `_answer` does, and notify the telemetry."""
         marks = self.observers.began(request, channel)
         try:
-            answer = await type(self).answer(self, request, channel)
+            answer = await self._answer(request, channel)
         except BaseException as error:
-            # One whose task is only followed here goes on without this.
+            # A task that is only followed here continues without this.
             followed = None if channel.promoted else channel.carrier.told
             self.observers.ended(request, followed, None if followed else error, marks)
             raise
@@ -305,8 +304,7 @@ class Mux:
         if isinstance(error, StoreFull):
             self._complaints.log(logging.ERROR, "%s was refused: %s", request.method, error)
         if not is_expected(error):
-            asked = getattr(request.params, "name", None) or getattr(request.params, "uri", "")
-            named = printable(str(asked))
+            named = printable(request.key)
             logger.error("%s %s failed [%s]", request.method, named, reference, exc_info=error)
         if not isinstance(error, Exception):
             error = RuntimeError("a hook ended itself")

@@ -22,7 +22,6 @@ from genmcp.errors import ConfigurationError, McpError, OutOfTurn, StoreError, T
 from genmcp.mux.answers import outcome_of
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.limits import Limits
-from genmcp.mux.routes import find_route
 from genmcp.mux.task_results import finished
 from genmcp.mux.task_sink import Host as SinkHost
 from genmcp.mux.task_sink import TaskSink
@@ -32,7 +31,7 @@ from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import REVISIONS
-from genmcp.server import Server
+from genmcp.server import Server, resolve_route
 from genmcp.tasks.outcomes import Elsewhere
 from genmcp.wire.jsonrpc import params_of
 
@@ -134,11 +133,9 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             Elsewhere: the requested component does not exist here, or the revision is not served.
         """
         request = self.request()
-        method = request.revision.methods[self.method]
-        key = getattr(request.params, method.name_member or "")
-        route = server.find(self.method, key)
+        route = server.find(self.method, request.key)
         if route is None:
-            unknown = f"{self.method} {key} is not there any more"
+            unknown = f"{self.method} {request.key} is not there any more"
             raise Elsewhere(unknown, unknown)
         request = msgspec.structs.replace(request, route=route)
         channel = Channel(request, sink, self.principal, static, self.kept)
@@ -197,7 +194,7 @@ class Resumption:
         tell = self._host.observers.resuming(channel, continuation.tag)
         raised: BaseException | None = None
         try:
-            await find_route(channel)
+            await resolve_route(channel)
             step = await self._server.resume(continuation, outcome, channel)
             came_to: Any = await self._host.continuations.advance(step, channel, continuation)
         except (StoreError, OutOfTurn, KeyboardInterrupt, GeneratorExit):
@@ -235,7 +232,7 @@ class Resumption:
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
         channel = self._channel(task, call, assigns)
         with suppress(McpError):  # hidden from its caller by now: notified nevertheless
-            await find_route(channel)
+            await resolve_route(channel)
         await self._server.cancelled(channel)
 
     async def _stopped(self, task: Task, channel: Channel) -> None:

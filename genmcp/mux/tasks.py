@@ -176,7 +176,7 @@ class Tasks:
             Conflict: the call has ended, or its key belongs to another call.
         """
         try:
-            ttl = channel.request.route.policy.ttl
+            ttl = channel.request.policy.ttl
             return await self.service.keyed.publish(keyed, parked, call, ttl)
         except OutOfTurn as late:
             # A worker may have claimed the step before a repeated write of it.
@@ -186,7 +186,7 @@ class Tasks:
                 raise Conflict(f"the key of a call was taken by another: {late}") from late
 
     def _made(self, channel: Channel, id: str, parked: Suspended) -> Task:
-        policy = channel.request.route.policy
+        policy = channel.request.policy
         return self.new_task(channel, id, parked.work, policy.ttl, parked)
 
     def new_task(
@@ -199,18 +199,18 @@ class Tasks:
         **fields: Any,
     ) -> Task:
         """Return a new task for the call of *channel*, which waits for *work*."""
-        now, params = self._host.store.now(), cast(Any, channel.request.params)
+        now = self._host.store.now()
         return Task(
             id=id,
             owner=channel.principal,
             address=channel.client_key.address,
-            tool=getattr(params, "name", None) or params.uri,
+            tool=channel.request.key,
             node=self._host.bus.node,
             created=now,
             updated=now,
             due=now,
             ttl=ttl,
-            on_lost=channel.request.route.policy.on_lost,
+            on_lost=channel.request.policy.on_lost,
             step=0 if parked is None else parked.step,
             continuation=b"" if parked is None else parked.continuation,
             work=work,

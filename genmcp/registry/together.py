@@ -98,6 +98,11 @@ class _Qualified(Route, frozen=True, kw_only=True):
         await self.route.cancelled(channel)
 
 
+def _mux_of(request: Request) -> Mux:
+    assert isinstance(request.route, _Qualified)
+    return request.route.mux
+
+
 class _Relay(Listener):
     """Passes on what one server announces."""
 
@@ -233,14 +238,14 @@ class Together(Server):
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Let the server go on whose it is."""
-        mux: Mux = channel.request.route.mux
+        mux = _mux_of(channel.request)
         channel.give(mux.assigns)
         return await mux.server.resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
         """Tell the server whose it is."""
         if channel.request.route is not None:
-            mux: Mux = channel.request.route.mux
+            mux = _mux_of(channel.request)
             channel.give(mux.assigns)
             await mux.server.cancelled(channel)
 

@@ -20,7 +20,7 @@ from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
 from genmcp.protocol.implementation import Icon, Implementation
 from genmcp.protocol.result import PaginatedResult, Result
-from genmcp.server import Route, Server
+from genmcp.server import Route, Server, route_of
 from genmcp.subscription import Announcer
 from genmcp.suite.extended import Extended
 from genmcp.suite.kinds import KINDS, private
@@ -208,13 +208,12 @@ class Suite(Server):
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Go on with a call of what was found."""
-        step: Result | Continue = await channel.request.route.resume(continuation, outcome, channel)
-        return step
+        return await route_of(channel.request).resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
         """Tell what was found that its call was cancelled."""
         if channel.request.route is not None:
-            await channel.request.route.cancelled(channel)
+            await route_of(channel.request).cancelled(channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return what is listed, in the order it was given."""

@@ -90,7 +90,7 @@ class PipedCall(RunningCall[Pipe], eq=False):
         pipe = self.caller
         message = pipe.mux.encoder.notification(request.revision, method, params)
         if isinstance(params, ProgressNotificationParams):
-            await pipe.report(request, message)
+            await pipe.report(self.request, message)
         else:
             if isinstance(params, LoggingMessageNotificationParams):
                 self._logs = self._logs or RateLimiter(pipe.mux.limits.log_rate)

@@ -67,7 +67,7 @@ class PromotionTimer(msgspec.Struct, eq=False):
     @classmethod
     def of(cls, mux: Mux, call: Promotable, channel: Channel) -> "PromotionTimer | None":
         """Return a started timer; None if the call may be held for as long as it takes."""
-        policy = channel.request.route.policy
+        policy = channel.request.policy
         as_task = policy.task != "never" and has_tasks(channel.request)
         if not as_task and policy.hold is None:
             return None
@@ -87,7 +87,7 @@ class PromotionTimer(msgspec.Struct, eq=False):
         return [] if promotion is None else [promotion]
 
     def _start(self) -> None:
-        policy = self._channel.request.route.policy
+        policy = self._channel.request.policy
         self._expire_in((policy.patience if self._as_task else policy.hold) or 0.0)
 
     def _expire_in(self, seconds: float) -> None:

@@ -145,7 +145,7 @@ class Responder(RunningCall[Visit], eq=False):
     def hold(self, channel: Channel) -> None:
         """Register the call as pending, or as open where a tick would be too long."""
         super().hold(channel)
-        if self.response is None and _may_be_pending(self.request):
+        if self.response is None and _may_be_pending(channel.request):
             self._pending = timers = TimerTable.of(self.caller.loop)
             timers.add(self, TICK)
         else:

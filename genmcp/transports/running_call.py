@@ -28,7 +28,7 @@ from genmcp.subscription import Announcer
 from genmcp.transports.promotion import PromotionTimer
 from genmcp.transports.steps import resume
 
-__all__ = ["NO_ANSWER", "Begun", "Caller", "RunningCall"]
+__all__ = ["NO_ANSWER", "Begun", "Caller", "RunningCall", "cancels_on_disconnect"]
 
 NO_ANSWER: Final = Answer(None)
 
@@ -128,10 +128,10 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
 
     def limit(self) -> None:
         """Start the promotion timer, if the call may not be held for as long as it takes."""
-        channel, route = self.channel, self.request.route
-        if channel is None or route is None:
+        channel = self.channel
+        if channel is None or channel.request.route is None:
             return
-        if route.pending:  # its policy is not known yet
+        if channel.request.route.pending:  # its policy is not known yet
             channel.carrier.found = self.limit
         else:
             self._promotion = PromotionTimer.of(self.caller.mux, self, channel)
@@ -312,6 +312,13 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         """Run a blocking *function* in the thread pool of the mux."""
         caller = self.caller
         return await caller.mux.threads.run(function, *arguments, client=caller.client_key.owner)
+
+
+def cancels_on_disconnect(call: RunningCall[Any]) -> bool:
+    """Return whether the tool of *call*, as far as it is known, is cancelled by a disconnect."""
+    # The channel has the route of a deferred tool once it is resolved, the request never.
+    route = (call.channel or call).request.route
+    return route is not None and route.on_disconnect == "cancel"
 
 
 def _tool_of(request: Request) -> str | None:

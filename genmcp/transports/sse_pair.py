@@ -8,7 +8,7 @@ session's stream is read from, so that the POST may reach another process than t
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs, quote
 
 from genmcp.core.request import Request
@@ -32,6 +32,7 @@ from genmcp.transports.body import decoded, read_body
 from genmcp.transports.listening import EventStream
 from genmcp.transports.piped import PipedCall
 from genmcp.transports.post import perform, rejected
+from genmcp.transports.running_call import cancels_on_disconnect
 from genmcp.transports.visit import Serve, Visit
 from genmcp.wire import sse
 from genmcp.wire.http import judge_get, judge_post, preflight_headers
@@ -93,7 +94,7 @@ class SsePair:
                 await EventStream(visit).serve(source)
             finally:
                 for call in self._calls.get(session.key, ()):
-                    if _is_left(call.request):
+                    if cancels_on_disconnect(call):
                         call.leave()
                 with suppress(StoreError):
                     await mux.store.apply(Delete(_record(session)))
@@ -222,12 +223,6 @@ async def _initialized(visit: Visit, session: Session, action: OpenSession, entr
         raise InvalidRequest("The session has ended, or was initialized twice at once") from None
     result = introduced.welcome(mux.server)
     return mux.encoder.response(introduced.revision, action.id, result)
-
-
-def _is_left(request: Request) -> bool:
-    """Whether *request* is to be cancelled when its client leaves, which only some tools want."""
-    route: Any = request.route
-    return route is not None and route.on_disconnect == "cancel"
 
 
 def _record(session: Session) -> str:

@@ -25,7 +25,7 @@ from genmcp.mux.mux import Answer
 from genmcp.transports.asgi import ClientLeft, encoded, left, perform
 from genmcp.transports.kept_stream import KeptStream
 from genmcp.transports.rates import LatestProgress, RateLimiter
-from genmcp.transports.running_call import RunningCall
+from genmcp.transports.running_call import RunningCall, cancels_on_disconnect
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.steps import Deadline, start
 from genmcp.transports.timers import TICK, TimerTable
@@ -146,8 +146,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         self._visit.detached = True
         exchange = self.writer.exchange
         # The route of an extension's tool may have become known after the exchange was made.
-        routes = [call.request.route for call in self.calls]
-        exchange.cancels |= any(each and each.on_disconnect == "cancel" for each in routes)
+        exchange.cancels |= any(map(cancels_on_disconnect, self.calls))
         if exchange.leave():
             self.cancel(Reason.LEFT)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from genmcp.core.request import RouteFacts
 from genmcp.core.server import (
     ANONYMOUS,
     Accept,
@@ -50,8 +51,8 @@ class Offer:
     def offers(self, method: str) -> bool:
         return method != "resources/list"
 
-    def find(self, method: str, key: str) -> Any:
-        return SimpleNamespace(headers=(), pending=False) if key == "add" else None
+    def find(self, method: str, key: str) -> RouteFacts | None:
+        return RouteFacts() if key == "add" else None
 
 
 def session(version: str = "2025-11-25") -> Session:
@@ -282,7 +283,7 @@ def test_server_error_of_a_catalog_is_raised() -> None:
     """A defect of the server is no verdict on the message: the transport logs it."""
 
     class Broken(Offer):
-        def find(self, method: str, key: str) -> Any:
+        def find(self, method: str, key: str) -> RouteFacts | None:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from genmcp.core.request import RouteFacts
 from genmcp.core.server_dispatch import (
     Era,
     check_batch,
@@ -15,6 +15,7 @@ from genmcp.core.server_dispatch import (
     modern_request,
     request_at_once,
     session_request,
+    with_route,
 )
 from genmcp.core.session import Session
 from genmcp.errors import (
@@ -40,14 +41,14 @@ META = {PROTOCOL_VERSION: MODERN_VERSION, CLIENT_CAPABILITIES: {}}
 class Offer:
     """Offers some methods, the tools `add` and `zone`, a prompt and a resource."""
 
-    routes: Mapping[tuple[str, str], Any] = {
-        ("tools/call", "add"): SimpleNamespace(headers=(), pending=False),
-        ("tools/call", "zone"): SimpleNamespace(
+    routes: Mapping[tuple[str, str], RouteFacts] = {
+        ("tools/call", "add"): RouteFacts(),
+        ("tools/call", "zone"): RouteFacts(
             headers=(HeaderRule(b"mcp-param-zone", ("zone",), "string"),)
         ),
-        ("tools/call", "late"): SimpleNamespace(headers=(), pending=True),
-        ("prompts/get", "greet"): SimpleNamespace(headers=(), pending=False),
-        ("resources/read", "file:///a"): SimpleNamespace(headers=(), pending=False),
+        ("tools/call", "late"): RouteFacts(pending=True),
+        ("prompts/get", "greet"): RouteFacts(),
+        ("resources/read", "file:///a"): RouteFacts(),
     }
 
     longest_name = 2048
@@ -411,6 +412,21 @@ def test_dispatch_mirrored_headers_are_kept_for_a_pending_route() -> None:
     request = modern(params=params, mcp_name="late", mcp_param_zone="a")
 
     assert {b"mcp-param-zone": b"a"} == request.mirrors
+
+
+def test_dispatch_resolved_route_is_checked_by_the_kept_headers() -> None:
+    """The request with the route is a new one: what was made of the message does not change."""
+    params = {"name": "late", "arguments": {"zone": "a"}, "_meta": META}
+    pending = modern(params=params, mcp_name="late", mcp_param_zone="a")
+    route = RouteFacts(headers=(HeaderRule(b"mcp-param-zone", ("zone",), "string"),))
+
+    request = with_route(pending, route)
+
+    assert (route, None) == (request.route, request.mirrors)
+    assert (RouteFacts(pending=True), True) == (pending.route, pending.mirrors is not None)
+    wrong = modern(params=params, mcp_name="late", mcp_param_zone="b")
+    with pytest.raises(HeaderMismatch):
+        with_route(wrong, route)
 
 
 def test_dispatch_mirrored_argument_that_agrees_is_taken() -> None:
