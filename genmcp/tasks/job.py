@@ -18,6 +18,8 @@ __all__ = ["Job", "JobFunction", "find", "job"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# Covariant: pyright infers `CoroutineType` for an `async def`, a subtype of `Coroutine`.
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -41,14 +43,14 @@ class Options(TypedDict, total=False):
     jitter: float
 
 
-class JobFunction(Generic[P, R]):
+class JobFunction(Generic[P, R_co]):
     """A function under `@job`. Called, it is that function; `job` makes work for an engine of it.
 
     name: what it is found by. is_async: whether it runs in the event loop, not in a thread.
     """
 
     def __init__(
-        self, function: Callable[Concatenate[Run, P], R], **options: Unpack[Options]
+        self, function: Callable[Concatenate[Run, P], R_co], **options: Unpack[Options]
     ) -> None:
         self.home = f"{function.__module__}:{function.__qualname__}"
         self.is_async = inspect.iscoroutinefunction(function)
@@ -60,7 +62,7 @@ class JobFunction(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<job {self.name}>"
 
-    def __call__(self, run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function itself, here and now."""
         return self._function(run, *args, **kwargs)
 
@@ -82,7 +84,7 @@ class JobFunction(Generic[P, R]):
         self: "JobFunction[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs
     ) -> Job[T]: ...
     @overload
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]: ...
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
         """Return the work of calling it with these arguments, which are JSON.
 

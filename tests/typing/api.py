@@ -1,4 +1,4 @@
-"""What the type checkers see of the public API. Read by mypy and pyright, never run."""
+"""Uses of the public API with the types that checkers infer. Checked by test_checkers, not run."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -9,27 +9,14 @@ from msgspec import Struct
 from genmcp import (
     Call,
     Channel,
-    Continue,
-    Declined,
-    Dismissed,
-    Done,
     Endpoint,
-    Job,
     Mux,
-    Outcome,
-    Question,
-    Run,
     SendStatus,
     Suite,
     Tool,
-    elicit,
-    job,
     result,
-    roots,
     tool,
-    wait_for,
 )
-from genmcp.protocol.roots import Root
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
 from genmcp.server import Server, Wrapper
 from genmcp.testing import connect
@@ -110,77 +97,9 @@ class Below(Between[City]):
         return request.arguments.name
 
 
-@job
-async def look_up(run: Run, city: str) -> House:
-    return {"number": 1}
-
-
-@job
-def count(run: Run) -> int:
-    return 1
-
-
-class Continues(Tool[City]):
-    name = "continues"
-
-    async def call(self, request: Call[City], channel: Channel) -> Continue:
-        assert_type(elicit("Where?", Street), Question[Street])
-        assert_type(elicit("Sure?"), Question[dict[str, Any]])
-        assert_type(look_up.job("Oslo"), Job[House])
-        assert_type(count.job(), Job[int])
-        elicit("Where?", Street).then(self.found, self.not_found)
-        look_up.job("Oslo").then(self.built)
-        wait_for(self.later()).then(self.counted)
-        count.job().then(self.counted)
-        count.job().then(self.any_outcome)
-        elicit("Where?", Street).then(self.counted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        wait_for(self.later()).then(self.found)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        count.job().then(self.built)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        return roots().then(self.listed)
-
-    async def later(self) -> int:
-        return 1
-
-    async def found(self, request: Call[City], street: Street, channel: Channel) -> str:
-        return street.name
-
-    def not_found(
-        self, request: Call[City], answer: Declined | Dismissed, channel: Channel
-    ) -> None: ...
-
-    def built(self, request: Call[City], house: House, channel: Channel) -> int:
-        return house["number"]
-
-    def counted(self, request: Call[City], number: int, channel: Channel) -> int:
-        return number
-
-    def any_outcome(self, request: Call[City], outcome: Outcome, channel: Channel) -> int:
-        assert_type(Done(1).result(), int)
-        return 0
-
-    def listed(self, request: Call[City], found: list[Root], channel: Channel) -> str:
-        return found[0].uri
-
-
 @tool
 async def plain(a: int, *, b: str = "") -> str:
     return b * a
-
-
-@tool(task="always")
-async def wanders(city: str) -> Continue:
-    elicit("Where?", Street).then(no_street)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    return elicit("Where?", Street).then(street_found)
-
-
-@wanders.step
-async def street_found(street: Street, city: str, channel: Channel) -> str:
-    return f"{street.name}, {city}"
-
-
-@wanders.step
-async def no_street(number: int) -> str:
-    return str(number)
 
 
 @tool(name="other", annotations={"readOnlyHint": True}, output_schema={"type": "integer"})
@@ -195,8 +114,6 @@ class Shop:
 
 
 async def functions_keep_their_signatures() -> None:
-    assert_type(await wanders("Oslo"), Continue)
-    assert_type(await no_street(1), str)
     assert_type(await plain(1, b="x"), str)
     assert_type(named(1), int)
     assert_type(Shop().buy("x"), str)

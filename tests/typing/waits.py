@@ -1,0 +1,209 @@
+"""Tools that wait, with the types that checkers infer. Checked by test_checkers, not run.
+
+Each line with an ignore comment is a wrong use that both checkers report.
+"""
+
+from asyncio import Future
+from typing import Any, TypedDict, assert_type
+
+from msgspec import Struct
+
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    Continue,
+    Declined,
+    Dismissed,
+    Done,
+    Failed,
+    Job,
+    Outcome,
+    Prompt,
+    Question,
+    Ref,
+    Resource,
+    Run,
+    Tool,
+    elicit,
+    elicit_url,
+    job,
+    roots,
+    sample,
+    tool,
+    wait_for,
+)
+from genmcp.core.waiting import Wait
+from genmcp.protocol.roots import Root
+from genmcp.protocol.sampling import CreateMessageResult
+
+
+class City(Struct):
+    name: str
+
+
+class Street(Struct):
+    name: str
+
+
+class House(TypedDict):
+    number: int
+
+
+@job
+async def look_up(run: Run, city: str) -> House:
+    return {"number": 1}
+
+
+@job(timeout=60)
+def count(run: Run) -> int:
+    return 1
+
+
+async def search(city: str) -> int:
+    return 1
+
+
+class Waits(Tool[City]):
+    name = "waits"
+
+    async def call(self, request: Call[City], channel: Channel) -> Continue:
+        assert_type(elicit("Where?", Street), Question[Street])
+        assert_type(elicit("Sure?"), Question[dict[str, Any]])
+        assert_type(elicit_url("Where?", "https://example.com"), Question[None])
+        assert_type(sample("Where?", max_tokens=5), Question[CreateMessageResult])
+        assert_type(roots(), Question[list[Root]])
+        assert_type(look_up.job("Oslo"), Job[House])
+        assert_type(count.job(), Job[int])
+        assert_type(wait_for(search("Oslo")), Wait[int])
+        assert_type(wait_for(Future[int]()), Wait[int])
+        assert_type(wait_for({"where": elicit("Where?", Street)}), Wait[dict[str, Any]])
+        assert_type(elicit("Where?", Street).then(self.found), Continue)
+
+        elicit("Where?", Street).then(self.found, self.not_found)
+        elicit("Where?", Street).then(Waits.found)
+        elicit("Where?").then(self.filled_in)
+        roots().then(self.listed)
+        look_up.job("Oslo").then(self.built)
+        count.job().then(self.counted)
+        wait_for(search("Oslo")).then(self.counted)
+        wait_for({"where": elicit("Where?", Street)}).then(self.filled_in)
+        Ref("queue", "1").then(self.counted)
+        count.job().then(self.any_outcome)
+        count.job().then(self.typed_outcome)
+
+        elicit("Where?", Street).then(self.counted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        elicit("Where?", Street).then(Waits.counted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        elicit("Where?").then(self.found)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        look_up.job("Oslo").then(self.counted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        count.job().then(self.built)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        wait_for(search("Oslo")).then(self.found)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        look_up.job("Oslo").then(self.typed_outcome)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        look_up.job(1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+        wait_for(1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return count.job().then(self.counted)
+
+    async def found(self, request: Call[City], street: Street, channel: Channel) -> str:
+        assert_type(request.arguments, City)
+        return street.name
+
+    def not_found(
+        self, request: Call[City], answer: Declined | Dismissed, channel: Channel
+    ) -> None: ...
+
+    def filled_in(self, request: Call[City], answers: dict[str, Any], channel: Channel) -> None: ...
+
+    def listed(self, request: Call[City], found: list[Root], channel: Channel) -> str:
+        return found[0].uri
+
+    def built(self, request: Call[City], house: House, channel: Channel) -> int:
+        return house["number"]
+
+    def counted(self, request: Call[City], number: int, channel: Channel) -> int:
+        return number
+
+    def any_outcome(self, request: Call[City], outcome: Outcome, channel: Channel) -> str:
+        match outcome:
+            case Done(Accepted(content)):
+                return str(content)
+            case Done(value):
+                return str(value)
+            case Failed(error):
+                return str(error)
+
+    def typed_outcome(
+        self, request: Call[City], outcome: Done[int] | Failed, channel: Channel
+    ) -> int:
+        assert_type(outcome.result(), int)
+        return outcome.result()
+
+
+@tool
+async def book(city: str) -> Continue:
+    elicit("Where?", Street).then(sure)
+    look_up.job(city).then(moved)
+    wait_for(search(city)).then(settled)
+    count.job().then(done)
+
+    elicit("Where?", Street).then(settled)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    look_up.job(city).then(sure)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    wait_for(search(city)).then(sure)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return elicit("Where?", Street).then(sure, declined)
+
+
+@book.step
+async def sure(street: Street, city: str, channel: Channel) -> str:
+    return f"{street.name}, {city}"
+
+
+@book.step
+def moved(house: House, city: str) -> int:
+    return house["number"]
+
+
+@book.step
+async def settled(number: int) -> str:
+    return str(number)
+
+
+@book.step
+async def done(outcome: Done[int] | Failed) -> int:
+    return outcome.result()
+
+
+@book.step
+async def declined(answer: Declined | Dismissed, city: str) -> str:
+    return city
+
+
+class Guide(Prompt[City]):
+    name = "guide"
+
+    async def get(self, request: Call[City], channel: Channel) -> Continue:
+        elicit("Where?", Street).then(self.to_number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        return elicit("Where?", Street).then(self.to_street)
+
+    async def to_street(self, request: Call[City], street: Street, channel: Channel) -> str:
+        return street.name
+
+    async def to_number(self, request: Call[City], number: int, channel: Channel) -> str:
+        return str(number)
+
+
+class Map(Resource):
+    name = "map"
+    uri = "map:///{city}"
+
+    async def read(self, key: str, channel: Channel) -> Continue:
+        count.job().then(self.drawn)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        return look_up.job("Oslo").then(self.drawn)
+
+    async def drawn(self, key: str, house: House, channel: Channel) -> str:
+        return str(house["number"])
+
+
+async def steps_keep_their_signatures() -> None:
+    assert_type(await book("Oslo"), Continue)
+    assert_type(await settled(1), str)
+    assert_type(moved({"number": 1}, "Oslo"), int)
+    await settled("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
