@@ -40,10 +40,10 @@ from genmcp.errors import (
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.bus import MessageBus
 from genmcp.mux.calls import CallRegistry
+from genmcp.mux.changes import Listeners, Subscriptions
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Owners
-from genmcp.mux.listeners import Listeners
 from genmcp.mux.own_methods import LISTEN, SUBSCRIBING, OwnMethods, TaskMethods
 from genmcp.mux.replay import Replay
 from genmcp.mux.resumption import Resumption
@@ -51,7 +51,6 @@ from genmcp.mux.seals import Cursors
 from genmcp.mux.server_requests import ServerRequests
 from genmcp.mux.sessions import SessionBroadcast, Sessions
 from genmcp.mux.storage import Storage, storage_of
-from genmcp.mux.subscriptions import Subscriptions
 from genmcp.mux.tasks import Tasks
 from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads

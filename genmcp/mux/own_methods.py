@@ -26,9 +26,9 @@ from genmcp.errors import (
     StoreError,
     TaskNotFound,
 )
+from genmcp.mux.changes import Listeners
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.limits import Owners
-from genmcp.mux.listeners import Listeners
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.task_results import result_of, shown
 from genmcp.mux.tasks import Tasks

@@ -22,9 +22,9 @@ from genmcp.core.exchange import Action, Begin, Chunk, End
 from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
 from genmcp.errors import Overloaded
+from genmcp.mux.changes import Subscription
 from genmcp.mux.mux import Mux
 from genmcp.mux.own_methods import TASKS_CHANGED, TaskWatcher, status_of
-from genmcp.mux.subscriptions import Subscription
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.subscriptions import SubscriptionFilter, SubscriptionsListenRequestParams
 from genmcp.transports.asgi import ClientLeft, Receive, left, perform

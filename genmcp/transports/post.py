@@ -36,7 +36,7 @@ from genmcp.core.server_dispatch import (
 from genmcp.core.session import Session
 from genmcp.core.task import LOST
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
-from genmcp.mux.listeners import LISTENER
+from genmcp.mux.changes import LISTENER
 from genmcp.mux.mux import Mux
 from genmcp.mux.replay import OpenCall
 from genmcp.mux.resumption import StoredRequest

@@ -562,7 +562,7 @@ async def test_stdio_tells_a_legacy_client_of_changes() -> None:
         await wires.initialize()
         wires.send(request("ping", id=1))
         await wires.answer(1)
-        await until(lambda: mux.subscriptions._follower()._all)
+        await until(lambda: mux.subscriptions._follower()._listeners)
         suite.add(fill)
         changed = await wires.hear()
 

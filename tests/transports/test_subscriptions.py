@@ -315,8 +315,7 @@ async def stream(client: Client) -> AsyncIterator[Connection]:
     async with client.listen() as connection:
         await connection.begun()
         mux: Mux = client.app.mux
-        await until(lambda: mux.subscriptions._followers)
-        await until(lambda: next(iter(mux.subscriptions._followers.values()))._all)
+        await until(lambda: mux.subscriptions._follower()._listeners)
         yield connection
 
 

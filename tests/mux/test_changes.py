@@ -1,4 +1,4 @@
-"""The log of changes: who writes it, who follows it, and what becomes of them when it fails."""
+"""The log of changes: its writers, its followers, and its faults."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -8,8 +8,8 @@ import pytest
 
 from genmcp.core.subscription import PROMPTS, TOOLS, Change, updated
 from genmcp.errors import Gap, Unavailable
-from genmcp.mux import subscriptions as module
-from genmcp.mux.subscriptions import Subscription, Subscriptions
+from genmcp.mux import changes as module
+from genmcp.mux.changes import Subscription, Subscriptions
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Event, Op
 

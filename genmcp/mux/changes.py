@@ -1,0 +1,490 @@
+"""Changes of a server, and the listeners that are notified of them.
+
+Every change is written to one log of the store. Each process that shares the store reads that log,
+once for each of its event loops, and notifies its own listeners. Nothing waits for a listener: the
+changes that one has not received yet are a set.
+
+The stream that a legacy session listens on has a log of its own as well, read by one connection at
+a time. 2025-11-25, transports, "Multiple Connections": each message is sent on one stream only. A
+new listener announces itself in that log. The one before it reads that in its turn and ends, so
+that every message before that place is sent by the old one, and every later one by the new.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
+from threading import Lock
+from typing import Final
+
+import msgspec
+
+from genmcp.core.session import Session
+from genmcp.core.subscription import EVERYTHING, Change, changes_of, everything
+from genmcp.errors import Conflict, Gap, McpError, Overloaded, OverShare, StoreError
+from genmcp.mux.limits import Limits
+from genmcp.server import Server
+from genmcp.stores.accounts import Owner
+from genmcp.stores.store import Append, Delete, Event, Put, Store
+from genmcp.subscription import Listener
+from genmcp.wire import sse
+from genmcp.wire.encoder import Encoder
+
+__all__ = ["LISTENER", "Listeners", "Subscription", "Subscriptions"]
+
+logger = logging.getLogger("genmcp")
+
+_AGAIN: Final = 1.0
+"""Seconds before a store that could not be reached is tried again."""
+_READ_AT_ONCE: Final = 1000
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_change: Final = msgspec.msgpack.Decoder(Change).decode
+_decode_uris: Final = msgspec.msgpack.Decoder(list[str]).decode
+
+
+class Subscription:
+    """One listener, in one event loop: the changes that it wants, and those it has not received."""
+
+    __slots__ = ("_pending", "_waiter", "wanted")
+
+    def __init__(self, wanted: Iterable[Change]) -> None:
+        self.wanted = frozenset(wanted)
+        self._pending: dict[Change, None] = {}
+        self._waiter: asyncio.Future[None] | None = None
+
+    def tell(self, changes: Iterable[Change]) -> None:
+        """Add *changes*; one that is pending already is received once."""
+        self._pending |= dict.fromkeys(changes)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def news(self) -> Sequence[Change]:
+        """Wait for changes, and return all that are pending."""
+        if not self._pending:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        pending, self._pending = self._pending, {}
+        return [*pending]
+
+
+class Subscriptions(Listener):
+    """The log of a mux's changes, and its listeners in this process.
+
+    Delivery is at least once: a process that does not know which changes it has missed notifies its
+    listeners of everything that they want.
+
+    Args:
+        log: the name of the log.
+        ttl: seconds for which changes are retained for a slow process.
+        keep: how many changes are retained.
+    """
+
+    def __init__(self, store: Store, log: str, *, ttl: float, keep: int) -> None:
+        self._store = store
+        self._log = log
+        self._append = partial(Append, log, ttl=ttl, keep=keep)
+        self._keep = keep
+        self._lock = Lock()
+        self._unwritten: dict[Change, None] = {}
+        self._written_in: asyncio.AbstractEventLoop | None = None
+        self._writers: set[asyncio.Task[None]] = set()
+        self._followers: dict[asyncio.AbstractEventLoop, _Follower] = {}
+
+    def announce(self, change: Change) -> None:
+        """Schedule the write of *change*; where no event loop runs, write it before returning."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        with self._lock:
+            if len(self._unwritten) >= self._keep:
+                self._unwritten = {EVERYTHING: None}  # the log would drop the oldest of them
+            self._unwritten[change] = None
+            is_coming = loop is self._written_in
+            self._written_in = loop
+        if loop is None:
+            asyncio.run(self._write())
+        elif not is_coming:
+            writer = loop.create_task(self._write())
+            self._writers.add(writer)
+            writer.add_done_callback(self._writers.discard)
+
+    async def _write(self) -> None:
+        with self._lock:
+            changes, self._unwritten = self._unwritten, {}
+            self._written_in = None
+        if not changes:
+            return  # those of another event loop were written with this one's
+        try:
+            await self._store.apply(*(self._append(_encode(change)) for change in changes))
+        except StoreError as error:
+            logger.warning("listeners are not told of %d changes: %s", len(changes), error)
+
+    @asynccontextmanager
+    async def listening(self, wanted: Iterable[Change]) -> AsyncIterator[Subscription]:
+        """Yield a subscription that receives every change announced while this is entered.
+
+        Raises:
+            Unavailable: the store could not be reached.
+        """
+        follower = self._follower()
+        subscription = Subscription(wanted)
+        await follower.join(subscription)
+        try:
+            yield subscription
+        finally:
+            follower.leave(subscription)
+
+    def change(self, subscription: Subscription, wanted: Iterable[Change]) -> None:
+        """Replace the changes that *subscription*, which is of this event loop, wants."""
+        self._follower().change(subscription, frozenset(wanted))
+
+    def _follower(self) -> "_Follower":
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            follower = self._followers.get(loop)
+            if follower is None:
+                for closed in [each for each in self._followers if each.is_closed()]:
+                    del self._followers[closed]
+                follower = self._followers[loop] = _Follower(self._store, self._log)
+            return follower
+
+
+class _Follower:
+    """The reader of the log in an event loop. Runs while there are listeners."""
+
+    def __init__(self, store: Store, log: str) -> None:
+        self._store = store
+        self._log = log
+        self._listeners: dict[Change, dict[Subscription, None]] = {}  # each also of EVERYTHING
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    async def join(self, subscription: Subscription) -> None:
+        async with self._lock:  # several may join while the first one waits for the store
+            if self._task is None:
+                after = await self._end()
+                self._task = asyncio.get_running_loop().create_task(self._follow(after))
+        self._add(subscription)
+
+    def leave(self, subscription: Subscription) -> None:
+        self._remove(subscription)
+        if not self._listeners and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def change(self, subscription: Subscription, wanted: frozenset[Change]) -> None:
+        self._remove(subscription)
+        subscription.wanted = wanted
+        self._add(subscription)
+
+    def _add(self, subscription: Subscription) -> None:
+        for change in (EVERYTHING, *subscription.wanted):
+            self._listeners.setdefault(change, {})[subscription] = None
+
+    def _remove(self, subscription: Subscription) -> None:
+        for change in (EVERYTHING, *subscription.wanted):
+            listeners = self._listeners[change]
+            del listeners[subscription]
+            if not listeners:
+                del self._listeners[change]
+
+    def _tell(self, change: Change) -> None:
+        for subscription in self._listeners.get(change, ()):
+            subscription.tell(subscription.wanted if change == EVERYTHING else (change,))
+
+    async def _follow(self, after: str | None) -> None:
+        missed = False
+        while True:
+            try:
+                if missed:
+                    # The new place is found before listeners are notified: a change in between is
+                    # announced twice, and never lost.
+                    after = await self._end()
+                    self._tell(EVERYTHING)
+                    missed = False
+                async with aclosing(self._store.follow(self._log, after)) as events:
+                    async for event in events:
+                        self._tell(_change(event.data))
+            except Gap:
+                missed = True
+            except StoreError as error:
+                missed = True
+                logger.warning("changes cannot be followed, and are tried again: %s", error)
+                await asyncio.sleep(_AGAIN)
+
+    async def _end(self) -> str | None:
+        """Return the id of the last change: a new listener receives those after it."""
+        after: str | None = None
+        while True:
+            try:
+                events = await self._store.read(self._log, after, limit=_READ_AT_ONCE)
+            except Gap:
+                after = None  # it was dropped meanwhile
+                continue
+            if not events:
+                return after
+            after = events[-1].id
+
+
+def _change(data: bytes) -> Change:
+    try:
+        return _decode_change(data)
+    except msgspec.DecodeError:
+        return EVERYTHING  # another release has another format
+
+
+# The streams of legacy sessions.
+
+LISTENER: Final = "listener"
+"""The prefix of the ids of a listening stream's events."""
+
+_TAKEN: Final = b"taken by "
+_ENDED: Final = b"ended"
+_SUBSCRIBED: Final = b"subscribed to others"
+
+_MISSED: Final = b": events were missed that are not kept any more\n\n"
+
+
+class Listeners:
+    """The listening streams of a mux's sessions, and their resource subscriptions."""
+
+    def __init__(
+        self,
+        store: Store,
+        subscriptions: Subscriptions,
+        server: Server,
+        encoder: Encoder,
+        limits: Limits,
+    ) -> None:
+        self._store = store
+        self._subscriptions = subscriptions
+        self._server = server
+        self._encoder = encoder
+        self._limits = limits
+        self._append = partial(
+            Append, ttl=limits.replay, keep=limits.replay_events, keep_bytes=limits.replay_bytes
+        )
+
+    async def subscribe(self, session: str, uri: str, *, wanted: bool, owner: Owner = ()) -> None:
+        """Notify *session* of updates of the resource *uri*, or no longer, if not *wanted*.
+
+        The list, and the event that announces it, count towards the accounts of *owner*.
+
+        Raises:
+            Overloaded: the session is subscribed to the maximum number or size of URIs.
+            StoreError: the list cannot be stored.
+        """
+        key, event = _resources(session), self._append(_log(session), _SUBSCRIBED, owner=owner)
+        while True:
+            entry = await self._store.get(key)
+            uris = [] if entry is None else _decode_uris(entry.value)
+            if (uri in uris) is wanted:
+                return
+            if wanted:
+                self._check_room(uris, uri)
+                uris.append(uri)
+            else:
+                uris.remove(uri)
+            version = 0 if entry is None else entry.version
+            record: Put | Delete = Delete(key, expect=version)
+            if uris:
+                record = Put(
+                    key,
+                    _encode(uris),
+                    ttl=self._limits.session,
+                    expect=version,
+                    owner=owner if wanted else (),  # otherwise that of the record
+                    new=wanted,
+                )
+            with suppress(Conflict):  # another request of the session came first
+                await (self._store.apply if wanted else self._give_back)(record, event)
+                return
+
+    def _check_room(self, uris: Collection[str], uri: str) -> None:
+        most, size = self._limits.subscriptions, self._limits.subscribed_of_session
+        if len(uris) >= most:
+            raise Overloaded(
+                f"Too many resources are subscribed to: {most} (limit: subscriptions)",
+                status=429,
+            )
+        # Each change writes the whole list: its size bounds the work per change.
+        if sum(map(len, uris)) + len(uri) > size:
+            raise Overloaded(
+                f"The URIs that are subscribed to have more than {size} bytes "
+                f"(limit: subscribed_of_session)",
+                status=429,
+            )
+
+    async def listen(
+        self,
+        session: Session,
+        after: str | None = None,
+        *,
+        opening: bytes = b"",
+        owner: Owner = (),
+    ) -> AsyncGenerator[bytes, None]:
+        """Return the events for *session* in the wire format, until another listener begins.
+
+        With *after*, the store's id of an event, those after it first. If some were dropped, a
+        comment states that, and those that are retained follow. *opening* is sent as soon as no
+        later message can be missed.
+
+        Events of the session's log count towards the accounts of *owner*.
+
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
+        """
+        return _on_wire(await self.heard(session, after, opening=opening, owner=owner))
+
+    async def heard(
+        self,
+        session: Session,
+        after: str | None = None,
+        *,
+        opening: bytes = b"",
+        owner: Owner = (),
+    ) -> AsyncGenerator[Event | bytes, None]:
+        """Return the same as `listen`: each message as an event, anything else in wire format.
+
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
+        """
+        mine = _TAKEN + secrets.token_bytes(12)
+        await self.say(session.key, mine, owner)
+        return self._messages(session, after, mine, opening, owner)
+
+    async def _messages(
+        self, session: Session, after: str | None, mine: bytes, opening: bytes, owner: Owner
+    ) -> AsyncGenerator[Event | bytes, None]:
+        sends = after is not None
+        if after is not None and not await self._has(session.key, after):
+            after = None
+            yield _MISSED
+        begun = False
+        unsent: set[bytes] = set()
+        wanted = await self._wanted(session)
+        async with self._subscriptions.listening(wanted) as subscription:
+            hearing = asyncio.create_task(self._hear(wanted))
+            relay = asyncio.create_task(self._relay(session, subscription, unsent, owner))
+            try:
+                async with aclosing(self._store.follow(_log(session.key), after)) as events:
+                    async for event in events:
+                        if event.data == mine:
+                            begun = sends = True
+                            if opening:
+                                yield opening
+                        elif event.data == _SUBSCRIBED:
+                            wanted = await self._wanted(session)
+                            self._subscriptions.change(subscription, wanted)
+                            # The new one begins before the old one ends, so that a resource in both
+                            # is not released in between.
+                            before, hearing = hearing, asyncio.create_task(self._hear(wanted))
+                            before.cancel()
+                        elif event.data == _ENDED or event.data.startswith(_TAKEN):
+                            if begun:
+                                return
+                        elif sends:
+                            unsent.discard(event.data)
+                            yield event
+            except Gap:
+                # This reader was so slow that its place was dropped, and perhaps the event of
+                # another listener with it. The client reconnects, and gets what is retained.
+                yield _MISSED
+            finally:
+                relay.cancel()
+                hearing.cancel()
+
+    async def _relay(
+        self, session: Session, subscription: Subscription, unsent: set[bytes], owner: Owner
+    ) -> None:
+        """Append the changes to the log of the session, except those that are there *unsent*.
+
+        A client that does not read would otherwise fill its log with repetitions of one change.
+        """
+        while True:
+            for change in await subscription.news():
+                message = self._encoder.notification(
+                    session.revision, change.method, change.params()
+                )
+                if message in unsent:
+                    continue
+                try:
+                    await self.say(session.key, message, owner)
+                except StoreError as error:
+                    logger.warning("a session is not told of a change: %s", error)
+                else:
+                    unsent.add(message)
+
+    async def _hear(self, wanted: Collection[Change]) -> None:
+        """Make the server follow the resources among *wanted*, until this is cancelled."""
+        uris = [change.uri for change in wanted if change.uri is not None]
+        if uris:
+            try:
+                async with self._server.hearing(uris):
+                    await asyncio.get_running_loop().create_future()
+            except McpError as error:
+                logger.warning("a session is not told of its resources: %s", error)
+
+    async def _wanted(self, session: Session) -> Collection[Change]:
+        entry = await self._store.get(_resources(session.key))
+        uris = [] if entry is None else _decode_uris(entry.value)
+        return [*changes_of(everything(self._server.capabilities, uris))]
+
+    async def _has(self, session: str, after: str) -> bool:
+        try:
+            await self._store.read(_log(session), after, limit=1)
+        except Gap:
+            return False
+        return True
+
+    async def say(
+        self, session: str, message: bytes, owner: Owner = (), *, new: bool = True
+    ) -> None:
+        """Send *message* to the listener of *session*; it counts towards the accounts of *owner*.
+
+        *new* is as for Append.
+
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
+        """
+        await self._store.apply(self._append(_log(session), message, owner=owner, new=new))
+
+    async def end(self, session: str, owner: Owner = ()) -> None:
+        """End the stream *session* listens on, and delete its subscriptions.
+
+        The event counts towards the accounts of *owner*.
+
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
+        """
+        event = self._append(_log(session), _ENDED, owner=owner)
+        await self._give_back(Delete(_resources(session)), event)
+
+    async def _give_back(self, record: Put | Delete, event: Append) -> None:
+        """Apply *record*, which needs no more room, and append *event*."""
+        try:
+            await self._store.apply(record, event)
+        except OverShare:
+            # A client without room must still be able to give some back. Past its share the event
+            # counts only if the log has events that do.
+            await self._store.apply(record, msgspec.structs.replace(event, owner=()))
+
+
+async def _on_wire(messages: AsyncGenerator[Event | bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(messages):
+        async for each in messages:
+            if isinstance(each, Event):
+                each = sse.event(each.data, f"{LISTENER}/{each.id}".encode())
+            yield each
+
+
+def _log(session: str) -> str:
+    return f"session:{session}#{LISTENER}"
+
+
+def _resources(session: str) -> str:
+    return f"session:{session}#resources"
