@@ -28,7 +28,6 @@ from genmcp.errors import (
     ToolError,
     Unable,
 )
-from genmcp.extension import Extension
 from genmcp.function import tool
 from genmcp.log_handler import ClientLogHandler
 from genmcp.mux.limits import Limits
@@ -58,6 +57,7 @@ from genmcp.server import Server, Wrapper
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
+from genmcp.suite.providers import Extension
 from genmcp.suite.suite import About, Suite
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.foreign import Foreign, Snapshot

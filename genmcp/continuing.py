@@ -11,13 +11,15 @@ import msgspec
 from msgspec.structs import replace
 
 from genmcp.channel import Channel
+from genmcp.completion import Completer
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, ToolError
 from genmcp.hook import Hook
-from genmcp.protocol.result import Result
+from genmcp.protocol.resources import ResourceTemplateDefinition
+from genmcp.protocol.result import CacheScope, Result
 from genmcp.question.answers import Accepted, Declined, Dismissed
 from genmcp.server import Route
 
@@ -124,12 +126,45 @@ class ContinuingRoute(Route, frozen=True, kw_only=True):
 
     owner: the name of the class or function in errors. place: the component (`tool 'add'`).
     provider: the object whose methods the hooks are. continues: its `continue_`, or None.
+    key: the name or URI by which it is found, or what those begin with if it is a prefix.
+    definition: the entry in its list; a repository has a *lister* instead. template: its entry in
+    the list of resource templates. completer: completes its arguments or variables. ttl_ms,
+    cache_scope: how clients may cache its list entries.
     """
 
     owner: str
     place: str
     provider: Any
     continues: Hook | None
+    key: str
+    is_prefix: bool = False
+    definition: Any = None
+    template: ResourceTemplateDefinition | None = None
+    lister: Hook | None = None
+    completer: Completer | None = None
+    ttl_ms: int = 0
+    cache_scope: CacheScope = "public"
+
+    @property
+    def pattern(self) -> str:
+        """The name, URI or prefix by which `Suite.remove` finds it."""
+        return self.key
+
+    def key_of(self, definition: Any) -> str:
+        """Return the key of a *definition*, returned by the `list` hook of a repository.
+
+        Raises:
+            ContractError: it is not a definition of a component of the repository.
+        """
+        raise NotImplementedError
+
+    def completer_of(self, key: str) -> Completer | None:
+        """Return the completer of the component *key*, None if it has no completions."""
+        return self.completer
+
+    @abstractmethod
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
+        """Run the first hook for *request*."""
 
     @abstractmethod
     def seen(self, request: Request, channel: Channel) -> Any:

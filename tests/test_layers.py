@@ -22,7 +22,6 @@ LAYERS = [
         "content",
         "continuing",
         "decorator",
-        "extension",
         "hook",
         "listing",
         "log_handler",

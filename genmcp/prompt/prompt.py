@@ -28,7 +28,14 @@ from genmcp.core.waiting import Continue
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError, InvalidParams
 from genmcp.faults import error_data
 from genmcp.hook import Hook, visibility
-from genmcp.metadata import as_listed, check_metadata, said_by, take_docstring, type_argument
+from genmcp.metadata import (
+    as_listed,
+    check_metadata,
+    milliseconds,
+    said_by,
+    take_docstring,
+    type_argument,
+)
 from genmcp.prompt.arguments import PromptArguments, prompt_arguments
 from genmcp.prompt.messages import prompt_result
 from genmcp.protocol.implementation import Icon
@@ -129,7 +136,6 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
     definition: PromptDefinition
     arguments: PromptArguments
     get: Hook
-    completer: Completer
 
     @classmethod
     def of(cls, prompt: Prompt[Any]) -> "PromptRoute":
@@ -153,6 +159,9 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
             owner=owner,
             place=f"prompt {prompt.name!r}",
             provider=prompt,
+            key=prompt.name,
+            ttl_ms=milliseconds(prompt.cache_ttl),
+            cache_scope=prompt.cache_scope,
             definition=_definition(owner, prompt, arguments),
             arguments=arguments,
             get=get,
@@ -176,7 +185,7 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
 
     def seen(self, request: Request, channel: Channel) -> Any:
         """Return the arguments of *request*, read as the prompt takes them."""
-        name = self.definition.name
+        name = self.key
         try:
             return self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
         except ArgumentFaults as error:

@@ -23,9 +23,9 @@ from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, PromptNotFound
 from genmcp.hook import Hook, visibility
-from genmcp.metadata import check_metadata
+from genmcp.metadata import check_metadata, milliseconds
 from genmcp.prompt.messages import prompt_result
-from genmcp.protocol.prompts import GetPromptResult
+from genmcp.protocol.prompts import GetPromptResult, PromptDefinition
 from genmcp.protocol.result import CacheScope
 from genmcp.tool import Call
 
@@ -93,10 +93,7 @@ class RepoRoute(ContinuingRoute, frozen=True, kw_only=True):
     """A repository made ready once."""
 
     provider: PromptRepo
-    prefix: str
-    list: Hook
     get: Hook
-    complete: Hook | None
 
     @classmethod
     def of(cls, repo: PromptRepo) -> "RepoRoute":
@@ -113,15 +110,19 @@ class RepoRoute(ContinuingRoute, frozen=True, kw_only=True):
         list_, get = (Hook.of(repo, name, PromptRepo) for name in ("list", "get"))
         if list_ is None or get is None:
             raise ConfigurationError(f"{owner} has no {'list' if list_ is None else 'get'}")
-        complete = Hook.of(repo, "complete", PromptRepo)
         return cls(
             owner=owner,
             place=f"prompts {prefix}*",
             provider=repo,
-            prefix=prefix,
-            list=list_,
+            key=prefix,
+            is_prefix=True,
+            ttl_ms=milliseconds(repo.cache_ttl),
+            cache_scope=repo.cache_scope,
+            lister=list_,
             get=get,
-            complete=complete,
+            completer=Completer(
+                owner=f"prompts {prefix}*", hook=Hook.of(repo, "complete", PromptRepo)
+            ),
             continues=Hook.of(repo, "continue_", PromptRepo),
             visible=visibility(repo, PromptRepo),
         )
@@ -153,9 +154,18 @@ class RepoRoute(ContinuingRoute, frozen=True, kw_only=True):
             name: str = request.params.name  # type: ignore[attr-defined]
             raise ContractError(f"{self.owner}.{hook}({name!r}) returned {error}") from error
 
-    def completer_of(self, name: str) -> Completer:
-        """Return what completes the arguments of the prompt *name*."""
-        hook = self.complete
+    def key_of(self, definition: Any) -> str:
+        """Return the name of a prompt that the repository lists."""
+        if isinstance(definition, PromptDefinition) and definition.name.startswith(self.key):
+            return definition.name
+        raise ContractError(
+            f"{self.hook_name('list')} returned {definition!r} in its list: each prompt must be a "
+            f"PromptDefinition whose name begins with {self.key!r}"
+        )
+
+    def completer_of(self, key: str) -> Completer:
+        """Return the completer of the prompt *key*."""
+        hook = self.completer.hook if self.completer else None
         if hook is not None:
-            hook = Hook(partial(hook.function, name), hook.is_async)
-        return Completer(owner=f"prompt {name}", hook=hook)
+            hook = Hook(partial(hook.function, key), hook.is_async)
+        return Completer(owner=f"prompt {key}", hook=hook)

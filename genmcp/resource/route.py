@@ -20,7 +20,7 @@ from genmcp.hook import Hook, visibility
 from genmcp.metadata import as_listed, instance_of, milliseconds
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
-from genmcp.protocol.result import CacheScope, Result
+from genmcp.protocol.result import Result
 from genmcp.resource.contents import contents_of, size_of
 from genmcp.resource.described import Described
 from genmcp.resource.repo import ResourceRepo, template_of
@@ -33,24 +33,14 @@ __all__ = ["ResourceRoute"]
 class ResourceRoute(ContinuingRoute, frozen=True, kw_only=True):
     """The route of a resource, or of a repository of resources.
 
-    pattern: its URI; or what its URIs begin with, and `*`.
-    definition: what is listed of a single resource. template: what is listed of a repository.
-    fixed: what is read, if it is always the same. completer: what completes the variables of the
-    template.
-    ttl_ms, cache_scope: how long a client may keep what it got, and whether anybody may have it.
+    fixed: the result of a read, if it is always the same. ttl_ms, cache_scope: also those of the
+    results.
     """
 
-    pattern: str
     provider: Described
-    ttl_ms: int
-    cache_scope: CacheScope
     reader: Hook
     parse_uri: Callable[[str], Any] | None = None
-    lister: Hook | None = None
-    definition: ResourceDefinition | None = None
-    template: ResourceTemplateDefinition | None = None
     fixed: ReadResourceResult | None = None
-    completer: Completer | None = None
 
     @classmethod
     def of(cls, provider: object) -> "ResourceRoute":
@@ -69,9 +59,15 @@ class ResourceRoute(ContinuingRoute, frozen=True, kw_only=True):
         )
 
     @property
-    def prefix(self) -> str | None:
-        """What its URIs begin with; None if it has one URI only."""
-        return self.pattern[:-1] if self.pattern.endswith("*") else None
+    def pattern(self) -> str:
+        """The URI; of several, what they begin with, and a `*`."""
+        return self.key + "*" if self.is_prefix else self.key
+
+    def key_of(self, definition: Any) -> str:
+        """Return the URI of a resource that the repository lists."""
+        if type(definition) is not ResourceDefinition:
+            raise self.broken("list", definition, "each resource must be a ResourceDefinition")
+        return definition.uri
 
     async def handle(self, request: Request, channel: Channel) -> ReadResourceResult | Continue:
         """Read the resource that *request* asks for.
@@ -158,15 +154,16 @@ def _of_resource(resource: Resource) -> ResourceRoute:
     route = ResourceRoute(
         owner=type(resource).__name__,
         place=resource.uri,
-        pattern=resource.uri,
+        key=resource.uri.removesuffix("*"),
+        is_prefix=resource.uri.endswith("*"),
         provider=resource,
         reader=reader or Hook(partial(_given, resource.content), is_async=True),
         continues=resource.continues,
         visible=visibility(resource, Resource),
         **_caching(resource),
     )
-    if route.prefix is not None:
-        template = UriTemplate(route.prefix + _REST)
+    if route.is_prefix:
+        template = UriTemplate(route.key + _REST)
         return replace(route, **_template(owner, resource, template, listed))
     fixed, size = None, resource.size
     if reader is None:
@@ -206,7 +203,8 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
     return ResourceRoute(
         owner=owner,
         place=prefix + "*",
-        pattern=prefix + "*",
+        key=prefix,
+        is_prefix=True,
         provider=repo,
         reader=reader,
         parse_uri=repo.parse_uri,

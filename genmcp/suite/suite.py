@@ -1,6 +1,6 @@
 """The ready-made server: tools, resources and prompts under one name."""
 
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence, Set
 from threading import Lock
 from typing import Any, Final, TypedDict
 
@@ -14,7 +14,6 @@ from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, MethodNotFound
-from genmcp.extension import Extension
 from genmcp.metadata import check_metadata
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
@@ -22,16 +21,16 @@ from genmcp.protocol.implementation import Icon, Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Route, Server, route_of
 from genmcp.subscription import Announcer
-from genmcp.suite.extended import Extended
-from genmcp.suite.kinds import KINDS, private
-from genmcp.suite.stock import TOOLS, Part, Stock, extension_part, parts_of
+from genmcp.suite.collection import KINDS, PROMPTS, RESOURCES, TOOLS, Collection
+from genmcp.suite.components import ComponentSnapshot, Registration
+from genmcp.suite.providers import DeferredRoute, Extension, private
 
 __all__ = ["About", "Components", "Suite"]
 
 # A tool on a second page does not exist for the many clients that never ask for one. Resources
 # and prompts are chosen by people, and may be more than anybody wants at once.
-_TOOLS_OF_A_PAGE: Final = 1000
-_OTHERS_OF_A_PAGE: Final = 100
+_TOOLS_PER_PAGE: Final = 1000
+_OTHERS_PER_PAGE: Final = 100
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,12 +108,15 @@ class Suite(Server):
         self._page_size = page_size
         self._announcer = Announcer()
         self._changing = Lock()
-        parts = [Part.of(kind, each) for kind in KINDS for each in components.get(kind.name, ())]  # type: ignore[attr-defined]
         self._result_tool = result_tool
-        self._take([*parts, *map(extension_part, components.get("extensions", ()))])
+        kinds = [*((each.name, each) for each in KINDS), ("extensions", None)]
+        given: Mapping[str, Sequence[object]] = components  # type: ignore[assignment]
+        self._replace(
+            [Registration.of(kind, each) for name, kind in kinds for each in given.get(name, ())]
+        )
 
     def __repr__(self) -> str:
-        return f"<Suite {self._info.name} {self._info.version}, {self._stock!r}>"
+        return f"<Suite {self._info.name} {self._info.version}, {self._snapshot!r}>"
 
     @property
     def info(self) -> Implementation:
@@ -129,12 +131,12 @@ class Suite(Server):
     @property
     def capabilities(self) -> ServerCapabilities:
         """Tools, log messages from them, and what else there is."""
-        return self._stock.capabilities
+        return self._snapshot.capabilities
 
     @property
-    def methods(self) -> Collection[str]:
+    def methods(self) -> Set[str]:
         """The methods of tools, and of what else there is."""
-        return self._stock.methods
+        return self._snapshot.methods
 
     @property
     def announcer(self) -> Announcer:
@@ -142,59 +144,60 @@ class Suite(Server):
         return self._announcer
 
     def add(self, *components: object) -> None:
-        """Add tools, resources, prompts and extensions behind those there are, all or none.
+        """Add tools, resources, prompts and extensions after the existing ones, all or none.
 
-        Each is what the suite is made of. Whoever listens is told which lists have changed;
-        calls that run go on. It may be called from any thread.
+        Clients that listen are notified of the lists that have changed; running calls continue. It
+        may be called from any thread.
 
         Raises:
-            ConfigurationError: one of them is none of these, is wrong, or is a tool whose name
-                another has.
+            ConfigurationError: one of them is not a component, is invalid, or is a tool whose name
+                another tool has.
         """
-        added = [part for each in components for part in parts_of(each)]
+        added = [each for given in components for each in Registration.all_of(given)]
         with self._changing:
-            self._take([*self._stock.parts, *added])
-        self._tell(added)
+            self._replace([*self._snapshot.registrations, *added])
+        self._announce(added)
 
     def remove(self, *components: object) -> None:
-        """Remove what was given, or is known by a name, URI, or prefix; all or none.
+        """Remove components, each given as the object or by its name, URI or prefix; all or none.
 
         A resource repository, and a wildcard, are known by their prefix with a `*` behind it.
-        Calls that run go on. What extensions yield is theirs.
+        Running calls continue. Components of extensions cannot be removed.
 
         Raises:
-            ConfigurationError: there is no such thing.
+            ConfigurationError: one of them does not exist.
         """
         with self._changing:
-            parts = self._stock.parts
-            for each in components:
-                if not any(part.is_known_as(each) for part in parts):
-                    raise ConfigurationError(f"Suite: there is no {each!r} to remove")
-            gone = [part for part in parts if any(map(part.is_known_as, components))]
-            self._take([part for part in parts if part not in gone])
-        self._tell(gone)
+            known = self._snapshot.registrations
+            for sought in components:
+                if not any(each.is_known_as(sought) for each in known):
+                    raise ConfigurationError(f"Suite: there is no {sought!r} to remove")
+            removed = [each for each in known if any(map(each.is_known_as, components))]
+            self._replace([each for each in known if each not in removed])
+        self._announce(removed)
 
     def resource_updated(self, uri: str) -> None:
         """Tell whoever subscribed to the resource *uri* that it holds something else now."""
         self._announcer.resource_updated(uri)
 
     def find(self, method: str, key: str) -> Route | None:
-        """Return the tool or prompt called *key*, or the resource there.
+        """Return the route of the tool or prompt called *key*, or of the resource at that URI.
 
-        What only an extension may have is looked for later: its route is pending.
+        A route that depends on the principal, or on an extension, is pending.
         """
-        if method == "tools/call":
-            tool = self._tools.get(key)
-            if tool is not None:
-                return tool
-        kind = _FOUND_BY.get(method)
-        if kind is None:
+        routes = self._routes.get(method)
+        if routes is None:
             return None
-        stock = self._stock
-        found = kind.guarded(stock.shelves[kind.name].find(key), key)
-        if found is None and kind.name in stock.extended:
-            return Extended(kind=kind, key=key, extensions=stock.extensions)
-        return found
+        return routes.get(key) or self._find_other(method, key)
+
+    def _find_other(self, method: str, key: str) -> Route | None:
+        kind, snapshot = _BY_METHOD[method], self._snapshot
+        route = snapshot.collections[kind].covering(key)
+        if route is not None:
+            return snapshot.guarded(kind, key, route)
+        if kind.name not in snapshot.extended:
+            return None
+        return DeferredRoute(kind=kind, key=key, providers=snapshot.providers)
 
     def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result | Continue]:
         """Call, read or get what was found; or complete an argument."""
@@ -216,42 +219,43 @@ class Suite(Server):
             await route_of(channel.request).cancelled(channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
-        """Return what is listed, in the order it was given."""
-        kind = _LISTED_BY[method]
-        size = self._page_size or (_TOOLS_OF_A_PAGE if kind is TOOLS else _OTHERS_OF_A_PAGE)
-        stock = self._stock
-        shelf = stock.shelves[kind.name]
-        if kind.name not in stock.extended:
-            return await kind.lists[method](shelf).page(cursor, channel, size=size)
-        shelf = await stock.extensions.shelf(kind, shelf, channel)
-        return private(await kind.lists[method](shelf).page(cursor, channel, size=size))
+        """Return the page of a list at *cursor*, in the order in which components were added."""
+        kind, snapshot = _BY_LIST[method], self._snapshot
+        size = self._page_size or (_TOOLS_PER_PAGE if kind is TOOLS else _OTHERS_PER_PAGE)
+        held = snapshot.collections[kind]
+        if kind.name not in snapshot.extended:
+            return await held.lists[method].page(cursor, channel, size=size)
+        routes = list(held.routes)
+        async for each in snapshot.providers.collections(kind, channel):
+            routes += each.routes
+        return private(
+            await Collection(kind, routes).lists[method].page(cursor, channel, size=size)
+        )
 
     async def _complete(self, request: Request, channel: Channel) -> CompleteResult:
         if not isinstance(request.params, CompleteRequestParams):
             raise MethodNotFound(request.method)
-        ref = request.params.ref
+        ref, snapshot = request.params.ref, self._snapshot
         if isinstance(ref, PromptReference):
-            kind, key = _PROMPTS, ref.name
+            kind, key = PROMPTS, ref.name
         else:
-            kind, key = _RESOURCES, ref.uri
-        stock = self._stock
-        completer = stock.shelves[kind.name].completer(key, channel.principal)
-        if completer is None and kind.name in stock.extended:
-            completer = await stock.extensions.completer(kind, key, channel)
+            kind, key = RESOURCES, ref.uri
+        completer = snapshot.collections[kind].completer(key, channel.principal)
+        if completer is None and kind.name in snapshot.extended:
+            completer = await snapshot.providers.completer(kind, key, channel)
         return await complete(request, channel, completer)
 
-    def _take(self, parts: Sequence[Part]) -> None:
-        self._stock = Stock(parts, result_tool=self._result_tool)
-        self._tools = self._stock.tools
+    def _replace(self, registrations: Sequence[Registration]) -> None:
+        self._snapshot = ComponentSnapshot(registrations, result_tool=self._result_tool)
+        self._routes = self._snapshot.routes
 
-    def _tell(self, parts: Sequence[Part]) -> None:
-        for kind in dict.fromkeys(kind for part in parts for kind in part.kinds):
+    def _announce(self, registrations: Sequence[Registration]) -> None:
+        for kind in dict.fromkeys(kind for each in registrations for kind in each.kinds):
             getattr(self._announcer, f"{kind}_list_changed")()
 
 
-_, _RESOURCES, _PROMPTS = KINDS
-_FOUND_BY: Final = {kind.found_by: kind for kind in KINDS}
-_LISTED_BY: Final = {method: kind for kind in KINDS for method in kind.lists}
+_BY_METHOD: Final = {kind.method: kind for kind in KINDS}
+_BY_LIST: Final = {method: kind for kind in KINDS for method in kind.lists}
 
 
 def _check(components: Components) -> None:

@@ -13,7 +13,6 @@ from genmcp.completion import Completer, complete, complete_result, starting_wit
 from genmcp.core.request import Client, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.prompt.prompt import Prompt
-from genmcp.prompt.prompts import Prompts, prompt_route
 from genmcp.prompt.repo import PromptRepo
 from genmcp.prompt.template import PromptTemplate
 from genmcp.protocol.completion import (
@@ -26,6 +25,7 @@ from genmcp.protocol.completion import (
     ResourceTemplateReference,
 )
 from genmcp.protocol.revisions.chain import LATEST
+from genmcp.suite.collection import PROMPTS, Collection
 
 
 class Sink:
@@ -37,8 +37,8 @@ class Sink:
         return function(*arguments)
 
 
-def prompts_of(given: Sequence[object]) -> Prompts:
-    return Prompts([prompt_route(each) for each in given])
+def prompts_of(given: Sequence[object]) -> Collection:
+    return Collection(PROMPTS, [PROMPTS.route_of(each) for each in given])
 
 
 async def ask(
@@ -46,7 +46,7 @@ async def ask(
     argument: str,
     value: str = "",
     context: CompletionContext | None = None,
-    prompts: Prompts | None = None,
+    prompts: Collection | None = None,
     templates: Callable[[str], Completer | None] = lambda uri: None,
 ) -> Completion:
     """Complete as a suite does."""
@@ -63,7 +63,7 @@ async def ask(
     )
     channel = Channel(request, Sink())  # type: ignore[arg-type]
     if isinstance(ref, PromptReference):
-        completer = (prompts or Prompts()).completer(ref.name, None)
+        completer = (prompts or Collection(PROMPTS)).completer(ref.name, None)
     else:
         completer = templates(ref.uri)
     return (await complete(request, channel, completer)).completion

@@ -112,7 +112,9 @@ async def test_function_prompt_completes_with_a_function() -> None:
     params = CompleteRequestParams(
         ref=PromptReference("travel"), argument=CompletionArgument("city", "Os")
     )
-    found = await PromptRoute.of(prompt_of(travel)).completer.complete(
+    completer = PromptRoute.of(prompt_of(travel)).completer
+    assert completer is not None
+    found = await completer.complete(
         params,
         Channel(nothing, Sink()),  # type: ignore[arg-type]
     )

@@ -11,22 +11,21 @@ from genmcp.channel import Channel
 from genmcp.core.request import Client, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.prompt.prompt import Prompt, PromptRoute
-from genmcp.prompt.prompts import Prompts, prompt_route
 from genmcp.prompt.repo import PromptRepo
 from genmcp.prompt.template import PromptTemplate
 from genmcp.protocol.prompts import (
     GetPromptRequestParams,
     GetPromptResult,
-    ListPromptsResult,
     PromptDefinition,
 )
 from genmcp.protocol.revisions.chain import LATEST
+from genmcp.suite.collection import PROMPTS, Collection
 
 NOWHERE: Any = None  # a channel nobody looks at: all hooks here are async
 
 
-def prompts_of(given: Sequence[object]) -> Prompts:
-    return Prompts([prompt_route(each) for each in given])
+def prompts_of(given: Sequence[object]) -> Collection:
+    return Collection(PROMPTS, [PROMPTS.route_of(each) for each in given])
 
 
 def static(name: str, **said: Any) -> PromptTemplate:
@@ -58,11 +57,11 @@ class Letters(PromptRepo):
         return f"{letter} {arguments}" if letter in self.letters else None
 
 
-async def page(prompts: Prompts, cursor: str | None = None, size: int = 100) -> ListPromptsResult:
-    return await prompts.listing.page(cursor, NOWHERE, size=size)
+async def page(prompts: Collection, cursor: str | None = None, size: int = 100) -> Any:
+    return await prompts.lists["prompts/list"].page(cursor, NOWHERE, size=size)
 
 
-async def pages(prompts: Prompts, size: int = 100) -> list[list[str]]:
+async def pages(prompts: Collection, size: int = 100) -> list[list[str]]:
     """Follow the cursors to the end."""
     found: list[list[str]] = []
     cursor: str | None = None
@@ -73,7 +72,7 @@ async def pages(prompts: Prompts, size: int = 100) -> list[list[str]]:
             return found
 
 
-async def got(prompts: Prompts, name: str, **arguments: str) -> Any:
+async def got(prompts: Collection, name: str, **arguments: str) -> Any:
     route = prompts.find(name)
     assert route is not None
     request = Request(
@@ -106,7 +105,7 @@ async def test_prompts_lists_are_in_the_order_given_and_in_pages() -> None:
 
     assert [["a", "b"], ["c", "x/p"], ["x/q"], ["x/r", "d"]] == await pages(prompts, size=2)
     assert [["a", "b", "c", "x/p", "x/q"], ["x/r", "d"]] == await pages(prompts)
-    assert (6, "<Prompts, 6 routes>") == (len(prompts), repr(prompts))
+    assert "<Collection of 6 prompts>" == repr(prompts)
 
 
 async def test_prompts_page_costs_what_is_on_it() -> None:
@@ -237,10 +236,10 @@ def test_prompts_refuse_what_is_wrong(given: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        (None, "Odd.list returned NoneType: it must return a list"),
-        ({"a": 1}, "Odd.list returned dict"),
-        (["x"], "Odd.list returned 'x' in its list: it must be PromptDefinitions"),
-        ([PromptDefinition("y/a")], "names begin with 'x/'"),
+        (None, "Odd.list (prompts x/*) returned NoneType: it must return a list"),
+        ({"a": 1}, "Odd.list (prompts x/*) returned dict"),
+        (["x"], "returned 'x' in its list: each prompt must be a PromptDefinition"),
+        ([PromptDefinition("y/a")], "name begins with 'x/'"),
         (([PromptDefinition("x/a")], {1j}), "is not JSON"),
     ],
 )

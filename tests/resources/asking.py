@@ -13,9 +13,9 @@ from genmcp.protocol.resources import ReadResourceRequestParams, ReadResourceRes
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
-from genmcp.resource.resources import Resources
 from genmcp.resource.route import ResourceRoute
 from genmcp.subscription import Announcer
+from genmcp.suite.collection import RESOURCES, Collection
 
 
 class Silent:
@@ -53,8 +53,8 @@ def channel(uri: str | None = None) -> Channel:
     return Channel(request, Silent())  # type: ignore[arg-type]
 
 
-def resources(*providers: object) -> Resources:
-    return Resources([ResourceRoute.of(provider) for provider in providers])
+def resources(*providers: object) -> Collection:
+    return Collection(RESOURCES, [ResourceRoute.of(provider) for provider in providers])
 
 
 async def read(provider: object, uri: str) -> ReadResourceResult:
@@ -65,12 +65,19 @@ async def read(provider: object, uri: str) -> ReadResourceResult:
     return result
 
 
-async def uris(held: Resources, size: int) -> list[list[str]]:
+async def page_of(
+    held: Collection, size: int, cursor: str | None = None, *, method: str = "resources/list"
+) -> Any:
+    """One page of a list."""
+    return await held.lists[method].page(cursor, channel(), size=size)
+
+
+async def uris(held: Collection, size: int) -> list[list[str]]:
     """All pages of a list, each as its URIs."""
     pages: list[list[str]] = []
     cursor: str | None = None
     while not pages or cursor is not None:
-        page: Any = await held.listing.page(cursor, channel(), size=size)
+        page = await page_of(held, size, cursor)
         pages.append([each.uri for each in page.resources])
         cursor = page.next_cursor
     return pages

@@ -20,7 +20,7 @@ from genmcp.resource import files
 from genmcp.resource.directory import Directory
 from genmcp.resource.resource import Resource
 from genmcp.resource.route import ResourceRoute
-from tests.resources.asking import channel, read, resources, uris
+from tests.resources.asking import channel, page_of, read, resources, uris
 
 SECRET = "not for anybody"
 
@@ -108,7 +108,7 @@ async def test_directory_says_what_it_knows_of_a_file(root: Path) -> None:
     """Name, type, size, and when it changed; annotations of the repository are there as well."""
     os.utime(root / "intro.md", (0, 1_736_686_858))
     docs = Directory(root, prefix="docs://", annotations={"priority": 0.5})
-    page = await resources(docs).listing.page(None, channel(), size=1000)
+    page = await page_of(resources(docs), 1000)
     found = {each.name: each for each in page.resources}
 
     assert found["intro.md"] == ResourceDefinition(

@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genmcp.channel import Channel
+from genmcp.continuing import ContinuingRoute
 from genmcp.errors import ContractError, InvalidParams
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.resource.repo import ResourceRepo
 from genmcp.resource.resource import Resource
-from genmcp.resource.resources import Resources
 from genmcp.resource.route import ResourceRoute
-from tests.resources.asking import channel, resources, uris
+from genmcp.suite.collection import RESOURCES, Collection
+from tests.resources.asking import page_of, resources, uris
+
+TEMPLATES = "resources/templates/list"
 
 
 class Numbers(ResourceRepo):
@@ -42,7 +45,7 @@ class Numbers(ResourceRepo):
         return key
 
 
-def found(held: Resources, uri: str) -> Any:
+def found(held: Collection, uri: str) -> Any:
     route = held.find(uri)
     return route and route.provider
 
@@ -64,7 +67,7 @@ async def test_resources_find_the_first_declared_that_fits() -> None:
     assert short is found(held, "a://")
     assert everything is found(held, "z:")
     assert [None, None] == [found(held, "a:/"), found(held, "")]
-    assert (4, "<Resources, 4 routes>") == (len(held), repr(held))
+    assert "<Collection of 4 resources>" == repr(held)
 
 
 @given(st.lists(st.text("ab*", min_size=1, max_size=3), max_size=8), st.text("ab", max_size=4))
@@ -143,15 +146,15 @@ async def test_resources_page_costs_what_is_in_it() -> None:
         async def list(self, cursor: Any, channel: Channel) -> Any:
             return ten_thousand[: self.count]
 
-    class Counting(Resources):
-        def find(self, uri: str) -> ResourceRoute | None:
-            touched.append(uri)
-            return super().find(uri)
+    class Counting(Collection):
+        def find(self, key: str) -> ContinuingRoute | None:
+            touched.append(key)
+            return super().find(key)
 
     for count in (100, 10_000):
-        held = Counting([ResourceRoute.of(Prepared("n:", count))])
+        held = Counting(RESOURCES, [ResourceRoute.of(Prepared("n:", count))])
         touched.clear()
-        page = await held.listing.page(None, channel(), size=50)
+        page = await page_of(held, 50)
         assert ten_thousand[:50] == page.resources
         assert 50 == len(touched)
 
@@ -169,17 +172,15 @@ async def test_resources_find_does_not_scan() -> None:
 async def test_resources_that_do_not_change_are_the_same_page() -> None:
     """A page no repository has a word in is the same object every time; others are not kept."""
     still = resources(*(Resource(f"a:{number}", 1) for number in range(4)))
-    first = await still.listing.page(None, channel(), size=2)
-    second = await still.listing.page(first.next_cursor, channel(), size=2)
+    first = await page_of(still, 2)
+    second = await page_of(still, 2, first.next_cursor)
     numbers = Numbers("b:", 1)
     moving = resources(numbers)
 
-    assert first is await still.listing.page(None, channel(), size=2)
-    assert second is await still.listing.page(first.next_cursor, channel(), size=2)
-    assert first is not await still.listing.page(None, channel(), size=3)
-    assert await moving.listing.page(None, channel(), size=2) == await moving.listing.page(
-        None, channel(), size=2
-    )
+    assert first is await page_of(still, 2)
+    assert second is await page_of(still, 2, first.next_cursor)
+    assert first is not await page_of(still, 3)
+    assert await page_of(moving, 2) == await page_of(moving, 2)
     assert [None, None] == numbers.asked
 
 
@@ -193,9 +194,9 @@ async def test_resources_refuse_a_cursor_they_did_not_give(cursor: str) -> None:
     held = resources(Resource("a:1", 1), Numbers("b:", 3))
 
     with pytest.raises(InvalidParams, match="^Invalid cursor: " + re.escape(cursor)):
-        await held.listing.page(cursor, channel(), size=2)
+        await page_of(held, 2, cursor)
     with pytest.raises(InvalidParams, match=r"^Invalid cursor"):
-        await held.templates.page(cursor, channel(), size=2)
+        await page_of(held, 2, cursor, method=TEMPLATES)
 
 
 @pytest.mark.parametrize("cursor", [0, "", "x/é", {"after": [1, None]}, [True], False])
@@ -220,7 +221,7 @@ async def test_repo_cursor_that_is_no_json_is_told() -> None:
             return [], object()
 
     with pytest.raises(ContractError, match=r"Repo\.list .* returned object: as a cursor, it is"):
-        await resources(Repo("a:", 1)).listing.page(None, channel(), size=5)
+        await page_of(resources(Repo("a:", 1)), 5)
 
 
 async def test_resources_may_be_kept_as_long_as_the_briefest_of_them() -> None:
@@ -230,11 +231,11 @@ async def test_resources_may_be_kept_as_long_as_the_briefest_of_them() -> None:
         Resource("w:*", 1, cache_ttl=30, cache_scope="public"),
         Numbers("b:", 3, cache_ttl=10),
     )
-    page = await held.listing.page(None, channel(), size=2)
-    empty = await resources().listing.page(None, channel(), size=2)
+    page = await page_of(held, 2)
+    empty = await page_of(resources(), 2)
 
     assert (10_000, "private") == (page.ttl_ms, page.cache_scope)
-    templates = await held.templates.page(None, channel(), size=2)
+    templates = await page_of(held, 2, method=TEMPLATES)
     assert (30_000, "public") == (templates.ttl_ms, templates.cache_scope)
     assert (0, "public") == (empty.ttl_ms, empty.cache_scope)
 
@@ -244,14 +245,14 @@ async def test_resources_list_templates_in_pages() -> None:
     providers = [Numbers(f"n{number}:", 1, template=f"n{number}:{{a}}") for number in range(3)]
     twice = Numbers("n1:0", 1, template="n1:{a}")
     held = resources(twice, *providers, Numbers("x:", 1))
-    pages = [await held.templates.page(None, channel(), size=2)]
+    pages = [await page_of(held, 2, method=TEMPLATES)]
     while pages[-1].next_cursor is not None:
-        pages.append(await held.templates.page(pages[-1].next_cursor, channel(), size=2))
+        pages.append(await page_of(held, 2, pages[-1].next_cursor, method=TEMPLATES))
 
     assert [["n1:{a}", "n0:{a}"], ["n2:{a}"]] == [
         [each.uri_template for each in page.resource_templates] for page in pages
     ]
-    assert pages[0] is await held.templates.page(None, channel(), size=2)
+    assert pages[0] is await page_of(held, 2, method=TEMPLATES)
     completer = held.completer("n1:{a}", None)
     assert completer is not None
     assert ["a"] == list(completer.names or ())

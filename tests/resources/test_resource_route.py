@@ -22,7 +22,7 @@ from genmcp.resource.resource import Resource
 from genmcp.resource.route import ResourceRoute
 from genmcp.suite.suite import Suite
 from genmcp.uri_template.template import UriTemplate
-from tests.resources.asking import channel, read, resources, uris
+from tests.resources.asking import channel, page_of, read, resources, uris
 from tests.speaking import MODERN, VERSIONS, speak
 
 
@@ -204,7 +204,7 @@ async def test_resource_def_hooks_run_in_threads() -> None:
             return asyncio.sleep(0, "awaited")
 
     assert "awaited" == (await only(Repo, "a:b")).text
-    await resources(Repo).listing.page(None, channel(), size=5)
+    await page_of(resources(Repo), 5)
     await read(Resource("a:b", lambda: [seen.update(function=threading.get_ident())]), "a:b")
 
     assert ["parse_uri"] == [name for name, thread in seen.items() if thread == here]
@@ -363,7 +363,7 @@ def test_repo_prefix_is_that_of_its_template() -> None:
     assert "echo://a/*" == ResourceRoute.of(declare(Shelves, prefix="echo://a/")).pattern
     assert ("*", "") == (
         ResourceRoute.of(declare(Echo, prefix="")).pattern,
-        ResourceRoute.of(declare(Echo, prefix="")).prefix,
+        ResourceRoute.of(declare(Echo, prefix="")).key,
     )
 
 
@@ -441,7 +441,7 @@ async def test_repo_list_that_returns_no_list_is_told(page: Any) -> None:
     held = resources(declare(Echo, list=lambda self, cursor, channel: page))
 
     with pytest.raises(ContractError, match=r"Odd\.list \(echo://\*\) returned .*: it must return"):
-        await held.listing.page(None, channel(), size=5)
+        await page_of(held, 5)
 
 
 async def test_repo_list_may_be_a_pair_of_two_resources() -> None:

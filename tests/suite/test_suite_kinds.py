@@ -28,7 +28,7 @@ from genmcp.protocol.completion import PromptReference, ResourceTemplateReferenc
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.prompts import PromptDefinition
 from genmcp.protocol.revisions.chain import LATEST
-from genmcp.suite.tools import Tools, tool_route
+from genmcp.suite.collection import TOOLS, Collection
 from genmcp.testing import connect
 from tests.speaking import MODERN, VERSIONS, speak
 
@@ -262,7 +262,7 @@ def test_suite_says_what_is_in_it() -> None:
 
 def test_suite_completes_no_arguments_of_tools() -> None:
     """2026-07-28, completion: of prompts and resource templates."""
-    tools = Tools([tool_route(add)])
+    tools = Collection(TOOLS, [TOOLS.route_of(add)])
 
     assert not tools.completes
     assert None is tools.completer("add", None)

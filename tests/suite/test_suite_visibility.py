@@ -416,7 +416,7 @@ async def test_extension_offers_only_the_kinds_it_writes() -> None:
 
 async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is yielded again is not made again; what is new each time does not pile up."""
-    monkeypatch.setattr("genmcp.suite.extended._READY", 2)
+    monkeypatch.setattr("genmcp.suite.providers._CACHED", 2)
 
     class New(Extension):
         def prompts(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
@@ -428,7 +428,7 @@ async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.Monkey
         answer = await client.request("prompts/get", {"name": "c"})
 
     assert "c" == answer.result["messages"][0]["content"]["text"]
-    assert len(suite._stock.extensions._ready) <= 2
+    assert len(suite._snapshot.providers._cached) <= 2
 
 
 async def test_extension_that_yields_nothing_usable_costs_one_request(

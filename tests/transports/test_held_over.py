@@ -22,6 +22,7 @@ from genmcp import (
     tool,
 )
 from genmcp.errors import Unavailable
+from genmcp.suite.collection import TOOLS
 from tests.asgi import MODERN, PATIENCE, TASKS, Client, Connection, until
 
 VERSIONS = ["2025-11-25", MODERN]
@@ -344,7 +345,7 @@ def test_result_tool_has_a_name_of_its_own() -> None:
 
 
 def listed(suite: Suite) -> list[str]:
-    return [each.definition.name for each in suite._stock.shelves["tools"].routes]
+    return [each.definition.name for each in suite._snapshot.collections[TOOLS].routes]
 
 
 class Continues(Tool):
@@ -405,7 +406,7 @@ async def test_client_gets_the_result_later_by_default(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With nothing but defaults: only their 50 seconds are shorter here."""
-    monkeypatch.setattr("genmcp.suite.stock.HOLD", 0.02)
+    monkeypatch.setattr("genmcp.suite.components.HOLD", 0.02)
     global holding
     holding = Holds()
     app = Endpoint(Mux(Suite(name="test", version="1", tools=[Continues])))

@@ -1,0 +1,200 @@
+"""Components that depend on the principal of a request, and their visibility."""
+
+import inspect
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from genmcp.channel import Channel
+from genmcp.completion import Completer
+from genmcp.continuing import ContinuingRoute
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
+from genmcp.errors import ContractError
+from genmcp.hook import overrides
+from genmcp.protocol.result import CacheableResult, Result
+from genmcp.server import Route
+from genmcp.suite.collection import Collection, ComponentKind
+
+__all__ = ["DeferredRoute", "Extension", "Providers", "private"]
+
+R = TypeVar("R", bound=Result | Continue)
+
+_CACHED: Final = 4096
+"""The maximum number of components of extensions whose routes are cached."""
+
+
+class Extension:
+    """A source of tools, resources and prompts for a principal. Subclass it and write its methods.
+
+        class OfficeTools(Extension):
+            def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
+                if principal in assigns["staff"]:
+                    yield self.close_books
+
+    *principal* is the authenticated identity of the request, None if there is none; *assigns* are
+    the static ones of the mount. Lists must not vary by connection (2026-07-28, server/tools).
+
+    Each method returns or yields components as a `Suite` takes them, or is an `async def` that
+    returns a list. A `def` must not block. It is called for each list, and for each request that
+    names a component that the suite and earlier extensions do not have; a generator is closed at
+    the first component of that name. Routes are cached by identity: return the same instances and
+    functions each time, not new ones.
+    """
+
+    def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        """Return the tools for *principal*."""
+        return ()
+
+    def resources(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        """Return the resources, and repositories of them, for *principal*."""
+        return ()
+
+    def prompts(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        """Return the prompts, and repositories of them, for *principal*."""
+        return ()
+
+
+class Providers:
+    """The *extensions* of a suite, in their order."""
+
+    def __init__(self, extensions: Sequence[Extension]) -> None:
+        self._extensions = extensions
+        self._cached: dict[tuple[str, int], tuple[object, Collection]] = {}
+
+    def have(self, kind: ComponentKind) -> bool:
+        """Return whether an extension may have components of this kind."""
+        return any(overrides(each, kind.name, Extension) for each in self._extensions)
+
+    async def find(self, kind: ComponentKind, key: str, channel: Channel) -> ContinuingRoute | None:
+        """Return the first route for *key* that the extensions have for the request."""
+        async with aclosing(self.collections(kind, channel)) as collections:
+            async for each in collections:
+                route = each.find(key)
+                if route is not None:
+                    return route
+        return None
+
+    async def completer(self, kind: ComponentKind, key: str, channel: Channel) -> Completer | None:
+        """Return the completer of a prompt or resource template for the request."""
+        async with aclosing(self.collections(kind, channel)) as collections:
+            async for each in collections:
+                completer = each.completer(key, channel.principal)
+                if completer is not None:
+                    return completer
+        return None
+
+    async def collections(
+        self, kind: ComponentKind, channel: Channel
+    ) -> AsyncGenerator[Collection, None]:
+        """Yield each component for the request, in a collection of its own."""
+        for extension in self._extensions:
+            given: Any = getattr(extension, kind.name)(channel.principal, channel.static)
+            if inspect.isawaitable(given):
+                given = await given
+            try:
+                components = iter(given)
+            except TypeError:
+                where = f"{type(extension).__name__}.{kind.name}"
+                raise ContractError(
+                    f"{where} returned {type(given).__name__}: it must yield, or return a list"
+                ) from None
+            for component in components:
+                yield self._collection(kind, component)
+
+    def _collection(self, kind: ComponentKind, component: object) -> Collection:
+        key = (kind.name, id(component))
+        cached = self._cached.get(key)
+        if cached is None:
+            if len(self._cached) >= _CACHED:
+                self._cached.clear()
+            # The component is kept too, so that no other object gets its id.
+            cached = (component, Collection(kind, [kind.route_of(component)]))
+            self._cached[key] = cached
+        return cached[1]
+
+
+class DeferredRoute(Route, frozen=True, kw_only=True):
+    """A route that is known only once the principal of the request is.
+
+    It is that of a component with restricted visibility; or None, and an extension may have one.
+    Header rules, required tasks and a task that is created in advance wait for it: they would
+    disclose that *key* exists.
+    """
+
+    eager: bool = True
+    pending: bool = True
+
+    kind: ComponentKind
+    key: str
+    providers: Providers
+    route: ContinuingRoute | None = None
+
+    async def found(self, channel: Channel) -> Route:
+        """Return the route.
+
+        Raises:
+            McpError: the component does not exist for the principal of *channel*.
+        """
+        route = self.route or await self.providers.find(self.kind, self.key, channel)
+        if route is None or not route.is_visible(channel.principal):
+            raise self.kind.absent(self.key)
+        return VisibilityGuard(
+            headers=route.headers,
+            on_disconnect=route.on_disconnect,
+            visible=route.visible,
+            policy=route.policy,
+            eager=route.eager,
+            route=route,
+            key=self.key,
+            kind=self.kind,
+        )
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Notify the route of a cancelled call, even if it has become invisible."""
+        if self.route is not None:
+            await self.route.cancelled(channel)
+
+
+class VisibilityGuard(Route, frozen=True, kw_only=True):
+    """A *route* with restricted visibility, for a principal who may see it.
+
+    Visibility is checked again when a call resumes. Results are not cached for others.
+    """
+
+    route: Any
+    key: str
+    kind: ComponentKind
+
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
+        """Answer *request* by the route."""
+        step: Result | Continue = await self.route.handle(request, channel)
+        return private(step)
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Resume a call of the route.
+
+        Raises:
+            McpError: the component is no longer visible to the principal.
+        """
+        if not self.is_visible(channel.principal):
+            raise self.kind.absent(self.key)
+        step: Result | Continue = await self.route.resume(continuation, outcome, channel)
+        return private(step)
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Notify the route of a cancelled call."""
+        await self.route.cancelled(channel)
+
+
+def private(result: R) -> R:
+    """Return *result*, marked as not to be cached for other clients."""
+    if isinstance(result, CacheableResult) and result.cache_scope == "public":
+        return replace(result, cache_scope="private")
+    return result
