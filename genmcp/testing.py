@@ -29,8 +29,8 @@ from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.schema.arguments import arguments_of
 from genmcp.server import Server
-from genmcp.transports.asgi import Receive, Scope, Send
 from genmcp.transports.endpoint import Endpoint
+from genmcp.transports.request import Receive, Scope, Send
 from genmcp.wire import jsonrpc
 from genmcp.wire.mirror import HeaderRule, encode_value
 from genmcp.wire.sse_reader import Event, EventReader

@@ -12,8 +12,8 @@ from genmcp.client.http_options import HttpOptions
 from genmcp.client.requester import Headers, Reply, Requester
 from genmcp.mux.mux import Mux
 from genmcp.server import Server
-from genmcp.transports.asgi import IN_PROCESS, Message, Receive, Scope, Send
 from genmcp.transports.endpoint import Endpoint
+from genmcp.transports.request import IN_PROCESS, Message, Receive, Scope, Send
 from genmcp.wire.lines import MAX_MESSAGE
 
 __all__ = ["AsgiRequester", "MemoryTransport", "name_of"]

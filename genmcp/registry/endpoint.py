@@ -11,9 +11,8 @@ from genmcp.registry.errors import RegistryError
 from genmcp.registry.live import LiveRegistry
 from genmcp.registry.registry import Registry
 from genmcp.server import Server
-from genmcp.transports.asgi import ClientLeft, Receive, Scope, Send, reply
-from genmcp.transports.endpoint import Endpoint
-from genmcp.transports.visit import Serve
+from genmcp.transports.endpoint import Endpoint, route_to
+from genmcp.transports.request import ClientLeft, Receive, Scope, Send, Serve, reply
 from genmcp.wire import jsonrpc
 
 if TYPE_CHECKING:
@@ -98,12 +97,7 @@ class RegistryEndpoint:
         Raises:
             ConfigurationError: the path does not begin with a slash.
         """
-        if not path.startswith("/"):
-            raise ConfigurationError(f"routes: a path begins with a slash, unlike {path!r}")
-        from genmcp.transports.route import EndpointRoute
-
-        each = path.rstrip("/") + "/{server}"
-        return [EndpointRoute(path, self._all), EndpointRoute(each, self)]
+        return [route_to(self._all, path), route_to(self, path.rstrip("/") + "/{server}")]
 
     async def aclose(self) -> None:
         """End what is open, and close the mux of all together.

@@ -14,7 +14,7 @@ from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
-from genmcp.transports.conversation import Conversation
+from genmcp.transports.conversation import PipeConnection
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
 
@@ -33,7 +33,7 @@ _PAGES: Final = 1000
 _NOBODY: Final = begin(introduction(REVISION, "in-process"), key="in-process", now=0.0)
 
 #: What goes on behind its answer: an event loop alone would not keep it.
-_RUNNING: Final[dict["asyncio.Task[None]", Conversation]] = {}
+_RUNNING: Final[dict["asyncio.Task[None]", PipeConnection]] = {}
 
 
 class _Answer:
@@ -66,12 +66,12 @@ async def answer_of(mux: Mux, message: Mapping[str, Any] | str | bytes, *, timeo
     """
     body = _body(message)
     answer = _Answer()
-    conversation = Conversation(mux, answer, session=_NOBODY)
+    connection = PipeConnection(mux, answer, session=_NOBODY)
     parsed = _parsed(body)
     if parsed is not None and parsed.method == LISTEN and parsed.request_id is not None:
         answer.put(jsonrpc.encode_error(parsed.request_id, MethodNotFound(LISTEN)))
     else:
-        conversation.take(body)
+        connection.receive(body)
     asked = parsed is not None and parsed.is_request
     said: bytes | None = None
     try:
@@ -83,36 +83,36 @@ async def answer_of(mux: Mux, message: Mapping[str, Any] | str | bytes, *, timeo
             said = _timed_out(parsed, timeout)
     finally:
         if asked and not answer.said.done():
-            await conversation.end(grace=0)
+            await connection.end(grace=0)
         else:
-            await _leave(conversation)
+            await _leave(connection)
     return None if said is None else msgspec.json.decode(said)
 
 
-async def _leave(conversation: Conversation) -> None:
-    """End *conversation* as soon as nothing runs there any more; do not wait for that."""
+async def _leave(connection: PipeConnection) -> None:
+    """End *connection* as soon as nothing runs there any more; do not wait for that."""
     try:
         async with asyncio.timeout(0):
-            await conversation.idle()
+            await connection.idle()
     except TimeoutError:
-        running = asyncio.get_running_loop().create_task(_end(conversation))
-        _RUNNING[running] = conversation
+        running = asyncio.get_running_loop().create_task(_end(connection))
+        _RUNNING[running] = connection
         running.add_done_callback(_RUNNING.pop)
     else:
-        await conversation.end(grace=0)
+        await connection.end(grace=0)
 
 
-async def _end(conversation: Conversation) -> None:
-    await conversation.idle()
-    await conversation.end(grace=0)
+async def _end(connection: PipeConnection) -> None:
+    await connection.idle()
+    await connection.end(grace=0)
 
 
 async def end_all(mux: Mux) -> None:
     """End what goes on behind its answer of *mux*, on this event loop."""
     loop = asyncio.get_running_loop()
-    for task, conversation in list(_RUNNING.items()):  # threads with their own loops may change it
-        if conversation.mux is mux and task.get_loop() is loop:
-            await conversation.end(grace=0)
+    for task, connection in list(_RUNNING.items()):  # threads with their own loops may change it
+        if connection.mux is mux and task.get_loop() is loop:
+            await connection.end(grace=0)
             await asyncio.wait([task])
 
 

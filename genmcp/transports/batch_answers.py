@@ -5,19 +5,51 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
-from genmcp.errors import Overloaded, TooLarge
+from genmcp.core.server import Action, Reject, ServerConnection, Start
+from genmcp.errors import InvalidRequest, Overloaded, TooLarge
 from genmcp.mux.calls import Reason
-from genmcp.mux.mux import Answer, Mux
+from genmcp.mux.mux import Answer, Mux, error_of
+from genmcp.transports.request import HttpRequest
 from genmcp.transports.responder import Responder, finish_at_once
 from genmcp.transports.running_call import NO_ANSWER
 from genmcp.transports.stream import OpenResponse
-from genmcp.transports.visit import Visit
+from genmcp.wire.jsonrpc import Message
 
-__all__ = ["BatchAnswers", "serve_batch"]
+__all__ = ["BatchAnswers", "receive_batch", "serve_batch"]
+
+
+def receive_batch(
+    connection: ServerConnection, batch: Iterable[Message | InvalidRequest]
+) -> tuple[list[Request], list[Reject], list[Action]]:
+    """Return the requests of *batch*, the members that get an error response, and other actions.
+
+    Raises:
+        InvalidRequest: the client may not send batches.
+    """
+    connection.check_batch()
+    requests: list[Request] = []
+    rejects: list[Reject] = []
+    others: list[Action] = []
+    for member in batch:
+        try:
+            action = connection.receive_member(member)
+        except Exception as error:  # a defect of the server costs one member
+            assert isinstance(member, Message)
+            action = Reject(error_of(error), True, member.request_id, member.method)
+        match action:
+            case Start(request=request):
+                requests.append(request)
+            case Reject(answered=True):
+                rejects.append(action)
+            case Reject():
+                pass  # without a response, it must not affect the other members
+            case _:
+                others.append(action)
+    return requests, rejects, others
 
 
 async def serve_batch(
-    visit: Visit, exchange: Exchange, requests: Sequence[Request], refused: Sequence[bytes]
+    visit: HttpRequest, exchange: Exchange, requests: Sequence[Request], refused: Sequence[bytes]
 ) -> None:
     """Answer *requests*, each hook in an asyncio.Task of its own; *refused* are answered."""
     response = OpenResponse(visit, requests, exchange)

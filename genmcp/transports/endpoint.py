@@ -2,25 +2,32 @@
 
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from genmcp.core.json_value import check_json
+from genmcp.core.server import Reject
 from genmcp.core.server_dispatch import request_at_once
-from genmcp.errors import (
-    ConfigurationError,
-    McpError,
-    NotAllowed,
-)
+from genmcp.errors import ConfigurationError, NotAllowed
 from genmcp.mux.mux import Mux, error_of, mux_of
 from genmcp.server import Server
-from genmcp.transports.asgi import ClientLeft, FindClientKey, Receive, Scope, Send, encoded
-from genmcp.transports.body import read_body
 from genmcp.transports.post import delete, get, post
+from genmcp.transports.request import (
+    ClientLeft,
+    FindClientKey,
+    HttpRequest,
+    Receive,
+    Scope,
+    Send,
+    Serve,
+    as_headers,
+    read_body,
+    reject,
+)
 from genmcp.transports.responder import Responder
 from genmcp.transports.shutdown import JobsAtWork, Shutdown
-from genmcp.transports.visit import Serve, Visit
 from genmcp.wire import jsonrpc
 from genmcp.wire.http import (
     Gate,
@@ -33,8 +40,9 @@ from genmcp.wire.http import (
 
 if TYPE_CHECKING:
     from starlette.routing import Route
+    from starlette.types import ASGIApp
 
-__all__ = ["Endpoint", "Principal", "authenticated", "principal_of"]
+__all__ = ["Endpoint", "Principal", "authenticated", "principal_of", "route_to"]
 
 logger = logging.getLogger("genmcp")
 
@@ -155,30 +163,26 @@ class Endpoint:
         if scope["type"] != "http":
             await self._serve_other(scope, receive, send)
             return
-        visit = Visit(
+        http = HttpRequest(
             self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._client_key
         )
         try:
-            self._admit(visit, scope)
-            await (serve or _METHODS.get(scope["method"], _not_allowed))(visit)
+            self._admit(http, scope)
+            await (serve or _METHODS.get(scope["method"], _not_allowed))(http)
         except Exception as error:
-            await _fail(visit, error)
+            await _fail(http, error)
         finally:
-            if visit.body_size:
-                visit.release_body()
-        if not visit.answered:
-            await _hang_up(visit)
+            if http.body_size:
+                http.release_body()
+        if not http.answered:
+            await _hang_up(http)
 
     def route(self, path: str) -> "Route":
         """Return a Starlette route that answers at *path*, with and without a slash at its end.
 
         It takes every method and redirects nowhere.
         """
-        if not path.startswith("/"):
-            raise ConfigurationError(f"route: a path begins with a slash, unlike {path!r}")
-        from genmcp.transports.route import EndpointRoute
-
-        return EndpointRoute(path, self)
+        return route_to(self, path)
 
     def sse_route(self, path: str) -> "Route":
         """Return a Starlette route for clients that speak nothing but HTTP+SSE of 2024-11-05.
@@ -186,12 +190,9 @@ class Endpoint:
         They open an event stream at *path*, and are told there where to send messages: to the
         same path, with their session in its query. Everyone else is better served by `route`.
         """
-        if not path.startswith("/"):
-            raise ConfigurationError(f"sse_route: a path begins with a slash, unlike {path!r}")
-        from genmcp.transports.route import EndpointRoute
         from genmcp.transports.sse_pair import SsePair
 
-        return EndpointRoute(path, SsePair(self.__call__))
+        return route_to(SsePair(self.__call__), path)
 
     async def aclose(self) -> None:
         """Close responses on this event loop, hand jobs to other processes, and close an own mux.
@@ -218,7 +219,7 @@ class Endpoint:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    def _admit(self, visit: Visit, scope: Scope) -> None:
+    def _admit(self, http: HttpRequest, scope: Scope) -> None:
         """Let the request in, and find out what goes with it.
 
         Raises:
@@ -228,22 +229,22 @@ class Endpoint:
         if self.mux.tasks.worker.dormant or self._asleep:
             self._wake()
         peer = scope.get("client")
-        visit.table = self._gate.admit(scope["headers"], peer[0] if peer else None)
-        origin = visit.table.get(b"origin")
+        http.table = self._gate.admit(scope["headers"], peer[0] if peer else None)
+        origin = http.table.get(b"origin")
         if origin is not None:
-            visit.headers = cors_headers(origin.strip())
+            http.headers = cors_headers(origin.strip())
         if scope["method"] == "OPTIONS":
             return  # a preflight comes without credentials
         if self._principal is not authenticated or "user" in scope:
-            visit.principal = principal_of(scope, self._principal)
-        if self._open and visit.principal is None and peer and peer[0] != "127.0.0.1":
+            http.principal = principal_of(scope, self._principal)
+        if self._open and http.principal is None and peer and peer[0] != "127.0.0.1":
             self._warn_of(peer[0])
         if self._copied:
             state = scope.get("state", {})
-            visit.copied = {key: state[key] for key in self._copied if key in state}
-            visit.keep = self._kept
+            http.copied = {key: state[key] for key in self._copied if key in state}
+            http.keep = self._kept
             for key in self._kept:
-                check_json(f"keep_assigns: {key}", visit.copied.get(key))
+                check_json(f"keep_assigns: {key}", http.copied.get(key))
 
     def _wake(self) -> None:
         """Start the engine on the jobs in the store, and register their release at shutdown."""
@@ -272,70 +273,82 @@ class Endpoint:
         )
 
 
+def route_to(app: "ASGIApp", path: str) -> "Route":
+    """Return a Starlette route to *app* at *path*, with and without a slash at its end.
+
+    Raises:
+        ConfigurationError: the path does not begin with a slash.
+    """
+    if not path.startswith("/"):
+        raise ConfigurationError(f"route: a path begins with a slash, unlike {path!r}")
+    from starlette.routing import Route  # optional: not every host application is Starlette
+
+    route = Route(path.rstrip("/") or "/", app, name="mcp", include_in_schema=False)
+    # One pattern for both forms, so that the router redirects neither to the other.
+    route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$").rstrip("/") + "/?$")
+    return route
+
+
 def _check_function(option: str, function: object) -> None:
     if not callable(function) or inspect.iscoroutinefunction(function):
         raise ConfigurationError(f"{option} takes a plain function, not {function!r}")
 
 
-async def _post(visit: Visit) -> None:
-    table = visit.table
-    mux = visit.mux
-    visit.streams = judge_post(
+async def _post(http: HttpRequest) -> None:
+    table = http.table
+    mux = http.mux
+    http.streams = judge_post(
         table.get(b"content-type", b""), table.get(b"accept", b"*/*"), mux.limits.header
     )
-    body = await read_body(visit, table.get(b"content-length"))
+    body = await read_body(http, table.get(b"content-length"))
     try:
         jsonrpc.check(body, mux.limits.depth, mux.limits.containers)
         request = request_at_once(table, body, mux)
         if request is None:
             message = jsonrpc.parse(body, mux.limits.batch)
     except Exception:
-        visit.id = jsonrpc.id_of(body)
+        http.id = jsonrpc.id_of(body)
         raise
     if request is not None:
-        visit.id = request.id
-        answering = Responder(visit, request).serve()
+        http.id = request.id
+        answering = Responder(http, request).serve()
     else:
-        answering = post(visit, message)
+        answering = post(http, message)
         del message
     del table, body, request  # not kept for the life of a call or stream: many may be open for long
     await answering
 
 
-async def _options(visit: Visit) -> None:
-    origin = visit.table.get(b"origin")
+async def _options(http: HttpRequest) -> None:
+    origin = http.table.get(b"origin")
     allowed = (b"allow", ", ".join(_METHODS).encode())
-    visit.headers = preflight_headers(visit.table, origin) if origin else [allowed]
-    await visit.reply(204)
+    http.headers = preflight_headers(http.table, origin) if origin else [allowed]
+    await http.reply(204)
 
 
-async def _not_allowed(visit: Visit) -> None:
+async def _not_allowed(http: HttpRequest) -> None:
     raise NotAllowed("This endpoint takes POST, and GET and DELETE within a session", *_METHODS)
 
 
-async def _fail(visit: Visit, error: Exception) -> None:
-    """Answer with *error*; what came too late to be answered goes to the host."""
+async def _fail(http: HttpRequest, error: Exception) -> None:
+    """Respond with *error*, or raise it to the host if the response has already begun."""
     if isinstance(error, ClientLeft):
-        return  # nobody is there to be told
-    told = error_of(error)
-    if visit.answered:
+        return
+    refusal = error_of(error)
+    if http.answered:
         raise error
-    await _refuse(visit, told)
-    # Its frames keep what raised it, which may be kept by what refers to it.
+    method = http.method or http.table.get(b"mcp-method", b"").decode("latin-1") or None
+    body = reject(http, Reject(refusal, True, http.id, method))
+    with suppress(ClientLeft):
+        await http.reply(refusal.status, body, as_headers(refusal.headers))
+    # Its frames refer to the request, which may refer to the error: a reference cycle.
     error.__traceback__ = None
 
 
-async def _hang_up(visit: Visit) -> None:
-    """End a request whose client has left: to send nothing looks like a defect to a middleware."""
+async def _hang_up(http: HttpRequest) -> None:
+    """End a request whose client has left: a middleware would report a missing response."""
     with suppress(ClientLeft):
-        await visit.reply(_CLIENT_CLOSED_REQUEST)
-
-
-async def _refuse(visit: Visit, error: McpError) -> None:
-    visit.reject(error, id=visit.id, method=visit.method)
-    body = jsonrpc.encode_error(visit.id, error)
-    with suppress(ClientLeft):
-        await visit.reply(error.status, body, encoded(error.headers))
+        await http.reply(_CLIENT_CLOSED_REQUEST)
 
 
 _CLIENT_CLOSED_REQUEST: Final = 499

@@ -4,15 +4,15 @@ The event streams of listeners, and streams that are resumed, are not written by
 """
 
 import asyncio
+import logging
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
 from msgspec.structs import replace
@@ -21,141 +21,123 @@ from genmcp.core.client_key import ClientKey
 from genmcp.core.exchange import Action, Begin, Chunk, End
 from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
-from genmcp.errors import Overloaded
+from genmcp.errors import Overloaded, StoreError
 from genmcp.mux.changes import Subscription
 from genmcp.mux.mux import Mux
 from genmcp.mux.own_methods import TASKS_CHANGED, TaskWatcher, status_of
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.subscriptions import SubscriptionFilter, SubscriptionsListenRequestParams
-from genmcp.transports.asgi import ClientLeft, Receive, left, perform
+from genmcp.transports.request import ClientLeft, HttpRequest, perform, wait_for_disconnect
 from genmcp.transports.shutdown import LAST_WORDS
-from genmcp.transports.visit import Visit
+from genmcp.transports.steps import Deadline
 from genmcp.wire import sse
 from genmcp.wire.sse import COMMENT
 
-__all__ = ["EventStream", "farewell", "heard", "honoured", "listen", "without_params"]
+__all__ = ["EventStream", "farewell", "listen", "listening", "without_params"]
+
+logger = logging.getLogger("genmcp")
 
 
 class EventStream:
-    """Sends what a source yields until it ends, the client leaves, or it is told to stop.
+    """Sends the events of a source until it ends, the client leaves, or the server stops.
 
-    *heartbeat* is how many seconds of silence a comment breaks. *farewell* is the event that
-    tells the client that it was the server who ended the stream.
+    A comment breaks each silence of `Endpoint(heartbeat=)` seconds. farewell: the last event, which
+    tells the client that the server has ended the stream.
     """
 
-    idle = True
-
-    def __init__(self, visit: Visit, *, farewell: bytes = b"") -> None:
-        self._visit = visit
-        self._heartbeat = visit.heartbeat
-        self._stall = visit.mux.limits.stall
+    def __init__(self, http: HttpRequest, *, farewell: bytes = b"") -> None:
+        self._http = http
         self._farewell = farewell
-        self._stopped = visit.loop.create_future()
+        self._scope: asyncio.Timeout | None = None
+        self._writing = False
 
     def stop(self) -> None:
-        """End the stream; its client may come back elsewhere. From any thread."""
-        with suppress(RuntimeError):  # the loop was closed, and the stream went with it
-            self._visit.loop.call_soon_threadsafe(self._stop)
+        """End the stream, from any thread; its client may resume it on another connection."""
+        self._http.in_loop(self._end)
 
-    def _stop(self) -> None:
-        if not self._stopped.done():
-            self._stopped.set_result(None)
+    hand_over = stop
 
-    def hand_over(self) -> None:
-        """Leave the stream to another connection of its client, which is there already."""
-        self.stop()
+    def _end(self, *_: object) -> None:
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(self._http.loop.time())
 
     async def serve(self, source: AsyncGenerator[bytes, None]) -> None:
-        """Answer with the events of *source*, which have the form they have on the wire.
+        """Respond with the events of *source*, which are in the wire format.
 
         Raises:
-            ClientLeft: a write told of it.
+            ClientLeft: a write failed, or the client has read nothing for `Limits.stall` seconds.
         """
-        visit = self._visit
-        visit.answered = True
-        visit.shutdown.add(self)
+        http = self._http
+        http.answered = True
+        watch = http.loop.create_task(wait_for_disconnect(http.receive))
+        watch.add_done_callback(self._end)
+        scope = asyncio.timeout(None)
         try:
-            async with aclosing(source):
-                await self._serve(source, visit.receive)
+            async with scope, aclosing(source):
+                self._scope = scope
+                # Only now, since it stops the stream at once if the server has begun to exit.
+                http.shutdown.add(self.stop, idle=True)
+                await self._write(Begin())
+                while (data := await self._next(source)) is not None:
+                    await self._write(Chunk(data))
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            if self._writing:  # a farewell could then be part of another event
+                raise ClientLeft from None
         finally:
-            visit.shutdown.discard(self)
+            self._scope = None
+            watch.cancel()
+            http.shutdown.discard(self.stop)
+            await asyncio.gather(watch, return_exceptions=True)
+        await self._write(End(self._farewell), LAST_WORDS)
 
-    async def _serve(self, source: AsyncIterator[bytes], receive: Receive) -> None:
-        loop = asyncio.get_running_loop()
-        ends = {self._stopped, loop.create_task(left(receive))}
-        following = loop.create_task(_next(source))
+    async def _next(self, source: AsyncIterator[bytes]) -> bytes | None:
+        """Return the next event, None at the end; send comments until it comes."""
+        following = asyncio.ensure_future(anext(source, None))
         try:
-            await self._perform(Begin(), ends)
-            while True:
-                done, _ = await asyncio.wait(
-                    {following, *ends},
-                    timeout=self._heartbeat,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                if following in done:
-                    data = following.result()
-                    if data is None:
-                        break
-                    await self._perform(Chunk(data), ends)
-                    following = loop.create_task(_next(source))
-                elif done:
-                    break
-                else:
-                    await self._perform(Chunk(COMMENT), ends)
-            await self._perform(End(self._farewell), ())
+            while not (await asyncio.wait({following}, timeout=self._http.heartbeat))[0]:
+                await self._write(Chunk(COMMENT))
+            return following.result()
         finally:
-            for task in (following, *ends):
-                task.cancel()
-            await asyncio.gather(following, *ends, return_exceptions=True)
+            # The source can be closed only when it does not run.
+            if not following.done():
+                following.cancel()
+                await asyncio.wait({following})
 
-    async def _perform(self, action: Action, ends: Collection["asyncio.Future[None]"]) -> None:
-        """Write, for as long as the client reads and none of *ends* has come."""
-        writing = asyncio.get_running_loop().create_task(
-            perform([action], self._visit.send, self._visit.headers)
-        )
-        await asyncio.sleep(0)  # a write that nothing holds up is done after this
+    async def _write(self, action: Action, seconds: float | None = None) -> None:
+        http = self._http
+        self._writing = True
         try:
-            if not writing.done():
-                patience = self._stall if ends else LAST_WORDS
-                await asyncio.wait(
-                    {writing, *ends}, timeout=patience, return_when=asyncio.FIRST_COMPLETED
-                )
-            if not writing.done():
-                raise ClientLeft
-            writing.result()
-        finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
-
-
-async def _next(source: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(source, None)
+            writing = perform([action], http.send, http.headers)
+            await Deadline(seconds or http.mux.limits.stall).bound(writing)
+        except TimeoutError:
+            raise ClientLeft from None
+        self._writing = False
 
 
 _BESIDES: Final = 256
 """Bytes counted in addition for each URI or id: it is in the tables of several listeners."""
 
 
-async def listen(visit: Visit, request: Request) -> None:
-    """Tell the client what it wants to hear, until it leaves or the server goes away.
+async def listen(http: HttpRequest, request: Request) -> None:
+    """Respond to *request*, a `subscriptions/listen`, with an event stream.
 
     Raises:
-        Overloaded: it wants too much, or too many listen.
-        MissingCapability: it wants to hear of tasks, and did not declare that it knows them.
+        McpError: see `listening`.
     """
-    mux, client = visit.mux, visit.client_key
-    wanted = await honoured(mux, request, client)
-    request = without_params(request)
-    visit.table = {}
-    if visit.body_size:
-        visit.release_body()
-    end = sse.event(farewell(mux, request))
-    async with heard(mux, request, wanted, client) as messages:
-        await EventStream(visit, farewell=end).serve(_events(messages))
+    mux = http.mux
+    async with listening(mux, request, http.client_key) as (request, messages):
+        # There may be many open streams, which need neither headers nor body.
+        http.table = {}
+        if http.body_size:
+            http.release_body()
+        end = sse.event(farewell(mux, request))
+        await EventStream(http, farewell=end).serve(_events(messages))
 
 
 def farewell(mux: Mux, request: Request) -> bytes:
-    """Return the answer to *request* that says that the server ends its stream."""
+    """Return the response to *request*, sent when the server ends its stream."""
     return mux.encoder.response(request.revision, request.id, completion(request.id))
 
 
@@ -164,14 +146,37 @@ def without_params(request: Request) -> Request:
     return replace(request, params=RequestParams(), raw=b"")
 
 
-async def honoured(mux: Mux, request: Request, client: ClientKey) -> SubscriptionFilter:
-    """Return the part of the filter of *request* that the server honors for *client*.
+@asynccontextmanager
+async def listening(
+    mux: Mux, request: Request, client: ClientKey
+) -> AsyncGenerator[tuple[Request, AsyncGenerator[list[bytes], None]], None]:
+    """Open the stream of *request*, on any transport.
+
+    Yields the request without its params, and the messages. These end when the store fails; the
+    server then ends the stream.
 
     Raises:
-        Overloaded: its URIs and ids exceed `Limits.subscribed_of_stream`.
+        Overloaded: there are too many streams, or their subscriptions are too large.
         MalformedParams: a URI is too long.
         MissingCapability: it subscribes to tasks without having declared the tasks extension.
     """
+    wanted = await _supported(mux, request, client)
+    request = without_params(request)
+    uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
+    with mux.streams.hold(client), mux.subscribed.hold(client, size=_size_of(wanted)):
+        async with mux.server.hearing(uris or ()) as told:
+            honored = None if uris is None else [*told]
+            wanted = replace(wanted, resource_subscriptions=honored)
+            async with (
+                mux.subscriptions.listening(changes_of(wanted)) as subscription,
+                TaskWatcher.of(mux.tasks.service, ids, client.principal) as tasks,
+                aclosing(_messages(mux, request, wanted, subscription, tasks)) as messages,
+            ):
+                yield request, messages
+
+
+async def _supported(mux: Mux, request: Request, client: ClientKey) -> SubscriptionFilter:
+    """Return the part of the filter of *request* that the server honors for *client*."""
     assert isinstance(request.params, SubscriptionsListenRequestParams)
     wanted = mux.heard(request.params.notifications, client.principal)
     ids = await mux.task_methods.heard(request, client.principal)
@@ -184,28 +189,6 @@ async def honoured(mux: Mux, request: Request, client: ClientKey) -> Subscriptio
             status=429,
         )
     return wanted
-
-
-@asynccontextmanager
-async def heard(
-    mux: Mux, request: Request, wanted: SubscriptionFilter, client: ClientKey
-) -> AsyncGenerator[AsyncGenerator[list[bytes], None], None]:
-    """Yield an iterator of the messages of the stream that *request* opens.
-
-    Raises:
-        Overloaded: there are too many streams, or their subscriptions are too large.
-    """
-    uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
-    with mux.streams.hold(client), mux.subscribed.hold(client, size=_size_of(wanted)):
-        async with mux.server.hearing(uris or ()) as told:
-            honored = None if uris is None else [*told]
-            wanted = replace(wanted, resource_subscriptions=honored)
-            async with (
-                mux.subscriptions.listening(changes_of(wanted)) as subscription,
-                TaskWatcher.of(mux.tasks.service, ids, client.principal) as tasks,
-                aclosing(_messages(mux, request, wanted, subscription, tasks)) as messages,
-            ):
-                yield messages
 
 
 def _size_of(wanted: SubscriptionFilter) -> int:
@@ -238,8 +221,12 @@ async def _messages(
     del wanted
     yield acknowledged
     del acknowledged  # it would keep a copy of all subscriptions for the life of the stream
-    async for messages in _merged(sources):
-        yield messages
+    try:
+        async with aclosing(_merged(sources)) as merged:
+            async for messages in merged:
+                yield messages
+    except StoreError as error:
+        logger.warning("a stream ends: its notifications cannot be read: %s", error)
 
 
 async def _events(messages: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:

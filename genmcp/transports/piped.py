@@ -4,34 +4,54 @@ Over such a pipe a message belongs to a request only by the ids and tokens in th
 """
 
 import asyncio
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from genmcp.channel import Channel
+from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.mux.calls import Reason
-from genmcp.mux.mux import Answer
+from genmcp.mux.mux import Answer, Mux
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
 from genmcp.protocol.value import Value
 from genmcp.transports.rates import RateLimiter
-from genmcp.transports.running_call import Caller, RunningCall
+from genmcp.transports.running_call import RunningCall
 
 __all__ = ["Pipe", "PipedCall"]
 
 
-class Pipe(Caller, Protocol):
+class Pipe:
     """The connection of one client. Sending waits while the client reads slowly."""
 
-    async def say(self, message: bytes) -> None:
+    def __init__(
+        self,
+        mux: Mux,
+        principal: str | None,
+        client_key: ClientKey,
+        copied: Mapping[str, Any] | None = None,
+        keep: Collection[str] = (),
+    ) -> None:
+        self.mux = mux
+        self.principal = principal
+        self.client_key = client_key
+        self.copied = copied
+        self.keep = keep
+
+    async def send(self, message: bytes) -> None:
         """Send a *message*."""
+        raise NotImplementedError
 
     async def report(self, request: Request, message: bytes) -> None:
         """Send a *message* with the progress of *request*, or soon a later one instead."""
+        await self.send(message)
 
-    async def answer(self, request: Request, message: bytes | None) -> None:
+    async def respond(self, request: Request, message: bytes | None) -> None:
         """Send the response to *request*; None: it gets none. Called once for each request."""
+        if message is not None:
+            await self.send(message)
 
 
 class PipedCall(RunningCall[Pipe], eq=False):
@@ -47,7 +67,7 @@ class PipedCall(RunningCall[Pipe], eq=False):
         """
         pipe, request = self.caller, self.request
         if self.over:
-            await pipe.answer(request, None)
+            await pipe.respond(request, None)
             return
         try:
             begun = self.begin()
@@ -57,7 +77,7 @@ class PipedCall(RunningCall[Pipe], eq=False):
             if promotions := self.promotions():
                 await asyncio.wait(promotions)
         if not self.handed_out:
-            await pipe.answer(request, answer.message)
+            await pipe.respond(request, answer.message)
 
     def hold(self, channel: Channel) -> None:
         """Register the call, and start its promotion timer."""
@@ -83,7 +103,7 @@ class PipedCall(RunningCall[Pipe], eq=False):
     async def hand_out(self, answer: Answer) -> None:
         """Send a handle while the hook runs on."""
         await super().hand_out(answer)
-        await self.caller.answer(self.request, answer.message)
+        await self.caller.respond(self.request, answer.message)
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification, in the revision of the request."""
@@ -96,10 +116,10 @@ class PipedCall(RunningCall[Pipe], eq=False):
                 self._logs = self._logs or RateLimiter(pipe.mux.limits.log_rate)
                 if wait := self._logs.turn():
                     await asyncio.sleep(wait)
-            await pipe.say(message)
+            await pipe.send(message)
         await asyncio.sleep(0)  # so that it is sent
         return True
 
     async def send(self, message: bytes) -> None:
         """Send a request of the server, or a notification."""
-        await self.caller.say(message)
+        await self.caller.send(message)

@@ -6,24 +6,15 @@ A plain request of 2026-07-28 does not come here: see `request_at_once`.
 import asyncio
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from genmcp.channel import Channel
-from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
-from genmcp.core.server import (
-    Action,
-    Cancel,
-    Deliver,
-    OpenSession,
-    Reject,
-    ServerConnection,
-    Start,
-)
+from genmcp.core.server import Action, Cancel, Deliver, OpenSession, Reject, ServerConnection, Start
 from genmcp.core.server_dispatch import (
     SESSION_HEADER,
     Era,
@@ -37,65 +28,65 @@ from genmcp.core.session import Session
 from genmcp.core.task import LOST
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.mux.changes import LISTENER
-from genmcp.mux.mux import Mux
+from genmcp.mux.mux import LISTEN
 from genmcp.mux.replay import OpenCall
 from genmcp.mux.resumption import StoredRequest
 from genmcp.protocol.params import RequestParams
-from genmcp.transports.batch_answers import serve_batch
+from genmcp.transports.batch_answers import receive_batch, serve_batch
 from genmcp.transports.listening import EventStream
-from genmcp.transports.piped import PipedCall
+from genmcp.transports.piped import Pipe, PipedCall
+from genmcp.transports.request import HttpRequest, reject
 from genmcp.transports.responder import Responder
-from genmcp.transports.visit import Visit
 from genmcp.wire.http import judge_get
 from genmcp.wire.jsonrpc import ErrorBody, Message
 
-__all__ = ["Recovery", "delete", "get", "perform", "post", "rejected", "session_of"]
+__all__ = ["Recovery", "delete", "get", "perform", "post", "session_of"]
 
 
-def post(visit: Visit, message: Message | list[Message | InvalidRequest]) -> Awaitable[None]:
+def post(http: HttpRequest, message: Message | list[Message | InvalidRequest]) -> Awaitable[None]:
     """Return the awaitable that responds to a message, or to a batch.
 
     Raises:
         McpError: it is not accepted.
     """
     if isinstance(message, list):
-        return _post_batch(visit, message)
+        return _post_batch(http, message)
     if message.method is not None:
-        visit.id, visit.method = message.request_id, message.method
+        http.id, http.method = message.request_id, message.method
     session = None
-    era = era_of(visit.table, message)
+    era = era_of(http.table, message)
     if era is Era.SESSION:
-        if not visit.mux.broadcast.current:
-            return _post_later(visit, message)
-        session = session_of(visit)
-    action = ServerConnection(visit.mux, session, headers=visit.table).receive(message, era)
+        if not http.mux.broadcast.current:
+            return _post_later(http, message)
+        session = session_of(http)
+    action = ServerConnection(http.mux, session, headers=http.table).receive(message, era)
     if isinstance(action, Start):
-        return Responder(visit, action.request).serve()
-    return _respond(visit, session, action)
+        return Responder(http, action.request).serve()
+    return _respond(http, session, action)
 
 
-async def _post_later(visit: Visit, message: Message) -> None:
-    await visit.mux.broadcast.catch_up()
-    answering = post(visit, message)
+async def _post_later(http: HttpRequest, message: Message) -> None:
+    await http.mux.broadcast.catch_up()
+    answering = post(http, message)
     del message  # not kept for the life of a call or stream
     await answering
 
 
-async def _respond(visit: Visit, session: Session | None, action: Action) -> None:
-    mux = visit.mux
+async def _respond(http: HttpRequest, session: Session | None, action: Action) -> None:
+    mux = http.mux
     if isinstance(action, OpenSession):
-        session, id = mux.sessions.begin(action.params, visit.principal)
+        session, id = mux.sessions.begin(action.params, http.principal)
         headers = [(SESSION_HEADER, id.encode())]
         body = mux.encoder.response(session.revision, action.id, session.welcome(mux.server))
-        await visit.reply(200, body, headers)
+        await http.reply(200, body, headers)
     elif isinstance(action, Reject) and action.answered and session is not None:
-        await visit.reply(200, rejected(visit, session, action))
+        await http.reply(200, reject(http, action, session))
     else:
-        await perform(visit, action)
-        await visit.reply(202)
+        await perform(http, action)
+        await http.reply(202)
 
 
-async def perform(visit: Visit, action: Action) -> None:
+async def perform(http: HttpRequest, action: Action) -> None:
     """Perform the action for a message that gets no response of its own.
 
     Raises:
@@ -107,58 +98,42 @@ async def perform(visit: Visit, action: Action) -> None:
             # 2025-11-25, transports, "Sending Messages to the Server", point 4: an error status.
             raise error
         case Deliver(session=session, message=message):
-            await visit.mux.asked.deliver(session.key, visit.principal, message)
+            await http.mux.asked.deliver(session.key, http.principal, message)
         case Cancel(id=id):
-            assert visit.session is not None
-            await visit.mux.broadcast.cancel(visit.session, id)
+            assert http.session is not None
+            await http.mux.broadcast.cancel(http.session, id)
 
 
-def rejected(visit: Visit, session: Session, action: Reject) -> bytes:
-    """Return the error response to a request within *session*, and report it to telemetry."""
-    visit.reject(action.error, id=action.id, method=action.method, session=session.key)
-    return visit.mux.encoder.error(session.revision, action.id, action.error)
-
-
-async def _post_batch(visit: Visit, batch: Sequence[Message | InvalidRequest]) -> None:
+async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidRequest]) -> None:
     """Respond to a batch: 2025-03-26, basic, "Batching".
 
     Raises:
         InvalidRequest: the session's revision has no batches.
     """
-    check_batch(visit.table)
-    await visit.mux.broadcast.catch_up()
-    session = session_of(visit)
-    connection = ServerConnection(visit.mux, session, headers=visit.table)
-    connection.check_batch()
-    requests: list[Request] = []
-    refused: list[bytes] = []
-    for member in batch:
-        match connection.receive_member(member):
-            case Start(request=request):
-                requests.append(request)
-            case Reject(answered=True) as action:
-                refused.append(rejected(visit, session, action))
-            case Reject():
-                pass  # one that gets no response must not reject the other members
-            case action:
-                # Nor must a late response.
-                with suppress(InvalidRequest):
-                    await perform(visit, action)
+    check_batch(http.table)
+    await http.mux.broadcast.catch_up()
+    session = session_of(http)
+    connection = ServerConnection(http.mux, session, headers=http.table)
+    requests, rejects, others = receive_batch(connection, batch)
+    for action in others:
+        with suppress(InvalidRequest):  # a late response must not reject the other members
+            await perform(http, action)
+    refused = [reject(http, each, session) for each in rejects]
     if not requests and not refused:
-        await visit.reply(202)
+        await http.reply(202)
         return
     exchange = exchange_of(
         requests,
         session.revision,
-        stream=secrets.token_urlsafe(9) if visit.streams else None,
-        streams=visit.streams,
+        stream=secrets.token_urlsafe(9) if http.streams else None,
+        streams=http.streams,
         expected=len(requests) + len(refused),
         batch=True,
     )
-    await serve_batch(visit, exchange, requests, refused)
+    await serve_batch(http, exchange, requests, refused)
 
 
-async def get(visit: Visit) -> None:
+async def get(http: HttpRequest) -> None:
     """Open the session's own stream, or go on with one whose connection was lost.
 
     2025-11-25, transports, "Listening for Messages from the Server" and "Resumability and
@@ -167,56 +142,48 @@ async def get(visit: Visit) -> None:
     Raises:
         McpError: the request is not for a stream of a session.
     """
-    check_get(visit.table)
-    await visit.mux.broadcast.catch_up()
-    session = session_of(visit)
-    judge_get(visit.table)
-    with visit.mux.streams.hold(visit.client_key):
-        stream = EventStream(visit)
-        last = visit.table.get(b"last-event-id")
+    check_get(http.table)
+    await http.mux.broadcast.catch_up()
+    session = session_of(http)
+    judge_get(http.table)
+    with http.mux.streams.hold(http.client_key):
+        stream = EventStream(http)
+        last = http.table.get(b"last-event-id")
         if last is None:
-            _check_announces(visit)
-            owner = visit.mux.owners.of(visit.client_key)
-            source = await visit.mux.listeners.listen(session, owner=owner)
+            # 2025-11-25, transports, "Listening for Messages from the Server", point 2: 405 where
+            # no stream is offered.
+            if not http.mux.offers(LISTEN):
+                raise NotAllowed("This server announces nothing: there is no stream", "POST")
+            owner = http.mux.owners.of(http.client_key)
+            source = await http.mux.listeners.listen(session, owner=owner)
         else:
-            source = await _resumed(visit, session, last.strip().decode("latin-1"), stream)
+            source = await _resumed(http, session, last.strip().decode("latin-1"), stream)
         await stream.serve(source)
 
 
-async def delete(visit: Visit) -> None:
+async def delete(http: HttpRequest) -> None:
     """End the session, and what it has open: 2025-11-25, transports, "Session Management"."""
-    check_legacy(visit.table)
-    await visit.mux.broadcast.catch_up()
-    await visit.mux.end_session(session_of(visit), visit.client_key)
-    await visit.reply(204)
+    check_legacy(http.table)
+    await http.mux.broadcast.catch_up()
+    await http.mux.end_session(session_of(http), http.client_key)
+    await http.reply(204)
 
 
-def _check_announces(visit: Visit) -> None:
-    """Check that the server sends notifications of its own.
-
-    Raises:
-        NotAllowed: it sends none. 2025-11-25, transports, "Listening for Messages from the
-            Server", point 2: 405 where no stream is offered.
-    """
-    if visit.mux.server.announcer is None:
-        raise NotAllowed("This server announces nothing: there is no stream to listen on", "POST")
-
-
-def session_of(visit: Visit) -> Session:
+def session_of(http: HttpRequest) -> Session:
     """Return the session that the request names; the request counts towards it from now on.
 
     Raises:
         NotAllowed: it names none.
         SessionGone: the session has ended.
     """
-    id = visit.table.get(SESSION_HEADER)
+    id = http.table.get(SESSION_HEADER)
     if id is None:
         raise NotAllowed(
             "This method needs a session (Mcp-Session-Id), which initialize begins", "POST"
         )
-    visit.mux.broadcast.open()
-    session = visit.mux.sessions.open(id.strip().decode("latin-1"), visit.principal)
-    visit.enter(session.key)
+    http.mux.broadcast.open()
+    session = http.mux.sessions.open(id.strip().decode("latin-1"), http.principal)
+    http.enter(session.key)
     return session
 
 
@@ -224,7 +191,7 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 async def _resumed(
-    visit: Visit, session: Session, last: str, reader: EventStream
+    http: HttpRequest, session: Session, last: str, reader: EventStream
 ) -> AsyncGenerator[bytes, None]:
     """Return what follows event *last* on its stream, for *reader* to send.
 
@@ -233,13 +200,13 @@ async def _resumed(
     """
     stream, _, number = last.partition("/")
     if stream == LISTENER:
-        owner = visit.mux.owners.of(visit.client_key)
-        return await visit.mux.listeners.listen(session, after=number, owner=owner)
+        owner = http.mux.owners.of(http.client_key)
+        return await http.mux.listeners.listen(session, after=number, owner=owner)
     if not _NUMBER.fullmatch(number):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
-    await visit.mux.replay.check(session.key, stream)
-    recover = Recovery(visit, session).messages
-    return visit.mux.replay.resume(session.key, stream, int(number), reader, recover)
+    await http.mux.replay.check(session.key, stream)
+    recover = Recovery(http, session).messages
+    return http.mux.replay.resume(session.key, stream, int(number), reader, recover)
 
 
 _AGAIN: Final = 1.0
@@ -249,7 +216,7 @@ _WAITING: Final = 16
 """Messages buffered for a client that reads slowly; when the buffer is full, the calls wait."""
 
 
-class Recovery:
+class Recovery(Pipe):
     """The unanswered calls of a resumed stream, and the pipe of their messages. Owned by the GET.
 
     The process of these calls has died, and a client that lost its connection resumes in any
@@ -259,34 +226,31 @@ class Recovery:
     again. Any other call ended with its process and is answered with an error.
     """
 
-    copied: Mapping[str, Any] | None = None
-    keep: Collection[str] = ()
-
-    def __init__(self, visit: Visit, session: Session) -> None:
-        self.mux: Mux = visit.mux
-        self.principal = visit.principal
-        self.client_key: ClientKey = visit.client_key
+    def __init__(self, http: HttpRequest, session: Session) -> None:
+        super().__init__(http.mux, http.principal, http.client_key)
         self._session = session
-        self._messages: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
+        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(_WAITING)
 
     async def messages(self, calls: Sequence[OpenCall]) -> AsyncGenerator[bytes, None]:
         """Yield the messages of *calls* until each of them is answered."""
-        left: asyncio.Future[Any] = asyncio.gather(*map(self._finish, calls))
+        work = asyncio.ensure_future(self._finish_all(calls))
         try:
-            while not (left.done() and self._messages.empty()):
-                coming: asyncio.Future[Any] = asyncio.ensure_future(self._messages.get())
-                try:
-                    await asyncio.wait({coming, left}, return_when=asyncio.FIRST_COMPLETED)
-                    if coming.done():
-                        yield coming.result()
-                finally:
-                    coming.cancel()
+            while (message := await self._messages.get()) is not None:
+                yield message
         finally:
-            left.cancel()
-            await asyncio.gather(left, return_exceptions=True)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def send(self, message: bytes) -> None:
+        """Send *message*, waiting for room in the buffer."""
+        await self._messages.put(message)
+
+    async def _finish_all(self, calls: Sequence[OpenCall]) -> None:
+        await asyncio.gather(*map(self._finish, calls), return_exceptions=True)
+        await self._messages.put(None)
 
     async def _finish(self, call: OpenCall) -> None:
-        """Send the answer to *call*: the result of its task, or an error."""
+        """Send the response to *call*: the result of its task, or an error."""
         request = Request(
             id=call.id,
             method=call.method,
@@ -300,10 +264,9 @@ class Recovery:
                 lost = msgspec.json.decode(LOST, type=ErrorBody)
                 raise McpError(lost.message, code=lost.code)
             answer = self.mux.said(request, await self._followed(request, call.task))
-        except Exception as error:  # the client must get an answer in any case
+        except Exception as error:  # the client must get a response in any case
             answer = self.mux.failure(request, error)
-        assert answer.message is not None
-        await self.say(answer.message)
+        await self.respond(request, answer.message)
 
     async def _followed(self, request: Request, task: str) -> Any:
         while True:
@@ -315,18 +278,3 @@ class Recovery:
                 return await self.mux.continuations.followed(task, channel)
             except StoreError:
                 await asyncio.sleep(_AGAIN)
-
-    # Messages of the calls.
-
-    async def say(self, message: bytes) -> None:
-        """Send *message*, waiting for room in the buffer."""
-        await self._messages.put(message)
-
-    async def report(self, request: Request, message: bytes) -> None:
-        """Send the progress of *request*, waiting for room in the buffer."""
-        await self.say(message)
-
-    async def answer(self, request: Request, message: bytes | None) -> None:
-        """Send the answer to *request*, if there is one."""
-        if message is not None:
-            await self.say(message)

@@ -17,19 +17,19 @@ from genmcp.core.request import Request
 from genmcp.errors import Overloaded, Unable
 from genmcp.mux.calls import Reason
 from genmcp.mux.mux import LISTEN, Answer
+from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
 from genmcp.protocol.value import Value
-from genmcp.transports.asgi import ClientLeft, encoded, reply
 from genmcp.transports.listening import listen
+from genmcp.transports.request import ClientLeft, HttpRequest, as_headers, reply
 from genmcp.transports.running_call import RunningCall
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.steps import Deadline, resume
 from genmcp.transports.stream import OpenResponse, ResponseWriter
 from genmcp.transports.timers import TICK, TimerTable
-from genmcp.transports.visit import Visit
 
 __all__ = ["Responder", "finish_at_once"]
 
@@ -40,7 +40,7 @@ _LOOK: Final = 0.5
 """Seconds after which a thread that waits looks whether the loop it waits for was closed."""
 
 
-class Responder(RunningCall[Visit], eq=False):
+class Responder(RunningCall[HttpRequest], eq=False):
     """A call that a POST request makes. Owned by the POST.
 
     response: the open response, from when the call is open or sends something on the way; the calls
@@ -71,7 +71,7 @@ class Responder(RunningCall[Visit], eq=False):
         self.over = True
         visit = self.caller
         visit.answered = True
-        headers = [*visit.headers, *encoded(answer.headers)] if answer.headers else visit.headers
+        headers = [*visit.headers, *as_headers(answer.headers)] if answer.headers else visit.headers
         return reply(visit.send, answer.status, answer.message or b"", headers)
 
     async def _serve(self, outcome: Awaitable[Answer]) -> None:
@@ -115,14 +115,14 @@ class Responder(RunningCall[Visit], eq=False):
         # waits for the write, and shortens it.
         visit = self.caller
         write = _LastWrite(Deadline(visit.mux.limits.stall))
-        visit.shutdown.add(write)
+        visit.shutdown.add(write.stop)
         response.close()
         try:
             await write.deadline.bound(resume(sending, waited))
         except TimeoutError:
             raise ClientLeft from None
         finally:
-            visit.shutdown.discard(write)
+            visit.shutdown.discard(write.stop)
 
     def respond(self, answer: Answer) -> None:
         """Send *answer* through the open response, unless the client got a handle."""
@@ -136,7 +136,14 @@ class Responder(RunningCall[Visit], eq=False):
     def overloaded(self, error: Overloaded) -> Answer:
         """Return the answer of a request that found no slot, with the status of *error*."""
         visit, request = self.caller, self.request
-        visit.reject(error, id=request.id, method=request.method, session=request.session)
+        rejection = Rejection(
+            error=error,
+            id=request.id,
+            method=request.method,
+            principal=visit.principal,
+            session=request.session,
+        )
+        visit.mux.observers.rejected(rejection)
         # On every revision, since nothing has begun.
         return msgspec.structs.replace(visit.mux.refusal(request, error), status=error.status)
 
@@ -268,8 +275,6 @@ class _LastWrite(msgspec.Struct, eq=False):
     """A JSON body that its client has not read yet. Registered with the shutdown until it has."""
 
     deadline: Deadline
-
-    idle = False
 
     def stop(self) -> None:
         """Give the client `LAST_WORDS` seconds to read the rest."""

@@ -82,8 +82,6 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
     _slots: Slots = ()
     _promotion: PromotionTimer | None = None
 
-    idle = False
-
     def begin(self) -> Begun:
         """Run the hook in the current asyncio.Task up to its first wait.
 

@@ -10,13 +10,13 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterable
 from contextvars import Context
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from genmcp.tasks.worker import TaskWorker
 from genmcp.transports.timers import TICK, TimerTable
 
-__all__ = ["LAST_WORDS", "JobsAtWork", "Shutdown", "Stoppable", "is_exiting", "uvicorn_server"]
+__all__ = ["LAST_WORDS", "JobsAtWork", "Shutdown", "is_exiting", "uvicorn_server"]
 
 LAST_WORDS: Final = 1.0
 """How many seconds a client may take to read what is left when the server goes away."""
@@ -28,19 +28,12 @@ Most calls that wait end before the first look. uvicorn itself looks every 0.1 s
 """
 
 
-class Stoppable(Protocol):
-    """Something open that can be told to end."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether nobody waits for an answer: it can end at once."""
-
-    def stop(self) -> None:
-        """End soon, saying so to the client."""
+Stop = Callable[[], None]
+"""Ends something open soon, with a response that says so. Called on its event loop."""
 
 
 class Shutdown:
-    """What is open at an endpoint, by event loop, and the word that it must end.
+    """What is open at an endpoint, by event loop, and its end. Owned by the endpoint.
 
     *grace* is how many seconds calls have to finish by themselves.
     """
@@ -49,21 +42,24 @@ class Shutdown:
         self._grace = grace
         self._loops: dict[asyncio.AbstractEventLoop, _Open] = {}
 
-    def add(self, stoppable: Stoppable) -> None:
-        """Count *stoppable* as open."""
+    def add(self, stop: Stop, *, idle: bool = False) -> None:
+        """Register something open, which *stop* ends.
+
+        *idle* things owe no response, so that they are ended at once, without the grace period.
+        """
         loop = asyncio.get_running_loop()
         opened = self._loops.get(loop)
         if opened is None:
             for dead in [each for each in self._loops if each.is_closed()]:
-                del self._loops[dead]  # it took what was open along
+                del self._loops[dead]  # what was open ended with its loop
             opened = self._loops[loop] = _Open(loop, self._grace)
-        opened.add(stoppable)
+        opened.add(stop, idle)
 
-    def discard(self, stoppable: Stoppable) -> None:
-        """Count *stoppable* as ended."""
+    def discard(self, stop: Stop) -> None:
+        """Unregister something that has ended."""
         loop = asyncio.get_running_loop()
         opened = self._loops[loop]
-        opened.items.discard(stoppable)
+        opened.items.pop(stop, None)
         if not opened.items:
             opened.close()
             del self._loops[loop]
@@ -82,7 +78,7 @@ class _Open:
     """What is open on one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, grace: float) -> None:
-        self.items: set[Stoppable] = set()
+        self.items: dict[Stop, bool] = {}
         self._grace = grace
         self._ending = False
         self._over = False
@@ -98,22 +94,23 @@ class _Open:
         else:
             self._timer = self._loop.call_later(_POLL, self._poll, context=Context())
 
-    def add(self, item: Stoppable) -> None:
-        self.items.add(item)
-        if self._over or (self._ending and item.idle):
-            item.stop()
+    def add(self, stop: Stop, idle: bool) -> None:
+        self.items[stop] = idle
+        if self._over or (self._ending and idle):
+            stop()
 
     async def stop(self) -> None:
         self._ending = True
-        for item in [item for item in self.items if item.idle]:
-            item.stop()
+        # Idle things first: a grace period for them would only delay the exit.
+        for stop in [stop for stop, idle in self.items.items() if idle]:
+            stop()
         try:
             async with asyncio.timeout(self._grace):
                 await self._closed.wait()
         except TimeoutError:
             self._over = True
-            for item in list(self.items):
-                item.stop()
+            for stop in list(self.items):
+                stop()
             await self._closed.wait()
 
     def close(self) -> None:
@@ -121,13 +118,6 @@ class _Open:
         self._timer.cancel()
         if self._stopping is not None:
             self._stopping.cancel()
-
-
-class _Listening(Protocol):
-    """A socket that a server accepts connections on: an `asyncio.Server`."""
-
-    def is_serving(self) -> bool:
-        """Return whether it still accepts connections."""
 
 
 def is_exiting(server: object | None) -> bool:
@@ -138,7 +128,7 @@ def is_exiting(server: object | None) -> bool:
     """
     if getattr(server, "should_exit", False):
         return True
-    sockets: Iterable[_Listening] = getattr(server, "servers", ())
+    sockets: Iterable[asyncio.Server] = getattr(server, "servers", ())
     return any(not each.is_serving() for each in sockets)
 
 
@@ -168,8 +158,6 @@ class JobsAtWork:
     waits for: the set it keeps for ASGI calls that continue after their response.
     """
 
-    idle = True
-
     def __init__(self, worker: TaskWorker, shutdown: Shutdown, ended: Callable[[], object]) -> None:
         self._worker = worker
         self._shutdown = shutdown
@@ -188,7 +176,7 @@ class JobsAtWork:
     def open(self) -> None:
         """Register with the shutdown, and delay the exit of uvicorn until the jobs are released."""
         self._worker.use(self)
-        self._shutdown.add(self)
+        self._shutdown.add(self.stop, idle=True)
         server: Any = uvicorn_server()
         tasks = getattr(getattr(server, "server_state", None), "tasks", None)
         if not isinstance(tasks, set):
@@ -219,7 +207,7 @@ class JobsAtWork:
             self._over = True
             if self._delay is not None:
                 self._delay.discard(self)
-            self._shutdown.discard(self)
+            self._shutdown.discard(self.stop)
             self._ended()
 
     async def _rest(self) -> None:

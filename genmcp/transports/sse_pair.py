@@ -27,13 +27,20 @@ from genmcp.errors import (
 )
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.stores.store import Delete, Entry, Put
-from genmcp.transports.asgi import Receive, Scope, Send
-from genmcp.transports.body import decoded, read_body
 from genmcp.transports.listening import EventStream
-from genmcp.transports.piped import PipedCall
-from genmcp.transports.post import perform, rejected
+from genmcp.transports.piped import Pipe, PipedCall
+from genmcp.transports.post import perform
+from genmcp.transports.request import (
+    HttpRequest,
+    Receive,
+    Scope,
+    Send,
+    Serve,
+    decode,
+    read_body,
+    reject,
+)
 from genmcp.transports.running_call import cancels_on_disconnect
-from genmcp.transports.visit import Serve, Visit
 from genmcp.wire import sse
 from genmcp.wire.http import judge_get, judge_post, preflight_headers
 
@@ -43,8 +50,6 @@ Admit = Callable[[Scope, Receive, Send, Serve], Awaitable[None]]
 """Admits an ASGI request, serves it with the given function and responds to what that raises."""
 
 logger = logging.getLogger("genmcp")
-
-_UNSENT: Final = "a message cannot be put on the stream of its client: %s"
 
 _PARAMETER: Final = "session"
 _LARGEST: Final = 4096
@@ -62,36 +67,36 @@ class SsePair:
         """Serve one HTTP request."""
         await self._admit(scope, receive, send, self._serve)
 
-    async def _serve(self, visit: Visit) -> None:
-        match visit.scope["method"]:
+    async def _serve(self, http: HttpRequest) -> None:
+        match http.scope["method"]:
             case "GET":
-                await self._get(visit, _path(visit.scope))
+                await self._get(http, _path(http.scope))
             case "POST":
-                await self._post(visit, visit.scope["query_string"])
+                await self._post(http, http.scope["query_string"])
             case "OPTIONS":
-                visit.headers = preflight_headers(visit.table, visit.table.get(b"origin", b""))
-                await visit.reply(204)
+                http.headers = preflight_headers(http.table, http.table.get(b"origin", b""))
+                await http.reply(204)
             case _:
                 raise NotAllowed("This endpoint takes GET, and POST", "GET", "POST", "OPTIONS")
 
-    async def _get(self, visit: Visit, path: str) -> None:
+    async def _get(self, http: HttpRequest, path: str) -> None:
         """Begin a session, which ends with its stream.
 
         The session is open while it has a record, in every process. Revoking its id instead would
         take one of the client's places for ended sessions with each stream.
         """
-        judge_get(visit.table)
-        mux = visit.mux
+        judge_get(http.table)
+        mux = http.mux
         mux.broadcast.open()
-        with visit.mux.streams.hold(visit.client_key):
-            session, id = mux.sessions.begin(introduction(REVISION), visit.principal)
+        with mux.streams.hold(http.client_key):
+            session, id = mux.sessions.begin(introduction(REVISION), http.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
-            owner = mux.owners.of(visit.client_key)
+            owner = mux.owners.of(http.client_key)
             ttl = mux.limits.session
             await mux.store.apply(Put(_record(session), b"", ttl=ttl, owner=owner, new=True))
             try:
                 source = await mux.listeners.listen(session, opening=opening, owner=owner)
-                await EventStream(visit).serve(source)
+                await EventStream(http).serve(source)
             finally:
                 for call in self._calls.get(session.key, ()):
                     if cancels_on_disconnect(call):
@@ -99,104 +104,96 @@ class SsePair:
                 with suppress(StoreError):
                     await mux.store.apply(Delete(_record(session)))
 
-    async def _post(self, visit: Visit, query: bytes) -> None:
+    async def _post(self, http: HttpRequest, query: bytes) -> None:
         """Handle one message; the response to it is sent on the stream.
 
         Raises:
             McpError: it is not a message of an open session.
         """
-        judge_post(visit.table.get(b"content-type", b""), b"*/*", visit.mux.limits.header)
-        await visit.mux.broadcast.catch_up()
+        judge_post(http.table.get(b"content-type", b""), b"*/*", http.mux.limits.header)
+        await http.mux.broadcast.catch_up()
         given = parse_qs(query.decode("latin-1")).get(_PARAMETER, [""])
-        session = visit.mux.sessions.open(given[0], visit.principal)
-        visit.enter(session.key)
-        limits = visit.mux.limits
-        body = await read_body(visit, visit.table.get(b"content-length"))
-        message = decoded(body, limits)
+        session = http.mux.sessions.open(given[0], http.principal)
+        http.enter(session.key)
+        body = await read_body(http, http.table.get(b"content-length"))
+        message = decode(body, http.mux.limits)
         if isinstance(message, list):
             raise InvalidRequest("The body must be one message: this transport has no batches")
-        visit.id, visit.method = message.request_id, message.method
-        entry = await visit.mux.store.get(_record(session))
+        http.id, http.method = message.request_id, message.method
+        entry = await http.mux.store.get(_record(session))
         if entry is None:
             raise SessionGone("Session has ended")
-        introduced = Session.unpack(entry.value) if entry.value else None
-        action = ServerConnection(visit.mux, introduced, modern=False).receive(message)
+        opened = Session.unpack(entry.value) if entry.value else None
+        action = ServerConnection(http.mux, opened, modern=False).receive(message)
         if not message.is_request:
-            await perform(visit, action)
-            await visit.reply(202)
+            await perform(http, action)
+            await http.reply(202)
             return
-        session = introduced or session
-        stream = _Stream(visit, session.key)
+        session = opened or session
+        stream = _Stream(http, session.key)
         try:
             match action:
                 case Start(request=request):
-                    await visit.reply(202)
-                    await self._called(session.key, PipedCall(stream, request), visit)
+                    await http.reply(202)
+                    await self._run(session.key, PipedCall(stream, request), http)
                     return
                 case OpenSession():
-                    answer = await _initialized(visit, session, action, entry)
+                    response = await _initialize(http, session, action, entry)
                 case Reject():
-                    answer = rejected(visit, session, action)
+                    response = reject(http, action, session)
         except McpError as error:
-            answer = rejected(visit, session, Reject(error, True, visit.id, visit.method))
-        if not visit.answered:
-            await visit.reply(202)
-        await stream.say(answer)
+            response = reject(http, Reject(error, True, http.id, http.method), session)
+        if not http.answered:
+            await http.reply(202)
+        await stream.send(response)
 
-    async def _called(self, session: str, call: PipedCall, visit: Visit) -> None:
+    async def _run(self, session: str, call: PipedCall, http: HttpRequest) -> None:
         calls = self._calls.setdefault(session, set())
         calls.add(call)
-        visit.shutdown.add(call)
+        http.shutdown.add(call.stop)
         try:
             await call.run()
         finally:
-            visit.shutdown.discard(call)
+            http.shutdown.discard(call.stop)
             calls.discard(call)
             if not calls:
                 self._calls.pop(session, None)
 
 
-class _Stream:
-    """The stream of one session, as the pipe of a request that *visit* brings."""
+class _Stream(Pipe):
+    """The stream of one session, as the pipe of a request that came with *http*."""
 
-    def __init__(self, visit: Visit, session: str) -> None:
-        self.mux = visit.mux
-        self.principal = visit.principal
-        self.client_key = visit.client_key
-        self.copied = visit.copied
-        self.keep = visit.keep
+    def __init__(self, http: HttpRequest, session: str) -> None:
+        super().__init__(http.mux, http.principal, http.client_key, http.copied, http.keep)
         self._session = session
-        self._owner = visit.mux.owners.of(visit.client_key)
+        self._owner = http.mux.owners.of(http.client_key)
 
-    async def say(self, message: bytes) -> None:
-        """Put *message* into the log that the stream is read from."""
-        await self._say(message)
+    async def send(self, message: bytes) -> None:
+        """Append *message* to the log that the stream is read from, which is bounded by itself."""
+        await self._append(message)
 
-    async def _say(self, message: bytes, *, new: bool = True) -> None:
-        try:
-            await self.mux.listeners.say(self._session, message, self._owner, new=new)
-        except StoreError as error:
-            logger.warning(_UNSENT, error)
-
-    async def report(self, request: Request, message: bytes) -> None:
-        """Send every *message*: the log is bounded by itself."""
-        await self.say(message)
-
-    async def answer(self, request: Request, message: bytes | None) -> None:
+    async def respond(self, request: Request, message: bytes | None) -> None:
         """Send the response, if there is one; an error instead if the store has no room for it."""
         if message is None:
             return
-        try:
-            await self.mux.listeners.say(self._session, message, self._owner)
-        except (OverShare, StoreFull) as error:
+        error = await self._append(message)
+        if isinstance(error, OverShare | StoreFull):
             instead = self.mux.failure(request, error).message
             assert instead is not None
-            await self._say(instead, new=False)
+            await self._append(instead, new=False)
+
+    async def _append(self, message: bytes, *, new: bool = True) -> StoreError | None:
+        try:
+            await self.mux.listeners.say(self._session, message, self._owner, new=new)
         except StoreError as error:
-            logger.warning(_UNSENT, error)
+            logger.warning("a message cannot be put on the stream of its client: %s", error)
+            return error
+        return None
 
 
-async def _initialized(visit: Visit, session: Session, action: OpenSession, entry: Entry) -> bytes:
+async def _initialize(
+    http: HttpRequest, session: Session, action: OpenSession, entry: Entry
+) -> bytes:
     """Store the client's `initialize`, which is not repeated, and return the response to it.
 
     The revision is negotiated as on any transport: clients that fell back to this transport still
@@ -208,13 +205,13 @@ async def _initialized(visit: Visit, session: Session, action: OpenSession, entr
         raise InvalidParams(
             f"clientInfo and capabilities take {len(packed)} bytes, the most is {_LARGEST}"
         )
-    mux = visit.mux
+    mux = http.mux
     record = Put(
         _record(session),
         packed,
         ttl=mux.limits.session,
         expect=entry.version,
-        owner=mux.owners.of(visit.client_key),
+        owner=mux.owners.of(http.client_key),
         new=True,
     )
     try:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from genmcp.errors import TooLarge
 from genmcp.mux.mux import Mux, mux_of
 from genmcp.server import Server
-from genmcp.transports.conversation import Conversation
+from genmcp.transports.conversation import PipeConnection
 from genmcp.transports.descriptors import Reader, Writer
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.wire.lines import LineReader, TooLong
@@ -74,27 +74,27 @@ async def serve_streams(
     """
     mux = mux_of(target)
     reader = Reader(streams.reader)
-    writer = Writer(streams.writer, mux.limits, read=lambda: conversation.said(), gone=reader.close)
-    conversation = Conversation(mux, writer, principal=principal)
+    writer = Writer(streams.writer, mux.limits, read=lambda: connection.flush(), gone=reader.close)
+    connection = PipeConnection(mux, writer, principal=principal)
     lines = LineReader(mux.limits.body)
     try:
         while data := await reader.read():
             for line in lines.feed(data):
-                _take(conversation, line, mux)
+                _take(connection, line, mux)
             await writer.room()
         for line in lines.finish():
-            _take(conversation, line, mux)
+            _take(connection, line, mux)
     finally:
-        await conversation.end(grace=grace)
+        await connection.end(grace=grace)
         await writer.finish(LAST_WORDS)
         if mux is not target:
             await mux.aclose()
 
 
-def _take(conversation: Conversation, line: bytes | TooLong, mux: Mux) -> None:
+def _take(connection: PipeConnection, line: bytes | TooLong, mux: Mux) -> None:
     if isinstance(line, TooLong):
         most = mux.limits.body
         error = TooLarge(f"A message of {line.size} bytes is larger than {most} (limit: body)")
-        conversation.refuse(line.head, error)
+        connection.reject_front(line.head, error)
     else:
-        conversation.take(line)
+        connection.receive(line)

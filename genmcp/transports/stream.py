@@ -22,14 +22,19 @@ from genmcp.core.request import Request
 from genmcp.core.server_dispatch import exchange_of
 from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer
-from genmcp.transports.asgi import ClientLeft, encoded, left, perform
 from genmcp.transports.kept_stream import KeptStream
 from genmcp.transports.rates import LatestProgress, RateLimiter
+from genmcp.transports.request import (
+    ClientLeft,
+    HttpRequest,
+    as_headers,
+    perform,
+    wait_for_disconnect,
+)
 from genmcp.transports.running_call import RunningCall, cancels_on_disconnect
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.steps import Deadline, start
 from genmcp.transports.timers import TICK, TimerTable
-from genmcp.transports.visit import Visit
 
 __all__ = ["OpenResponse", "ResponseWriter"]
 
@@ -47,17 +52,15 @@ class OpenResponse(msgspec.Struct, eq=False):
     response has ended.
     """
 
-    _visit: Visit
+    _visit: HttpRequest
     _requests: Sequence[Request]
     _exchange: Exchange | None = None
-    calls: list[RunningCall[Visit]] = []
+    calls: list[RunningCall[HttpRequest]] = []
     reason: Reason | None = None
     over: bool = False
     _silence: float = 0.0
     _writer: "ResponseWriter | None" = None
     _watch: asyncio.Task[None] | None = None
-
-    idle = False
 
     @property
     def closed(self) -> bool:
@@ -89,14 +92,14 @@ class OpenResponse(msgspec.Struct, eq=False):
                 self._writer.start()
         return self._writer
 
-    def hold(self, call: RunningCall[Visit]) -> None:
+    def hold(self, call: RunningCall[HttpRequest]) -> None:
         """Keep the response open for *call*, whose hook waits."""
         self.calls.append(call)
         if self._writer is not None:
             self._writer.follow(call)
         if self._watch is None:
             visit = self._visit
-            visit.shutdown.add(self)
+            visit.shutdown.add(self.stop)
             visit.table = {}  # there may be many open responses, and headers are not read again
             self._watch = start(visit.loop, self._watch_client())
             self._silence = visit.heartbeat
@@ -133,7 +136,7 @@ class OpenResponse(msgspec.Struct, eq=False):
     async def _watch_client(self) -> None:
         try:
             if (await self._visit.receive())["type"] != "http.disconnect":
-                await left(self._visit.receive)
+                await wait_for_disconnect(self._visit.receive)
         except Exception:
             self.cancel(Reason.LEFT)
             raise
@@ -176,7 +179,7 @@ class OpenResponse(msgspec.Struct, eq=False):
             visit.loop.call_soon(watch.cancel)
             self._watch = None
             TimerTable.of(visit.loop).discard(self, self._silence)
-            visit.shutdown.discard(self)
+            visit.shutdown.discard(self.stop)
 
     async def end(self, promotions: "Sequence[asyncio.Task[None]]" = ()) -> None:
         """Close the response; wait for the *promotions*, the writer and the stored events."""
@@ -204,7 +207,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
     whether anything was sent.
     """
 
-    _visit: Visit
+    _visit: HttpRequest
     _response: OpenResponse
     _requests: Sequence[Request]
     exchange: Exchange
@@ -270,7 +273,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self._progress.finish(request)
         visit, exchange = self._visit, self.exchange
         if answer.headers and not exchange.batch:
-            visit.headers = [*visit.headers, *encoded(answer.headers)]
+            visit.headers = [*visit.headers, *as_headers(answer.headers)]
         actions = exchange.answer(answer.message, answer.status)
         if self._kept is not None:
             self._kept.answered(request, actions)
@@ -295,7 +298,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
         for call in self._response.calls:
             self.follow(call)
 
-    def follow(self, call: RunningCall[Visit]) -> None:
+    def follow(self, call: RunningCall[HttpRequest]) -> None:
         """Store with the events which task *call* waits for, now or later."""
         if self._kept is not None and call.channel is not None:
             carrier = call.channel.carrier

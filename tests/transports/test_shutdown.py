@@ -341,9 +341,7 @@ async def test_aclose_of_a_call_whose_client_left_keeps_the_error() -> None:
 class Item:
     """Something open, which ends when the test says so."""
 
-    def __init__(self, *, idle: bool) -> None:
-        self.idle = idle
-        self.stopped = False
+    stopped = False
 
     def stop(self) -> None:
         self.stopped = True
@@ -352,19 +350,19 @@ class Item:
 async def test_what_opens_while_the_server_ends_is_ended_too() -> None:
     """An idle stream at once; a call when the time of all calls is over."""
     found = Shutdown(grace=0.05)
-    first, late, call, last = [Item(idle=idle) for idle in (False, True, False, False)]
-    found.add(first)
+    first, late, call, last = Item(), Item(), Item(), Item()
+    found.add(first.stop)
     ending = asyncio.create_task(found.stop())
     await asyncio.sleep(0)
 
-    found.add(late)
-    found.add(call)
+    found.add(late.stop, idle=True)
+    found.add(call.stop)
     assert (late.stopped, call.stopped) == (True, False)
     await until(lambda: call.stopped, pause=0.01)
-    found.add(last)
+    found.add(last.stop)
     assert (first.stopped, last.stopped) == (True, True)
     for item in (first, late, call, last):
-        found.discard(item)
+        found.discard(item.stop)
     await ending
 
 
@@ -379,8 +377,8 @@ def test_loops_that_died_are_forgotten() -> None:
         loop.run_forever()
         loop.close()
 
-    run(lambda: found.add(Item(idle=True)))
-    run(lambda: found.add(Item(idle=True)))
+    run(lambda: found.add(Item().stop, idle=True))
+    run(lambda: found.add(Item().stop, idle=True))
 
     assert len(found._loops) == 1
 
@@ -406,19 +404,19 @@ async def test_server_is_watched_only_while_something_is_open(
     monkeypatch.setattr(shutdown, "_POLL", 0.001)
     monkeypatch.setattr(shutdown, "uvicorn_server", lambda: server)
     found = Shutdown(grace=10)
-    one, two = Item(idle=True), Item(idle=True)
+    one, two = Item(), Item()
 
-    found.add(one)
+    found.add(one.stop, idle=True)
     await until(lambda: server.looks > 2, pause=0.001)
-    found.discard(one)
+    found.discard(one.stop)
     looks, server.should_exit = server.looks, True
     for _ in range(10):
         await asyncio.sleep(0.001)
     assert (looks, False) == (server.looks, one.stopped)
 
-    found.add(two)
+    found.add(two.stop, idle=True)
     await until(lambda: two.stopped, pause=0.001)
-    found.discard(two)
+    found.discard(two.stop)
 
 
 def test_handler_of_another_library_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
