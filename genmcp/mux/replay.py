@@ -1,34 +1,28 @@
-"""What a legacy stream has said, kept for a client that lost its connection.
+"""The stored events of legacy streams, for clients that lost their connection.
 
 2025-11-25, transports, "Resumability and Redelivery". A stream's events are numbered from 1; a
-client resumes with the id of the last one it saw. Event 0 says that the stream exists.
+client resumes with the id of the last one it received. Event 0 states that the stream exists.
 """
 
 import asyncio
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
 from threading import Lock
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from genmcp.core.exchange import Record
+from genmcp.core.exchange import Action, Record
+from genmcp.core.request import Request
 from genmcp.errors import Gap, InvalidRequest, OverShare, StoreError
 from genmcp.protocol.meta import RequestId
 from genmcp.stores.accounts import Owner
-from genmcp.stores.store import Append, Event, Store
+from genmcp.stores.store import Append, Store
 from genmcp.wire import sse
 
-__all__ = ["OpenCall", "Recover", "Replay"]
+__all__ = ["OpenCall", "Recover", "Replay", "StoredStream"]
 
 logger = logging.getLogger("genmcp")
 
@@ -45,8 +39,8 @@ Recover: TypeAlias = Callable[[Sequence[OpenCall]], AsyncGenerator[bytes, None]]
 """Yields the remaining messages of calls whose process is gone, up to the response of each."""
 
 
-class Replayed(msgspec.Struct, frozen=True, array_like=True):
-    """One message of a stream: its number, its JSON (empty for none), whether it is the last.
+class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
+    """One event of a stream: its number, its JSON (empty for none), whether it is the last.
 
     node: the process that writes the stream, empty if it was ended. calls: the open calls then.
     """
@@ -58,18 +52,17 @@ class Replayed(msgspec.Struct, frozen=True, array_like=True):
     calls: tuple[OpenCall, ...] = ()
 
 
-_END = Replayed(0, b"", last=True)
+_END: Final = StoredEvent(0, b"", last=True)
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(StoredEvent).decode
 
 
 class Writer(Protocol):
-    """Whoever sends a stream's messages to its client as they come."""
+    """A response that sends a stream's messages to its client as they come."""
 
     def hand_over(self) -> None:
-        """End the connection: another one goes on with the stream. Called from any thread."""
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Replayed)
+        """End the connection: another one continues the stream. Called from any thread."""
 
 
 class Replay:
@@ -91,85 +84,30 @@ class Replay:
         look: float,
         keep_bytes: int | None = None,
     ) -> None:
-        self._node = node
+        self.node = node
         self._lives = lives
         self._look = look
         self._store = store
-        self._ttl = ttl
-        self._keep = keep
-        self._keep_bytes = keep_bytes
+        self._append = partial(Append, ttl=ttl, keep=keep, keep_bytes=keep_bytes)
+        # The responses that send each stream, so that one that resumes it can take over from them.
         self._writers: dict[str, list[Writer]] = {}
         self._lock = Lock()  # a session's streams may be on several event loops
 
-    async def keep(
-        self,
-        session: str,
-        records: Sequence[Record],
-        calls: tuple[OpenCall, ...],
-        owner: Owner = (),
-    ) -> None:
-        """Store *records* of streams of *session* for *owner*; *calls* are those still open."""
-        await self._append(
-            (
-                (
-                    _log(session, each.stream),
-                    Replayed(each.index, each.message, each.last, self._node, calls),
-                )
-                for each in records
-            ),
-            owner,
-        )
+    async def append(self, log: str, *events: StoredEvent, owner: Owner = ()) -> None:
+        """Store *events* of the stream *log*; they count towards the accounts of *owner*.
 
-    async def note(
-        self, session: str, stream: str, calls: tuple[OpenCall, ...], owner: Owner = ()
-    ) -> None:
-        """Store which *calls* of a stream are open, and which tasks they wait for."""
-        said = Replayed(0, b"", False, self._node, calls)
-        await self._append([(_log(session, stream), said)], owner)
-
-    async def end(self, session: str, stream: str, owner: Owner = ()) -> None:
-        """Store that *stream* ends without a response, so that no client waits for one."""
-        event = (_log(session, stream), _END)
-        try:
-            await self._append([event], owner)
-        except OverShare:  # of a client without room as well
-            await self._append([event])
-
-    async def _append(self, events: Iterable[tuple[str, Replayed]], owner: Owner = ()) -> None:
-        await self._store.apply(
-            *(
-                Append(
-                    log,
-                    _encoder.encode(event),
-                    self._ttl,
-                    self._keep,
-                    owner,
-                    keep_bytes=self._keep_bytes,
-                )
-                for log, event in events
-            )
-        )
-
-    @contextmanager
-    def written(self, session: str, stream: str, writer: Writer) -> Iterator[None]:
-        """Know who writes *stream*, so that whoever resumes it takes over from its connection.
-
-        2025-11-25, transports, "Multiple Connections": a message goes out on one stream only.
+        Raises:
+            StoreError: the store has no room, or cannot be written to.
         """
-        self.add(session, stream, writer)
-        try:
-            yield
-        finally:
-            self.discard(session, stream, writer)
+        await self._store.apply(*(self._append(log, _encode(each), owner=owner) for each in events))
 
-    def add(self, session: str, stream: str, writer: Writer) -> None:
-        """Know that *writer* writes *stream*, until it is discarded."""
+    def add(self, log: str, writer: Writer) -> None:
+        """Register a *writer* of the stream *log*."""
         with self._lock:
-            self._writers.setdefault(_log(session, stream), []).append(writer)
+            self._writers.setdefault(log, []).append(writer)
 
-    def discard(self, session: str, stream: str, writer: Writer) -> None:
-        """Forget that *writer* writes *stream*."""
-        log = _log(session, stream)
+    def discard(self, log: str, writer: Writer) -> None:
+        """Unregister a *writer* of the stream *log*."""
         with self._lock:
             self._writers[log].remove(writer)
             if not self._writers[log]:
@@ -182,7 +120,7 @@ class Replay:
             InvalidRequest: the session has no such stream, or it is not kept any more.
         """
         log = _log(session, stream)
-        # A call may be silent for longer than what it said is kept.
+        # A call may be silent for longer than its events are retained.
         if log not in self._writers and not await self._store.read(log, limit=1):
             raise InvalidRequest(
                 "Unknown Last-Event-ID: the stream is not of this session, or is not kept any more"
@@ -194,7 +132,8 @@ class Replay:
         """Yield the events of *stream* after number *after*, in the wire format.
 
         First those that are stored, then those that follow, to the end of the stream. *writer*,
-        which sends them, takes over from the current one. If some were dropped in the meantime, a
+        which sends them, takes over from the current one (2025-11-25, transports, "Multiple
+        Connections": a message is sent on one stream only). If some were dropped in the meantime, a
         comment states how many.
 
         If the process that writes the stream is gone, *recover* gives the rest. Those messages have
@@ -207,70 +146,161 @@ class Replay:
             others = list(self._writers.get(log, ()))
         for other in others:
             other.hand_over()
-        with self.written(session, stream, writer):
+        self.add(log, writer)
+        try:
             calls: dict[RequestId, OpenCall] = {}
-            async with aclosing(self._said(log)) as events:
+            async with aclosing(self._events(log)) as events:
                 node = ""
-                async for said in events:
-                    if said is None:
-                        if await self._gone(node):
+                async for event in events:
+                    if event is None:
+                        if await self._is_gone(node):
                             break
                         continue
-                    node = said.node
-                    # An event may have been in flight when the task of a call was noted.
-                    calls = {each.id: _newer(each, calls.get(each.id)) for each in said.calls}
-                    if said.index > after + 1:
-                        yield b": %d events are not kept any more\n\n" % (said.index - after - 1)
-                    if said.index > after:
-                        after = said.index
-                        if said.message:
-                            yield sse.event(said.message, b"%b/%d" % (stream.encode(), after))
-                    if said.last:
+                    node = event.node
+                    # An event may have been in flight when the task of a call was stored.
+                    calls = {each.id: _newer(each, calls.get(each.id)) for each in event.calls}
+                    if event.index > after + 1:
+                        yield b": %d events are not kept any more\n\n" % (event.index - after - 1)
+                    if event.index > after:
+                        after = event.index
+                        if event.message:
+                            yield sse.event(event.message, b"%b/%d" % (stream.encode(), after))
+                    if event.last:
                         return
             logger.warning("the process of a stream that was resumed is gone: %s", [*calls])
             async with aclosing(recover([*calls.values()])) as messages:
                 async for message in messages:
                     yield sse.event(message, None)
+        finally:
+            self.discard(log, writer)
 
-    async def _gone(self, node: str) -> bool:
+    async def _is_gone(self, node: str) -> bool:
         try:
             return node != "" and not await self._lives(node)
         except StoreError as error:
             logger.debug("whether a process is alive is not known: %s", error)
             return False
 
-    async def _said(self, log: str) -> AsyncGenerator[Replayed | None, None]:
+    async def _events(self, log: str) -> AsyncGenerator[StoredEvent | None, None]:
         """Yield the events of the stream, and None for each interval of silence."""
         while True:
-            with suppress(Gap):  # so slow a reader that its place was dropped: on with the rest
-                async with (
-                    aclosing(self._store.follow(log)) as events,
-                    aclosing(_or_silence(events, self._look)) as heard,
-                ):
-                    async for event in heard:
-                        yield None if event is None else _decoder.decode(event.data)
+            # Gap: this reader was so slow that its place was dropped. It continues with the rest.
+            with suppress(Gap):
+                async with aclosing(self._store.follow(log)) as events:
+                    coming = asyncio.ensure_future(anext(events))
+                    try:
+                        while True:
+                            await asyncio.wait({coming}, timeout=self._look)
+                            if coming.done():
+                                yield _decode(coming.result().data)
+                                coming = asyncio.ensure_future(anext(events))
+                            else:
+                                yield None
+                    finally:
+                        coming.cancel()
+                        await asyncio.gather(coming, return_exceptions=True)
 
 
 def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
     return call if call.task is not None or known is None else known
 
 
-async def _or_silence(
-    events: AsyncIterator[Event], seconds: float
-) -> AsyncGenerator[Event | None, None]:
-    """Yield *events*, and None whenever there was none for *seconds*."""
-    coming = asyncio.ensure_future(anext(events))
-    try:
-        while True:
-            await asyncio.wait({coming}, timeout=seconds)
-            if coming.done():
-                yield coming.result()
-                coming = asyncio.ensure_future(anext(events))
-            else:
-                yield None
-    finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
+class StoredStream:
+    """The stored copy of one response's stream. Owned by the response.
+
+    calls: the requests that the response answers, with the tasks they wait for. If this process
+    dies, another one uses them to send the remaining answers. owner: the accounts that the stored
+    events count towards.
+    """
+
+    def __init__(
+        self,
+        replay: Replay,
+        session: str,
+        stream: str,
+        calls: dict[Request, str | None],
+        owner: Owner = (),
+    ) -> None:
+        self._replay = replay
+        self._log = _log(session, stream)
+        self._calls = calls
+        self._owner = owner
+        # The index of each one's response, and of the last event that was given to the store.
+        self._answered: dict[Request, int] = {}
+        self._stored = -1
+        self._begun = False  # events are stored, and the last one is not among them
+
+    def add(self, writer: Writer) -> None:
+        """Register *writer* as the response that sends the stream."""
+        self._replay.add(self._log, writer)
+
+    def discard(self, writer: Writer) -> None:
+        """Unregister *writer*."""
+        self._replay.discard(self._log, writer)
+
+    async def keep(self, records: Sequence[Record]) -> None:
+        """Store *records*; a failure of the store is logged."""
+        self._begun = True
+        # Set before the write, so that the record says which calls are open once it is stored.
+        before, self._stored = self._stored, records[-1].index
+        try:
+            await self._append(*((each.index, each.message, each.last) for each in records))
+        except StoreError as error:
+            self._stored = before
+            # The client still receives them; only a resumption after a disconnect is lost.
+            logger.warning("what a stream says cannot be kept for resuming it: %s", error)
+            return
+        self._begun = not records[-1].last
+        for request in [each for each in self._answered if not self._is_open(each)]:
+            self._calls.pop(request, None)
+            del self._answered[request]
+
+    def set_task(self, request: Request, task: str | None) -> None:
+        """Record that *request* waits for *task*; the record is stored with the next events."""
+        if request in self._calls:
+            self._calls[request] = task
+
+    async def follow(self, request: Request, task: str) -> None:
+        """Record that *request* waits for *task*, so that another process can follow the task."""
+        self.set_task(request, task)
+        if self._begun:
+            try:
+                await self._append((0, b"", False))
+            except StoreError as error:
+                logger.warning("the task that a stream waits for cannot be kept: %s", error)
+
+    def answered(self, request: Request, actions: Sequence[Action]) -> None:
+        """Record that *request* was answered by *actions*.
+
+        It stays open until its response is stored: a slow client may delay that, and if the process
+        is killed in the meantime, another one has to answer the request.
+        """
+        # Without a record the response is sent with the first event of the stream, or never.
+        records = (each.index for each in actions if type(each) is Record)
+        self._answered[request] = next(records, 0)
+
+    async def end(self) -> None:
+        """End the stored stream, so that no client waits for it."""
+        if self._begun:
+            with suppress(StoreError):
+                try:
+                    await self._replay.append(self._log, _END, owner=self._owner)
+                except OverShare:  # also the stream of a client without room
+                    await self._replay.append(self._log, _END)
+
+    async def _append(self, *events: tuple[int, bytes, bool]) -> None:
+        calls = tuple(
+            OpenCall(each.id, each.method, task)
+            for each, task in self._calls.items()
+            if self._is_open(each)
+        )
+        stored = (StoredEvent(*each, self._replay.node, calls) for each in events)
+        await self._replay.append(self._log, *stored, owner=self._owner)
+
+    def _is_open(self, request: Request) -> bool:
+        """Return whether the response to *request* is not among the events given to the store."""
+        index = self._answered.get(request)
+        return index is None or index > self._stored
 
 
 def _log(session: str, stream: str) -> str:

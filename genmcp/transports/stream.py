@@ -22,7 +22,7 @@ from genmcp.core.request import Request
 from genmcp.core.server_dispatch import exchange_of
 from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer
-from genmcp.transports.kept_stream import KeptStream
+from genmcp.mux.replay import StoredStream
 from genmcp.transports.rates import LatestProgress, RateLimiter
 from genmcp.transports.request import (
     ClientLeft,
@@ -220,7 +220,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
     _deadline: Deadline | None = None
     _progress: LatestProgress | None = None
     _logs: RateLimiter | None = None
-    _kept: KeptStream | None = None
+    _kept: StoredStream | None = None
     _started: bool = False
     _closing: bool = False
     _hastened: bool = False
@@ -293,7 +293,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
             return
         owner = visit.mux.owners.of(visit.client_key)
         calls: dict[Request, str | None] = dict.fromkeys(self._requests)
-        self._kept = KeptStream(visit.mux.replay, session, stream, calls, owner)
+        self._kept = StoredStream(visit.mux.replay, session, stream, calls, owner)
         self._kept.add(self)
         for call in self._response.calls:
             self.follow(call)

@@ -1,15 +1,20 @@
-"""Streams that are kept for clients that come back."""
+"""Streams that are stored for clients that reconnect."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
 from genmcp.core.exchange import Record
+from genmcp.core.request import Client, Request
 from genmcp.errors import InvalidRequest, Unavailable
-from genmcp.mux.replay import OpenCall, Replay
+from genmcp.mux.replay import OpenCall, Replay, StoredStream
+from genmcp.protocol.params import RequestParams
+from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Op, Store
 
 
 class Writer:
@@ -20,15 +25,27 @@ class Writer:
         self.released.append(0)
 
 
-CALLS = (OpenCall(7, "tools/call"),)
-
-
 async def lives(node: str) -> bool:
     return True
 
 
 def replaying(*, keep: int = 100, lives: Callable[[str], Awaitable[bool]] = lives) -> Replay:
     return Replay(MemoryStore(), ttl=60, keep=keep, node="me", lives=lives, look=0.01)
+
+
+def request(id: int) -> Request:
+    client = Client(REVISION.version)
+    params = RequestParams()
+    return Request(id=id, method="tools/call", params=params, revision=REVISION, client=client)
+
+
+CALL = request(7)
+
+
+def stream_of(
+    replay: Replay, *requests: Request, session: str = "k", stream: str = "s"
+) -> StoredStream:
+    return StoredStream(replay, session, stream, dict.fromkeys(requests or [CALL]))
 
 
 async def lost(calls: Sequence[OpenCall]) -> AsyncGenerator[bytes, None]:
@@ -49,7 +66,7 @@ async def heard(replay: Replay, after: int = 0) -> list[bytes]:
 async def test_replay_gives_what_came_behind_a_place() -> None:
     """In order, with the ids they had, to the end of the stream."""
     replay = replaying()
-    await replay.keep("k", [record(0), record(1), record(2), record(3, last=True)], CALLS)
+    await stream_of(replay).keep([record(0), record(1), record(2), record(3, last=True)])
 
     assert [b"s/2", b"s/3"] == [event.split()[1] for event in await heard(replay, 1)]
     assert [] == await heard(replay, 3)
@@ -59,8 +76,9 @@ async def test_replay_gives_what_came_behind_a_place() -> None:
 async def test_replay_of_a_stream_that_was_given_up_ends() -> None:
     """A stream without an answer has an end all the same."""
     replay = replaying()
-    await replay.keep("k", [record(0), record(1)], CALLS)
-    await replay.end("k", "s")
+    stream = stream_of(replay)
+    await stream.keep([record(0), record(1)])
+    await stream.end()
 
     assert 1 == len(await heard(replay))
     assert [] == await heard(replay, 1)
@@ -69,16 +87,18 @@ async def test_replay_of_a_stream_that_was_given_up_ends() -> None:
 async def test_replay_knows_the_streams_of_a_session() -> None:
     """Of another session, or never begun, there is none; while it is written, there is."""
     replay = replaying()
-    await replay.keep("k", [record(0)], CALLS)
+    await stream_of(replay).keep([record(0)])
 
     await replay.check("k", "s")
     for session, stream in (("k", "t"), ("other", "s")):
         with pytest.raises(InvalidRequest):
             await replay.check(session, stream)
-    with replay.written("k", "t", Writer()):
-        await replay.check("k", "t")
-        with pytest.raises(InvalidRequest):
-            await replay.check("other", "t")
+    written, writer = stream_of(replay, stream="t"), Writer()
+    written.add(writer)
+    await replay.check("k", "t")
+    with pytest.raises(InvalidRequest):
+        await replay.check("other", "t")
+    written.discard(writer)
     with pytest.raises(InvalidRequest):
         await replay.check("k", "t")
 
@@ -86,31 +106,35 @@ async def test_replay_knows_the_streams_of_a_session() -> None:
 async def test_replay_is_read_by_one_connection_at_a_time() -> None:
     """Whoever resumes releases all that write or resume the stream, but nobody else's."""
     replay = replaying()
-    await replay.keep("k", [record(0), record(1)], CALLS)
+    await stream_of(replay).keep([record(0), record(1)])
     first, second, third, stranger = [Writer() for _ in range(4)]
 
-    with replay.written("k", "s", first), replay.written("other", "s", stranger):
-        async with aclosing(replay.resume("k", "s", 0, second, lost)) as one:
-            await anext(one)
-            async with aclosing(replay.resume("k", "s", 0, third, lost)) as two:
-                await anext(two)
-                assert ([0, 0], [0], [], []) == (
-                    first.released,
-                    second.released,
-                    third.released,
-                    stranger.released,
-                )
+    mine, other = stream_of(replay), stream_of(replay, session="other")
+    mine.add(first)
+    other.add(stranger)
+    async with aclosing(replay.resume("k", "s", 0, second, lost)) as one:
+        await anext(one)
+        async with aclosing(replay.resume("k", "s", 0, third, lost)) as two:
+            await anext(two)
+            assert ([0, 0], [0], [], []) == (
+                first.released,
+                second.released,
+                third.released,
+                stranger.released,
+            )
+    mine.discard(first)
+    other.discard(stranger)
     assert {} == replay._writers
 
 
 async def test_replay_goes_on_when_its_place_was_dropped() -> None:
     """A reader that is too slow is told how much it missed, and goes on with the rest."""
     replay = replaying(keep=2)
-    await replay.keep("k", [record(1)], CALLS)
+    await stream_of(replay).keep([record(1)])
     async with aclosing(replay.resume("k", "s", 0, Writer(), lost)) as events:
         first = await anext(events)
         for index in (2, 3, 4, 5):
-            await replay.keep("k", [record(index, last=index == 5)], CALLS)
+            await stream_of(replay).keep([record(index, last=index == 5)])
         rest = [event async for event in events]
 
     assert b"s/1" in first
@@ -130,11 +154,90 @@ async def test_stream_whose_process_is_gone_is_recovered() -> None:
         return found
 
     replay = replaying(lives=lives)
-    await replay.keep("k", [record(0), record(1)], CALLS)
-    await replay.note("k", "s", (OpenCall(7, "tools/call", "t"), OpenCall(8, "tools/call")))
-    await replay.keep("k", [record(2)], CALLS)  # it was on its way when the task was noted
+    stream = stream_of(replay)
+    await stream.keep([record(0), record(1)])
+    await stream.follow(CALL, "t")
+    await stream_of(replay).keep([record(2)])  # it was in flight when the task was stored
 
     events = await heard(replay, 1)
 
     assert b"id: s/2\n" in events[0]
     assert [b"event: message\ndata: 7 waits for t\n\n"] == events[1:]
+
+
+# The calls that another process answers, if that of the stream dies.
+
+
+class Failing(MemoryStore):
+    """A store that fails while *fails* is set."""
+
+    fails: Exception | None = None
+
+    async def apply(self, *ops: Op) -> None:
+        if self.fails is not None:
+            raise self.fails
+        await super().apply(*ops)
+
+
+def replay_over(store: Store) -> Replay:
+    """Return the replay of a process to which all others are gone."""
+
+    async def lives(node: str) -> bool:
+        return False
+
+    return Replay(store, ttl=60, keep=100, node="gone", lives=lives, look=0.01)
+
+
+async def recovered(store: Store) -> list[tuple[Any, str | None]]:
+    """Resume the stream in another process; return the calls that are answered anew."""
+    calls: list[tuple[Any, str | None]] = []
+
+    async def recover(left: Sequence[OpenCall]) -> AsyncGenerator[bytes, None]:
+        calls.extend((each.id, each.task) for each in left)
+        return
+        yield
+
+    async with aclosing(replay_over(store).resume("k", "s", 0, Writer(), recover)) as events:
+        async for _ in events:
+            pass
+    return calls
+
+
+async def test_call_is_open_until_its_response_is_stored() -> None:
+    """A slow client delays the write; a process killed by then leaves a call without response."""
+    store = MemoryStore()
+    first, second = request(1), request(2)
+    kept = stream_of(replay_over(store), first, second)
+    await kept.keep([record(0)])
+    kept.answered(first, [record(1)])
+    await kept.follow(second, "task")
+    assert [(1, None), (2, "task")] == await recovered(store)
+
+    await kept.keep([record(1)])
+    assert [(2, "task")] == await recovered(store)
+
+
+async def test_response_held_back_is_stored_with_the_first_event() -> None:
+    """A batch collects its responses until something makes it a stream."""
+    store = MemoryStore()
+    first, second = request(1), request(2)
+    kept = stream_of(replay_over(store), first, second)
+    kept.answered(first, [])
+    await kept.keep([record(0), record(1)])
+
+    assert [(2, None)] == await recovered(store)
+
+
+async def test_call_whose_response_could_not_be_stored_is_open() -> None:
+    """The client may not have received it either."""
+    store = Failing()
+    first, second = request(1), request(2)
+    kept = stream_of(replay_over(store), first, second)
+    await kept.keep([record(0)])
+    kept.answered(first, [record(1)])
+    store.fails = Unavailable("locked")
+    await kept.keep([record(1)])
+    store.fails = None
+    await kept.follow(second, "task")
+
+    assert [(1, None), (2, "task")] == await recovered(store)
