@@ -1,4 +1,4 @@
-"""Decoding of the params of requests and notifications, per revision."""
+"""Decoding of the params of requests and notifications, per revision, and the bound on names."""
 
 from typing import Any, Final
 
@@ -6,14 +6,22 @@ import msgspec
 
 from genmcp.errors import MalformedParams
 from genmcp.faults import decoding_fault, error_data
+from genmcp.protocol.completion import CompleteRequestParams, PromptReference
 from genmcp.protocol.meta import IDEMPOTENCY_KEY, RequestId, RequestMeta
 from genmcp.protocol.methods import Method
-from genmcp.protocol.params import NotificationParams
+from genmcp.protocol.params import NotificationParams, RequestParams
 from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams, UnsubscribeRequestParams
 from genmcp.protocol.value import decoder_for
 from genmcp.wire.jsonrpc import Message
 
-__all__ = ["decoded", "notification_params", "session_params"]
+__all__ = [
+    "check_length",
+    "check_names",
+    "decoded",
+    "notification_params",
+    "session_params",
+]
 
 
 class _CancelledParams(NotificationParams):
@@ -110,3 +118,32 @@ def _is_usable(key: str, value: msgspec.Raw) -> bool:
     except msgspec.DecodeError:
         return False
     return True
+
+
+def check_length(name: str, most: int) -> None:
+    """Check that a URI or *name* has at most *most* bytes in UTF-8.
+
+    URIs and names are matched with templates, resolved as paths, stored with subscriptions and
+    repeated in errors, so that a long one costs far more than its transfer.
+
+    Raises:
+        MalformedParams: it has more.
+    """
+    if len(name.encode()) > most:
+        raise MalformedParams(
+            f"Invalid params: a URI or name has more than {most} bytes (limit: uri)"
+        )
+
+
+def check_names(params: RequestParams, most: int) -> None:
+    """Check the URIs and names in the *params* of methods that are not routed by a name.
+
+    Raises:
+        MalformedParams: one has more than *most* bytes.
+    """
+    match params:
+        case CompleteRequestParams(ref=ref, argument=argument):
+            check_length(ref.name if isinstance(ref, PromptReference) else ref.uri, most)
+            check_length(argument.name, most)
+        case SubscribeRequestParams(uri=uri) | UnsubscribeRequestParams(uri=uri):
+            check_length(uri, most)

@@ -31,6 +31,10 @@ from genmcp.wire.jsonrpc import Message
 
 __all__ = [
     "ANONYMOUS",
+    "AT_ONCE",
+    "BUILTIN",
+    "LISTEN",
+    "LISTS",
     "Accept",
     "Action",
     "Cancel",
@@ -118,8 +122,23 @@ class Offering(Protocol):
         """The source of its change notifications, if it sends any."""
 
 
-def is_offered(server: Offering, own: Container[str], method: str) -> bool:
-    """Return whether *method* is answered, by *server* or as one of the mux's *own* methods.
+LISTEN: Final = "subscriptions/listen"
+"""The method whose response is a stream that a transport serves until either side ends it."""
+
+LISTS: Final = frozenset(
+    {"tools/list", "resources/list", "resources/templates/list", "prompts/list"}
+)
+_SUBSCRIBING: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
+_OF_TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+BUILTIN: Final = _SUBSCRIBING | _OF_TASKS | {"server/discover", "ping", "logging/setLevel"}
+"""The methods that a mux answers for any server."""
+
+AT_ONCE: Final = LISTS | _SUBSCRIBING | {"server/discover", "ping", "logging/setLevel"}
+"""The methods that are answered even if no slot for a call is free: as a rule they do not wait."""
+
+
+def is_offered(server: Offering, method: str) -> bool:
+    """Return whether *method* is answered, by *server* or by the mux for it.
 
     A client may send what the declared capabilities permit, and nothing else: 2026-07-28, basic,
     and 2025-11-25, lifecycle, "Capability Negotiation".
@@ -135,7 +154,7 @@ def is_offered(server: Offering, own: Container[str], method: str) -> bool:
             resources = server.capabilities.resources
             return resources is not None and bool(resources.subscribe)
         case _:
-            return method in own or method in server.methods
+            return method in BUILTIN or method in server.methods
 
 
 class ServerConnection(msgspec.Struct, eq=False):

@@ -13,8 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from genmcp.core.exchange import Exchange
-from genmcp.core.names import check_length, check_names
-from genmcp.core.params import decoded, session_params
+from genmcp.core.params import check_length, check_names, decoded, session_params
 from genmcp.core.request import Client, Request, RouteFacts
 from genmcp.core.session import Session
 from genmcp.errors import (
@@ -246,9 +245,10 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
     params, raw = session_params(method, message.params)
     params = revision.up(params)
     route = None
-    check_names(name, params, catalog.longest_name)
-    if method.routed and method.name_member is not None:
-        key = getattr(params, method.name_member)
+    if not method.routed:
+        check_names(params, catalog.longest_name)
+    else:
+        key = getattr(params, method.name_member or "")
         check_length(key, catalog.longest_name)
         route = catalog.find(name, key)
         if route is None:
@@ -384,7 +384,7 @@ def _judge(
         ):
             _check_name(headers, method, key)
     else:
-        check_names(name, params, catalog.longest_name)
+        check_names(params, catalog.longest_name)
     if method.routed:
         route = catalog.find(name, key)
         if route is None:

@@ -21,30 +21,28 @@ import msgspec
 from genmcp.channel import Channel
 from genmcp.core.client_key import ClientKey
 from genmcp.core.failures import is_expected, outcome_of, refusal_of, status_of
-from genmcp.core.names import check_length
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Keyring, Purpose, Seal
+from genmcp.core.server import BUILTIN, LISTS, is_offered
 from genmcp.core.session import Session
-from genmcp.core.subscription import honoured
 from genmcp.core.task import Ref, Suspended
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
     McpError,
-    Overloaded,
     StoreError,
     StoreFull,
 )
 from genmcp.mux.awaitables import is_cancelled
+from genmcp.mux.builtin_methods import BuiltinMethods
 from genmcp.mux.bus import MessageBus
 from genmcp.mux.calls import CallRegistry
 from genmcp.mux.changes import Listeners, Subscriptions
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Owners
-from genmcp.mux.own_methods import LISTEN, SUBSCRIBING, OwnMethods, TaskMethods
 from genmcp.mux.replay import Replay
 from genmcp.mux.resumption import Resumption
 from genmcp.mux.seals import Cursors
@@ -56,7 +54,6 @@ from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads
 from genmcp.protocol.params import InputResponseRequestParams
 from genmcp.protocol.result import PaginatedResult, Result
-from genmcp.protocol.subscriptions import SubscriptionFilter
 from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
@@ -65,18 +62,11 @@ from genmcp.tasks.retry import Throttle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.printable import printable
 
-__all__ = ["AT_ONCE", "LISTEN", "Answer", "Mux", "error_of", "mux_of"]
+__all__ = ["Answer", "Mux", "error_of", "mux_of"]
 
 logger = logging.getLogger("genmcp")
 
 SECRET_VARIABLE: Final = "GENMCP_SECRET"
-
-_LISTS: Final = frozenset(
-    {"tools/list", "resources/list", "resources/templates/list", "prompts/list"}
-)
-AT_ONCE: Final = _LISTS | {"server/discover", "ping", "logging/setLevel", *SUBSCRIBING}
-"""Methods that are answered when all places of calls are taken: as a rule they wait for nothing."""
-
 
 _LOOK: Final = 1.0
 """Maximum seconds of silence after which a resumed stream checks whether its process is alive."""
@@ -170,11 +160,10 @@ class Mux:
             lives=self.tasks.service.heartbeats.lives,
             look=min(_LOOK, storage.jobs.lease / 3),
         )
-        self.task_methods = TaskMethods(self.tasks, self.encoder, most=bounds.subscriptions)
-        self._own = OwnMethods(
-            server, self.sessions, self.listeners, self.task_methods, self.owners
+        self.builtin = BuiltinMethods(
+            server, self.sessions, self.listeners, self.tasks, self.encoder, bounds
         )
-        self.offers = self._own.offers
+        self.offers = partial(is_offered, server)
         # Chosen once: without telemetry, a call pays nothing for it.
         self.answer = self._observed if self.observers else self._answer
 
@@ -254,9 +243,9 @@ class Mux:
 
     async def _unrouted(self, request: Request, channel: Channel) -> Result | Continue:
         method = request.method
-        if method in self._own:
-            return await self._own.answer(request, channel)
-        if method in _LISTS:
+        if method in BUILTIN:
+            return await self.builtin.answer(request, channel)
+        if method in LISTS:
             cursor = request.params.cursor  # type: ignore[attr-defined]  # a list's params
             if cursor is not None:
                 cursor = self._cursors.open_cursor(method, channel.principal, cursor)
@@ -273,23 +262,6 @@ class Mux:
         if isinstance(result, PaginatedResult) and result.next_cursor is not None:
             cursor = self._cursors.seal_cursor(request.method, principal, result.next_cursor)
         return self.encoder.response(request.revision, request.id, result, cursor)
-
-    def heard(self, wanted: SubscriptionFilter, principal: str | None) -> SubscriptionFilter:
-        """Return the part of *wanted* that *principal* can be told of.
-
-        Raises:
-            Overloaded: it has more resources than one stream may have.
-            MalformedParams: a URI is longer than one may be.
-        """
-        uris, most = wanted.resource_subscriptions or (), self.limits.subscriptions
-        if len(uris) > most:
-            raise Overloaded(
-                f"A stream is subscribed to at most {most} resources (limit: subscriptions)",
-                status=429,
-            )
-        for uri in uris:
-            check_length(uri, self.longest_name)
-        return honoured(wanted, self.server.capabilities, partial(self._own.has, principal))
 
     def outcome(self, request: Request, error: BaseException) -> Result | McpError:
         """Return what a call that has ended with *error* comes to."""

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.core.server import LISTEN
 from genmcp.core.session import begin, introduction
 from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound
-from genmcp.mux.mux import LISTEN, Mux
+from genmcp.mux.mux import Mux
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.request import Request
 from genmcp.core.server import (
+    LISTEN,
     Action,
     Cancel,
     Deliver,
@@ -26,7 +27,7 @@ from genmcp.core.server import (
 )
 from genmcp.core.session import Session, begin
 from genmcp.errors import InvalidRequest, McpError, StoreError
-from genmcp.mux.mux import LISTEN, Answer, Mux, error_of
+from genmcp.mux.mux import Answer, Mux, error_of
 from genmcp.stores.store import Event
 from genmcp.transports.batch_answers import BatchAnswers, receive_batch
 from genmcp.transports.listening import farewell, listening, without_params

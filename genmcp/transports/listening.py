@@ -22,11 +22,11 @@ from genmcp.core.exchange import Action, Begin, Chunk, End
 from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
 from genmcp.errors import Overloaded, StoreError
+from genmcp.mux.builtin_methods import TASKS_CHANGED, TaskWatcher, status_of
 from genmcp.mux.changes import Subscription
 from genmcp.mux.mux import Mux
-from genmcp.mux.own_methods import TASKS_CHANGED, TaskWatcher, status_of
 from genmcp.protocol.params import RequestParams
-from genmcp.protocol.subscriptions import SubscriptionFilter, SubscriptionsListenRequestParams
+from genmcp.protocol.subscriptions import SubscriptionFilter
 from genmcp.transports.request import ClientLeft, HttpRequest, perform, wait_for_disconnect
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.steps import Deadline
@@ -177,10 +177,7 @@ async def listening(
 
 async def _supported(mux: Mux, request: Request, client: ClientKey) -> SubscriptionFilter:
     """Return the part of the filter of *request* that the server honors for *client*."""
-    assert isinstance(request.params, SubscriptionsListenRequestParams)
-    wanted = mux.heard(request.params.notifications, client.principal)
-    ids = await mux.task_methods.heard(request, client.principal)
-    wanted = replace(wanted, task_ids=ids or None)
+    wanted = await mux.builtin.honored(request, client.principal)
     most = mux.limits.subscribed_of_stream
     if _size_of(wanted) > most:
         raise Overloaded(

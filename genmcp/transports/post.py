@@ -14,7 +14,16 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.core.server import Action, Cancel, Deliver, OpenSession, Reject, ServerConnection, Start
+from genmcp.core.server import (
+    LISTEN,
+    Action,
+    Cancel,
+    Deliver,
+    OpenSession,
+    Reject,
+    ServerConnection,
+    Start,
+)
 from genmcp.core.server_dispatch import (
     SESSION_HEADER,
     Era,
@@ -28,7 +37,6 @@ from genmcp.core.session import Session
 from genmcp.core.task import LOST
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.mux.changes import LISTENER
-from genmcp.mux.mux import LISTEN
 from genmcp.mux.replay import OpenCall
 from genmcp.mux.resumption import StoredRequest
 from genmcp.protocol.params import RequestParams

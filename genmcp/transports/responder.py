@@ -14,9 +14,10 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
+from genmcp.core.server import LISTEN
 from genmcp.errors import Overloaded, Unable
 from genmcp.mux.calls import Reason
-from genmcp.mux.mux import LISTEN, Answer
+from genmcp.mux.mux import Answer
 from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,

@@ -16,11 +16,12 @@ import msgspec
 from genmcp.channel import Channel
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
+from genmcp.core.server import AT_ONCE
 from genmcp.errors import Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.mux.calls import Reason
 from genmcp.mux.limits import Slots
-from genmcp.mux.mux import AT_ONCE, Answer, Mux
+from genmcp.mux.mux import Answer, Mux
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolRequestParams, CallToolResult
 from genmcp.protocol.value import Value

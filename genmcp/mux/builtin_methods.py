@@ -1,8 +1,8 @@
-"""The methods that a mux answers itself, for any server; those of tasks are SEP-2663."""
+"""The methods that a mux answers for any server; those of tasks are SEP-2663."""
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
@@ -12,9 +12,10 @@ import msgspec
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Done, Outcome, pack
+from genmcp.core.params import check_length
 from genmcp.core.request import Request
-from genmcp.core.server import is_offered
 from genmcp.core.server_dispatch import discovered
+from genmcp.core.subscription import honoured
 from genmcp.core.task import Asking, Task
 from genmcp.errors import (
     ArgumentFaults,
@@ -28,7 +29,7 @@ from genmcp.errors import (
 )
 from genmcp.mux.changes import Listeners
 from genmcp.mux.continuations import has_tasks
-from genmcp.mux.limits import Owners
+from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.task_results import result_of, shown
 from genmcp.mux.tasks import Tasks
@@ -36,20 +37,30 @@ from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.tasks import PROGRESS, DetailedTask, TaskStatusNotificationParams
+from genmcp.protocol.revisions.v2025_11_25 import (
+    SetLevelRequestParams,
+    SubscribeRequestParams,
+    UnsubscribeRequestParams,
+)
+from genmcp.protocol.subscriptions import SubscriptionFilter, SubscriptionsListenRequestParams
+from genmcp.protocol.tasks import (
+    PROGRESS,
+    DetailedTask,
+    TaskParams,
+    TaskStatusNotificationParams,
+    UpdateTaskParams,
+)
 from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
 from genmcp.server import Server
+from genmcp.stores.accounts import Owner
 from genmcp.tasks.service import Change, TaskService
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
 __all__ = [
-    "LISTEN",
-    "SUBSCRIBING",
     "TASKS_CHANGED",
-    "OwnMethods",
-    "TaskMethods",
+    "BuiltinMethods",
     "TaskWatcher",
     "detailed_of",
     "status_of",
@@ -60,78 +71,117 @@ logger = logging.getLogger("genmcp")
 TASKS_CHANGED: Final = "notifications/tasks"
 
 
-class TaskMethods:
-    """What answers `tasks/get`, `tasks/update` and `tasks/cancel`.
+class BuiltinMethods:
+    """The methods that a mux answers for any server. Owned by the mux."""
 
-    most: how many tasks one stream hears of.
-    """
-
-    def __init__(self, tasks: Tasks, encoder: Encoder, *, most: int) -> None:
+    def __init__(
+        self,
+        server: Server,
+        sessions: Sessions,
+        listeners: Listeners,
+        tasks: Tasks,
+        encoder: Encoder,
+        limits: Limits,
+    ) -> None:
+        self._server = server
+        self._sessions = sessions
+        self._listeners = listeners
         self._tasks = tasks
         self._encoder = encoder
-        self._most = most
+        self._limits = limits
+        self._owners = Owners(limits)
 
     async def answer(self, request: Request, channel: Channel) -> Result:
-        """Answer *request*.
+        """Answer *request*, whose method is one of `BUILTIN`.
 
         Raises:
-            MissingCapability: the client did not declare the extension.
-            TaskNotFound: there is no such task, or it is somebody else's.
+            McpError: the request names a resource or task that does not exist for its principal,
+                or an answer that does not fit its question, or its client lacks a capability.
         """
-        if not has_tasks(request):
-            raise MissingCapability({"extensions": {TASKS: {}}})
-        return await _OF_TASKS[request.method](self, request, channel)
+        session, owner = request.session, self._owners.of(channel.client_key)
+        match request.params:
+            case TaskParams() | UpdateTaskParams():
+                return await self._task(request.method, request.params, request, channel.principal)
+            case SetLevelRequestParams(level=level) if session is not None:
+                await self._sessions.set_level(session, level, owner)
+            case SubscribeRequestParams(uri=uri):
+                await self._subscribe(uri, session, channel.principal, owner)
+            case UnsubscribeRequestParams(uri=uri) if session is not None:
+                await self._listeners.subscribe(session, uri, wanted=False, owner=owner)
+        if request.method == "server/discover":
+            return discovered(self._server.capabilities, self._server.instructions)
+        return Result()
 
-    async def get(self, request: Request, channel: Channel) -> Result:
-        """Tell how a task stands."""
-        params: Any = request.params
-        task = await self._tasks.service.get(params.task_id, channel.principal)
-        return detailed_of(task, self._encoder, self._tasks.service.records.now())
+    async def _subscribe(
+        self, uri: str, session: str | None, principal: str | None, owner: Owner
+    ) -> None:
+        if not self._has(principal, uri):
+            raise ResourceNotFound(uri)
+        async with self._server.hearing((uri,)) as announced:
+            if uri not in announced:
+                raise InvalidParams(f"No updates are told of: {uri}")
+            if session is not None:
+                await self._listeners.subscribe(session, uri, wanted=True, owner=owner)
 
-    async def update(self, request: Request, channel: Channel) -> Result:
-        """Accept answers, all of them or none.
-
-        Raises:
-            InvalidParams: an answer does not fit its question; the message says why. The question
-                stays open.
-        """
-        params: Any = request.params
-        task = await self._tasks.service.get(params.task_id, channel.principal)
+    async def _task(
+        self,
+        method: str,
+        params: TaskParams | UpdateTaskParams,
+        request: Request,
+        principal: str | None,
+    ) -> Result:
+        _check_tasks(request)
+        service = self._tasks.service
+        if method == "tasks/cancel":  # a task that is over stays as it is
+            await self._tasks.cancel(params.task_id, principal)
+            return Result()
+        task = await service.get(params.task_id, principal)
+        if isinstance(params, TaskParams):
+            return detailed_of(task, self._encoder, service.records.now())
         if isinstance(task.work, Asking):
             continuation = Continuation.unpack(task.continuation)
+            # All answers are accepted, or none: after an error, the questions stay open.
             answers = _good(continuation, task.work, params.input_responses)
             packed = {name: pack(each) for name, each in answers.items()}
-            await self._tasks.service.answer(task.id, channel.principal, packed)
+            await service.answer(task.id, principal, packed)
         return Result()
 
-    async def cancel(self, request: Request, channel: Channel) -> Result:
-        """Cancel a task; one that is over stays as it is."""
-        params: Any = request.params
-        await self._tasks.cancel(params.task_id, channel.principal)
-        return Result()
-
-    async def heard(self, request: Request, principal: str | None) -> list[str]:
-        """Return those of the tasks *request* wants to hear of that there are for *principal*.
+    async def honored(self, request: Request, principal: str | None) -> SubscriptionFilter:
+        """Return the part of the filter of *request*, a listen request, that the server honors.
 
         Raises:
-            MissingCapability: the client did not declare the extension.
-            Overloaded: it wants to hear of too many.
+            Overloaded: it names more resources or tasks than one stream may subscribe to.
+            MalformedParams: a URI is longer than `Limits.uri`.
+            MissingCapability: it names tasks, and the client did not declare the extension.
         """
-        params: Any = request.params
-        wanted = params.notifications.task_ids
-        if not wanted:
-            return []
-        if not has_tasks(request):
-            raise MissingCapability({"extensions": {TASKS: {}}})
-        if len(wanted) > self._most:
+        assert isinstance(request.params, SubscriptionsListenRequestParams)
+        wanted, most = request.params.notifications, self._limits.subscriptions
+        uris, tasks = wanted.resource_subscriptions or (), wanted.task_ids or ()
+        if max(len(uris), len(tasks)) > most:
+            kind = "resources" if len(uris) > most else "tasks"
             raise Overloaded(
-                f"A stream hears of at most {self._most} tasks (limit: subscriptions)", status=429
+                f"A stream is subscribed to at most {most} {kind} (limit: subscriptions)",
+                status=429,
             )
+        for uri in uris:
+            check_length(uri, self._limits.uri)
+        if tasks:
+            _check_tasks(request)
         known = []
-        for id in dict.fromkeys(wanted):
+        for id in dict.fromkeys(tasks):
             with suppress(TaskNotFound):
                 known.append((await self._tasks.service.get(id, principal)).id)
-        return known
+        heard = honoured(wanted, self._server.capabilities, partial(self._has, principal))
+        return msgspec.structs.replace(heard, task_ids=known or None)
+
+    def _has(self, principal: str | None, uri: str) -> bool:
+        route = self._server.find("resources/read", uri)
+        return route is not None and route.is_visible(principal)
+
+
+def _check_tasks(request: Request) -> None:
+    if not has_tasks(request):
+        raise MissingCapability({"extensions": {TASKS: {}}})
 
 
 class TaskWatcher:
@@ -268,99 +318,3 @@ class _Shown(msgspec.Struct):
     """A question as it was sent to the client."""
 
     params: _ShownParams = msgspec.field(default_factory=_ShownParams)
-
-
-_OF_TASKS: Final[
-    Mapping[str, Callable[[TaskMethods, Request, Channel], Coroutine[Any, Any, Result]]]
-] = {
-    "tasks/get": TaskMethods.get,
-    "tasks/update": TaskMethods.update,
-    "tasks/cancel": TaskMethods.cancel,
-}
-
-
-LISTEN: Final = "subscriptions/listen"
-"""The method whose answer is a stream: a transport serves it, for as long as both sides want."""
-
-SUBSCRIBING: Final = ("resources/subscribe", "resources/unsubscribe")
-
-
-class OwnMethods:
-    """What a mux of *server* answers itself."""
-
-    def __init__(
-        self,
-        server: Server,
-        sessions: Sessions,
-        listeners: Listeners,
-        tasks: TaskMethods,
-        owners: Owners,
-    ) -> None:
-        self._server = server
-        self._sessions = sessions
-        self._listeners = listeners
-        self._tasks = tasks
-        self._owners = owners
-        self.offers = partial(is_offered, server, _METHODS)
-
-    def __contains__(self, method: str) -> bool:
-        return method in _METHODS
-
-    async def answer(self, request: Request, channel: Channel) -> Result:
-        """Answer *request*, which is for one of them."""
-        return await _METHODS[request.method](self, request, channel)
-
-    async def discover(self, request: Request, channel: Channel) -> Result:
-        """Say what the server is."""
-        return discovered(self._server.capabilities, self._server.instructions)
-
-    async def ping(self, request: Request, channel: Channel) -> Result:
-        """Say that it is there."""
-        return Result()
-
-    async def set_level(self, request: Request, channel: Channel) -> Result:
-        """Keep the least severe log message that a session wants to see."""
-        params: Any = request.params
-        if request.session is not None:
-            owner = self._owners.of(channel.client_key)
-            await self._sessions.set_level(request.session, params.level, owner)
-        return Result()
-
-    async def subscribe(self, request: Request, channel: Channel) -> Result:
-        """Keep whether a session wants to hear of a resource."""
-        params: Any = request.params
-        uri, session = params.uri, request.session
-        owner = self._owners.of(channel.client_key)
-        if request.method != "resources/subscribe":
-            if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=False, owner=owner)
-            return Result()
-        if not self.has(channel.principal, uri):
-            raise ResourceNotFound(uri)
-        async with self._server.hearing((uri,)) as told:
-            if uri not in told:
-                raise InvalidParams(f"No updates are told of: {uri}")
-            if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=True, owner=owner)
-        return Result()
-
-    async def task(self, request: Request, channel: Channel) -> Result:
-        """Tell of a task, or change it."""
-        return await self._tasks.answer(request, channel)
-
-    def has(self, principal: str | None, uri: str) -> bool:
-        """Whether there is a resource at *uri* for *principal*."""
-        route = self._server.find("resources/read", uri)
-        return route is not None and route.is_visible(principal)
-
-
-_METHODS: Final[
-    Mapping[str, Callable[[OwnMethods, Request, Channel], Coroutine[Any, Any, Result]]]
-] = {
-    "server/discover": OwnMethods.discover,
-    "ping": OwnMethods.ping,
-    "logging/setLevel": OwnMethods.set_level,
-    "resources/subscribe": OwnMethods.subscribe,
-    "resources/unsubscribe": OwnMethods.subscribe,
-    **dict.fromkeys(_OF_TASKS, OwnMethods.task),
-}
