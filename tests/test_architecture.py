@@ -1,0 +1,75 @@
+"""docs/architecture.md names what is in the package, and its diagrams are those of the tables."""
+
+import importlib
+import re
+import subprocess
+import sys
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+
+PATH = re.compile(r"`((?:genmcp|tests|scripts)/[\w/.]*)`")
+# `genmcp/core/call.py`: `CallState.advance`, `CallPhase`; or `Mux` (`genmcp/mux/mux.py`).
+NAMES_AFTER = re.compile(r"`(genmcp/[\w/]+)\.py`: ((?:`\w[\w.]*`(?:, )?)+)")
+NAMES_BEFORE = re.compile(r"((?:`\w[\w.]*`(?:, )?)+) \(`(genmcp/[\w/]+)\.py`")
+NAME = re.compile(r"`(\w[\w.]*)`")
+
+NAMED = sorted(
+    {
+        (path.replace("/", "."), name)
+        for path, names in [
+            *NAMES_AFTER.findall(PAGE),
+            *((path, names) for names, path in NAMES_BEFORE.findall(PAGE)),
+        ]
+        for name in NAME.findall(names)
+    }
+)
+
+
+@pytest.mark.parametrize("path", sorted(set(PATH.findall(PAGE))))
+def test_architecture_path_exists(path: str) -> None:
+    """A module that was moved or merged is reported."""
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize(("module", "name"), NAMED)
+def test_architecture_name_is_in_its_module(module: str, name: str) -> None:
+    """A class or function that the page places in a module is there."""
+    reduce(getattr, name.split("."), importlib.import_module(module))
+
+
+def test_architecture_diagrams_are_those_of_the_tables() -> None:
+    """`scripts/diagram` would change nothing: what the page draws is what the code does."""
+    command = [sys.executable, "scripts/diagram", "--check"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_architecture_diagram_that_is_outdated_is_reported(tmp_path: Path) -> None:
+    """A transition that the page lacks is seen, and the message says how to mend it."""
+    copy = tmp_path / "scripts" / "diagram"
+    copy.parent.mkdir()
+    copy.write_text((ROOT / "scripts" / "diagram").read_text("utf-8"), encoding="utf-8")
+    (tmp_path / "genmcp").symlink_to(ROOT / "genmcp")
+    (tmp_path / "docs").mkdir()
+    outdated = PAGE.replace("WAITING --> STREAMING", "WAITING --> DONE", 1)
+    assert outdated != PAGE
+    (tmp_path / "docs" / "architecture.md").write_text(outdated, encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, str(copy), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "run .venv/bin/python scripts/diagram" in done.stderr
