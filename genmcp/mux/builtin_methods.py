@@ -27,7 +27,7 @@ from genmcp.errors import (
     StoreError,
     TaskNotFound,
 )
-from genmcp.mux.changes import Listeners
+from genmcp.mux.changes import Listeners, Subscription
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.sessions import Sessions
@@ -61,9 +61,9 @@ from genmcp.wire.jsonrpc import ErrorBody
 __all__ = [
     "TASKS_CHANGED",
     "BuiltinMethods",
-    "TaskWatcher",
     "detailed_of",
     "status_of",
+    "watching",
 ]
 
 logger = logging.getLogger("genmcp")
@@ -184,50 +184,36 @@ def _check_tasks(request: Request) -> None:
         raise MissingCapability({"extensions": {TASKS: {}}})
 
 
-class TaskWatcher:
-    """The changes of the tasks that one client is subscribed to; of each, only the latest.
+@asynccontextmanager
+async def watching(
+    service: TaskService, ids: Sequence[str], principal: str | None, subscription: Subscription
+) -> AsyncGenerator[None, None]:
+    """Notify *subscription* of the changes of the tasks *ids* while this is entered.
 
     SEP-2663, "Task Status Notifications".
     """
+    watchers = [asyncio.create_task(_watch(service, id, principal, subscription)) for id in ids]
+    try:
+        yield
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
 
-    def __init__(self) -> None:
-        self._news: dict[str, Task] = {}
-        self._event = asyncio.Event()
 
-    @classmethod
-    @asynccontextmanager
-    async def of(
-        cls, service: TaskService, ids: Sequence[str], principal: str | None
-    ) -> AsyncGenerator["TaskWatcher", None]:
-        """Follow the tasks *ids* while this is entered."""
-        news = cls()
-        followers = [asyncio.create_task(news._follow(service, id, principal)) for id in ids]
+async def _watch(
+    service: TaskService, id: str, principal: str | None, subscription: Subscription
+) -> None:
+    seen: tuple[object, ...] = ()
+    with suppress(TaskNotFound):  # it has expired
         try:
-            yield news
-        finally:
-            for follower in followers:
-                follower.cancel()
-            await asyncio.gather(*followers, return_exceptions=True)
-
-    async def take(self) -> list[Task]:
-        """Wait until there is something new, and return it; of one task only the newest."""
-        await self._event.wait()
-        self._event.clear()
-        news, self._news = self._news, {}
-        return list(news.values())
-
-    async def _follow(self, service: TaskService, id: str, principal: str | None) -> None:
-        told: tuple[object, ...] = ()
-        with suppress(TaskNotFound):  # its time has run out
-            try:
-                async with aclosing(service.follow(id, principal)) as changes:
-                    async for change in changes:
-                        if isinstance(change, Change) and _seen(change.task) != told:
-                            told = _seen(change.task)
-                            self._news[id] = change.task
-                            self._event.set()
-            except StoreError as error:
-                logger.warning("a subscriber gets no more of task %s: %s", id, error)
+            async with aclosing(service.follow(id, principal)) as changes:
+                async for change in changes:
+                    if isinstance(change, Change) and _seen(change.task) != seen:
+                        seen = _seen(change.task)
+                        subscription.tell(task=change.task)
+        except StoreError as error:
+            logger.warning("a subscriber gets no more of task %s: %s", id, error)
 
 
 def detailed_of(task: Task, encoder: Encoder, now: float) -> DetailedTask:

@@ -23,6 +23,7 @@ import msgspec
 
 from genmcp.core.session import Session
 from genmcp.core.subscription import EVERYTHING, Change, changes_of, everything
+from genmcp.core.task import Task
 from genmcp.errors import Conflict, Gap, McpError, Overloaded, OverShare, StoreError
 from genmcp.mux.limits import Limits
 from genmcp.server import Server
@@ -46,47 +47,49 @@ _decode_uris: Final = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class Subscription:
-    """One listener, in one event loop: the changes that it wants, and those it has not received."""
+    """One listener, in one event loop: the changes it wants, and the news it has not received."""
 
-    __slots__ = ("_pending", "_waiter", "wanted")
+    __slots__ = ("_pending", "_tasks", "_waiter", "wanted")
 
     def __init__(self, wanted: Iterable[Change]) -> None:
         self.wanted = frozenset(wanted)
         self._pending: dict[Change, None] = {}
+        self._tasks: dict[str, Task] = {}
         self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self, changes: Iterable[Change]) -> None:
-        """Add *changes*; one that is pending already is received once."""
+    def tell(self, changes: Iterable[Change] = (), task: Task | None = None) -> None:
+        """Add *changes*, and the new state of *task*.
+
+        A change that is pending already is received once, and of a task only the newest state.
+        """
         self._pending |= dict.fromkeys(changes)
+        if task is not None:
+            self._tasks[task.id] = task
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def news(self) -> Sequence[Change]:
-        """Wait for changes, and return all that are pending."""
-        if not self._pending:
+    async def news(self) -> tuple[Sequence[Change], Sequence[Task]]:
+        """Wait for news, and return all that are pending."""
+        if not self._pending and not self._tasks:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        pending, self._pending = self._pending, {}
-        return [*pending]
+        changes, self._pending = self._pending, {}
+        tasks, self._tasks = self._tasks, {}
+        return [*changes], [*tasks.values()]
 
 
 class Subscriptions(Listener):
     """The log of a mux's changes, and its listeners in this process.
 
     Delivery is at least once: a process that does not know which changes it has missed notifies its
-    listeners of everything that they want.
-
-    Args:
-        log: the name of the log.
-        ttl: seconds for which changes are retained for a slow process.
-        keep: how many changes are retained.
+    listeners of everything that they want. *log* is the name of the log.
     """
 
-    def __init__(self, store: Store, log: str, *, ttl: float, keep: int) -> None:
+    def __init__(self, store: Store, log: str, limits: Limits) -> None:
         self._store = store
         self._log = log
-        self._append = partial(Append, log, ttl=ttl, keep=keep)
-        self._keep = keep
+        self._append = partial(Append, log, ttl=limits.replay, keep=limits.replay_events)
+        self._keep = limits.replay_events
         self._lock = Lock()
         self._unwritten: dict[Change, None] = {}
         self._written_in: asyncio.AbstractEventLoop | None = None
@@ -406,7 +409,8 @@ class Listeners:
         A client that does not read would otherwise fill its log with repetitions of one change.
         """
         while True:
-            for change in await subscription.news():
+            changes, _ = await subscription.news()
+            for change in changes:
                 message = self._encoder.notification(
                     session.revision, change.method, change.params()
                 )

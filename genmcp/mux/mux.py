@@ -130,9 +130,7 @@ class Mux:
         self.owners = Owners(self.limits)
         self._complaints = Throttle(logger)
         self._cursors = Cursors(seal, Purpose.CURSOR, clock, ttl=bounds.cursor)
-        self.subscriptions = Subscriptions(
-            self.store, f"changes:{audience}", ttl=bounds.replay, keep=bounds.replay_events
-        )
+        self.subscriptions = Subscriptions(self.store, f"changes:{audience}", bounds)
         self.listeners = Listeners(self.store, self.subscriptions, server, self.encoder, bounds)
         self.announcer = server.announcer or Announcer()
         self.announcer.follow(self.subscriptions)
@@ -151,15 +149,9 @@ class Mux:
         self.continuations = Continuations(self, seal, clock)
         self.idempotency = Idempotency(self, audience)
         self.resumption = Resumption(self)
-        self.replay = Replay(
-            self.store,
-            ttl=bounds.replay,
-            keep=bounds.replay_events,
-            keep_bytes=bounds.replay_bytes,
-            node=self.bus.node,
-            lives=self.tasks.service.heartbeats.lives,
-            look=min(_LOOK, storage.jobs.lease / 3),
-        )
+        heartbeats = self.tasks.service.heartbeats
+        look = min(_LOOK, storage.jobs.lease / 3)
+        self.replay = Replay(self.store, bounds, self.bus.node, heartbeats.lives, look=look)
         self.builtin = BuiltinMethods(
             server, self.sessions, self.listeners, self.tasks, self.encoder, bounds
         )

@@ -17,6 +17,7 @@ import msgspec
 from genmcp.core.exchange import Action, Record
 from genmcp.core.request import Request
 from genmcp.errors import Gap, InvalidRequest, OverShare, StoreError
+from genmcp.mux.limits import Limits
 from genmcp.protocol.meta import RequestId
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Store
@@ -68,27 +69,26 @@ class Writer(Protocol):
 class Replay:
     """The streams of a mux's sessions, in its store.
 
-    ttl: seconds for which a stream is retained after its last event. keep, keep_bytes: how many
-    events, and how many bytes of them, are retained. node: the name of this process. lives: returns
-    whether the process of a name is alive; it is checked after each *look* seconds of silence.
+    node: the name of this process. lives: returns whether the process of a name is alive; it is
+    checked after each *look* seconds of silence.
     """
 
     def __init__(
         self,
         store: Store,
-        *,
-        ttl: float,
-        keep: int,
+        limits: Limits,
         node: str,
         lives: Callable[[str], Awaitable[bool]],
+        *,
         look: float,
-        keep_bytes: int | None = None,
     ) -> None:
         self.node = node
         self._lives = lives
         self._look = look
         self._store = store
-        self._append = partial(Append, ttl=ttl, keep=keep, keep_bytes=keep_bytes)
+        self._append = partial(
+            Append, ttl=limits.replay, keep=limits.replay_events, keep_bytes=limits.replay_bytes
+        )
         # The responses that send each stream, so that one that resumes it can take over from them.
         self._writers: dict[str, list[Writer]] = {}
         self._lock = Lock()  # a session's streams may be on several event loops

@@ -4,13 +4,9 @@ The event streams of listeners, and streams that are resumed, are not written by
 """
 
 import asyncio
-import logging
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
-    Callable,
-    Sequence,
 )
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
@@ -21,8 +17,8 @@ from genmcp.core.client_key import ClientKey
 from genmcp.core.exchange import Action, Begin, Chunk, End
 from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
-from genmcp.errors import Overloaded, StoreError
-from genmcp.mux.builtin_methods import TASKS_CHANGED, TaskWatcher, status_of
+from genmcp.errors import Overloaded
+from genmcp.mux.builtin_methods import TASKS_CHANGED, status_of, watching
 from genmcp.mux.changes import Subscription
 from genmcp.mux.mux import Mux
 from genmcp.protocol.params import RequestParams
@@ -34,8 +30,6 @@ from genmcp.wire import sse
 from genmcp.wire.sse import COMMENT
 
 __all__ = ["EventStream", "farewell", "listen", "listening", "without_params"]
-
-logger = logging.getLogger("genmcp")
 
 
 class EventStream:
@@ -152,8 +146,7 @@ async def listening(
 ) -> AsyncGenerator[tuple[Request, AsyncGenerator[list[bytes], None]], None]:
     """Open the stream of *request*, on any transport.
 
-    Yields the request without its params, and the messages. These end when the store fails; the
-    server then ends the stream.
+    Yields the request without its params, and the messages.
 
     Raises:
         Overloaded: there are too many streams, or their subscriptions are too large.
@@ -169,8 +162,8 @@ async def listening(
             wanted = replace(wanted, resource_subscriptions=honored)
             async with (
                 mux.subscriptions.listening(changes_of(wanted)) as subscription,
-                TaskWatcher.of(mux.tasks.service, ids, client.principal) as tasks,
-                aclosing(_messages(mux, request, wanted, subscription, tasks)) as messages,
+                watching(mux.tasks.service, ids, client.principal, subscription),
+                aclosing(_messages(mux, request, wanted, subscription)) as messages,
             ):
                 yield request, messages
 
@@ -195,58 +188,25 @@ def _size_of(wanted: SubscriptionFilter) -> int:
 
 
 async def _messages(
-    mux: Mux,
-    request: Request,
-    wanted: SubscriptionFilter,
-    subscription: Subscription,
-    tasks: TaskWatcher,
+    mux: Mux, request: Request, wanted: SubscriptionFilter, subscription: Subscription
 ) -> AsyncGenerator[list[bytes], None]:
     encoder, revision, id = mux.encoder, request.revision, request.id
-    encode = encoder.notification
-
-    async def changed() -> list[bytes]:
-        news = await subscription.news()
-        return [encode(revision, change.method, change.params(id)) for change in news]
-
-    async def gone_on() -> list[bytes]:
-        news, now = await tasks.take(), mux.store.now()
-        said = [status_of(task, encoder, id, now) for task in news]
-        return [encode(revision, TASKS_CHANGED, each) for each in said]
-
-    sources = [changed, gone_on] if wanted.task_ids else [changed]
-    acknowledged = [encode(revision, ACKNOWLEDGED, acknowledgement(wanted, id))]
+    messages = [encoder.notification(revision, ACKNOWLEDGED, acknowledgement(wanted, id))]
     del wanted
-    yield acknowledged
-    del acknowledged  # it would keep a copy of all subscriptions for the life of the stream
-    try:
-        async with aclosing(_merged(sources)) as merged:
-            async for messages in merged:
-                yield messages
-    except StoreError as error:
-        logger.warning("a stream ends: its notifications cannot be read: %s", error)
+    while True:
+        yield messages
+        del messages  # the first would keep a copy of all subscriptions for the life of the stream
+        changes, tasks = await subscription.news()
+        now = mux.store.now()
+        messages = [
+            *(encoder.notification(revision, each.method, each.params(id)) for each in changes),
+            *(
+                encoder.notification(revision, TASKS_CHANGED, status_of(each, encoder, id, now))
+                for each in tasks
+            ),
+        ]
 
 
 async def _events(messages: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:
     async for each in messages:
         yield b"".join(map(sse.event, each))
-
-
-async def _merged(
-    sources: Sequence[Callable[[], Awaitable[list[bytes]]]],
-) -> AsyncGenerator[list[bytes], None]:
-    """Yield what each of *sources* gives, again and again."""
-    if len(sources) == 1:
-        while True:
-            yield await sources[0]()
-    waiting = {asyncio.ensure_future(source()): source for source in sources}
-    try:
-        while True:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                source = waiting.pop(each)
-                waiting[asyncio.ensure_future(source())] = source
-                yield each.result()
-    finally:
-        for each in waiting:
-            each.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)

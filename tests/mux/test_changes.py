@@ -10,6 +10,7 @@ from genmcp.core.subscription import PROMPTS, TOOLS, Change, updated
 from genmcp.errors import Gap, Unavailable
 from genmcp.mux import changes as module
 from genmcp.mux.changes import Subscription, Subscriptions
+from genmcp.mux.limits import Limits
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Event, Op
 
@@ -45,11 +46,12 @@ class Faulty(MemoryStore):
 
 
 def subscriptions(store: MemoryStore, keep: int = 100) -> Subscriptions:
-    return Subscriptions(store, LOG, ttl=60, keep=keep)
+    return Subscriptions(store, LOG, Limits(replay=60, replay_events=keep))
 
 
 async def news(subscription: Subscription) -> list[Change]:
-    return [*await asyncio.wait_for(subscription.news(), 5)]
+    changes, _ = await asyncio.wait_for(subscription.news(), 5)
+    return [*changes]
 
 
 async def test_one_follower_serves_every_listener() -> None:

@@ -10,6 +10,7 @@ import pytest
 from genmcp.core.exchange import Record
 from genmcp.core.request import Client, Request
 from genmcp.errors import InvalidRequest, Unavailable
+from genmcp.mux.limits import Limits
 from genmcp.mux.replay import OpenCall, Replay, StoredStream
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
@@ -30,7 +31,7 @@ async def lives(node: str) -> bool:
 
 
 def replaying(*, keep: int = 100, lives: Callable[[str], Awaitable[bool]] = lives) -> Replay:
-    return Replay(MemoryStore(), ttl=60, keep=keep, node="me", lives=lives, look=0.01)
+    return Replay(MemoryStore(), Limits(replay_events=keep), "me", lives, look=0.01)
 
 
 def request(id: int) -> Request:
@@ -185,7 +186,7 @@ def replay_over(store: Store) -> Replay:
     async def lives(node: str) -> bool:
         return False
 
-    return Replay(store, ttl=60, keep=100, node="gone", lives=lives, look=0.01)
+    return Replay(store, Limits(), "gone", lives, look=0.01)
 
 
 async def recovered(store: Store) -> list[tuple[Any, str | None]]:
