@@ -1,6 +1,7 @@
 """Decoding of the params of requests and notifications, per revision, and the bound on names."""
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -30,6 +31,8 @@ class _CancelledParams(NotificationParams):
     request_id: RequestId | None = None
 
 
+T = TypeVar("T")
+
 _CANCELLED: Final = "notifications/cancelled"
 _object_of_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _any_object: Final = decoder_for(dict[str, Any])
@@ -38,7 +41,7 @@ _meta: Final = decoder_for(RequestMeta)
 _DROPPED: Final = frozenset(RequestMeta.__struct_encode_fields__) - {IDEMPOTENCY_KEY}
 
 
-def decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any:
+def decoded(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw) -> T:
     """Decode params; absent params are an empty object.
 
     Raises:
@@ -51,7 +54,7 @@ def decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any
         raise MalformedParams(f"Invalid params: {error}", data) from None
 
 
-def session_params(method: Method, raw: msgspec.Raw) -> tuple[Any, msgspec.Raw]:
+def session_params(method: Method, raw: msgspec.Raw) -> tuple[RequestParams, msgspec.Raw]:
     """Decode the params of a request within a legacy session.
 
     Unusable members of `_meta` are left out: these revisions define only `progressToken`, and
@@ -73,7 +76,9 @@ def session_params(method: Method, raw: msgspec.Raw) -> tuple[Any, msgspec.Raw]:
         return decoded(method.params_decoder, usable), usable
 
 
-def notification_params(revision: Revision, message: Message) -> Any:
+def notification_params(
+    revision: Revision, message: Message
+) -> NotificationParams | Mapping[str, Any]:
     """Decode the params of a notification.
 
     `null` counts as absent: some clients send it with `notifications/initialized`. For a
@@ -84,12 +89,14 @@ def notification_params(revision: Revision, message: Message) -> Any:
     """
     raw = b"" if bytes(message.params) == b"null" else message.params
     name = message.method or ""
-    if name == _CANCELLED and not revision.modern:
-        return decoded(decoder_for(_CancelledParams), raw)
     method = revision.methods.get(name)
-    if method is None or not method.is_notification:
-        return decoded(_any_object, raw)
-    return decoded(method.params_decoder, raw)
+    decoder = _any_object
+    if name == _CANCELLED and not revision.modern:
+        decoder = decoder_for(_CancelledParams)
+    elif method is not None and method.is_notification:
+        decoder = method.params_decoder
+    params: NotificationParams | Mapping[str, Any] = decoded(decoder, raw)
+    return params
 
 
 def _with_usable_meta(raw: msgspec.Raw) -> msgspec.Raw | None:

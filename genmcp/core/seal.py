@@ -24,11 +24,8 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
-from hashlib import sha256
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from genmcp.errors import ConfigurationError, ContractError, Expired, ForeignSeal, Forged
 
@@ -41,8 +38,6 @@ __all__ = [
     "Part",
     "Purpose",
     "Seal",
-    "canonical",
-    "digest",
 ]
 
 Part: TypeAlias = str | bytes | None
@@ -215,28 +210,6 @@ class Seal:
         if not now < expiry:
             raise Expired(f"the {purpose} has expired")
         return opened[_EXPIRY.size :]
-
-
-def canonical(value: Any) -> bytes:
-    """Return the one JSON text of a JSON value: keys sorted, nothing escaped that need not be.
-
-    A `msgspec.Raw` is decoded first, so that two spellings of one value (order of keys, white
-    space, escapes, `1e2` and `100.0`) give one text. An integer is not the float of equal value:
-    `1` and `1.0` differ. Of a key that occurs twice, the last counts.
-
-    Raises:
-        TypeError, UnicodeEncodeError, msgspec.DecodeError: this is not a JSON value.
-    """
-    return _encode(_decode(value) if isinstance(value, msgspec.Raw) else value)
-
-
-def digest(value: Any) -> bytes:
-    """Return the SHA-256 of the canonical text: what binds a sealed value to arguments."""
-    return sha256(canonical(value)).digest()
-
-
-_encode = msgspec.json.Encoder(order="deterministic").encode
-_decode = msgspec.json.Decoder().decode
 
 
 def _bytes(text: str | bytes) -> bytes:

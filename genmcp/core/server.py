@@ -189,7 +189,8 @@ class ServerConnection(msgspec.Struct, eq=False):
             if era is Era.MODERN:
                 return Start(modern_request(self.headers, message, self.catalog))
             if era is Era.HANDSHAKE:
-                params: InitializeRequestParams = session_params(_INITIALIZE, message.params)[0]
+                params, _ = session_params(_INITIALIZE, message.params)
+                assert isinstance(params, InitializeRequestParams)
                 return OpenSession(message.id, params)  # type: ignore[arg-type]  # a request
             session = self.session
             if session is None:
@@ -242,8 +243,9 @@ class ServerConnection(msgspec.Struct, eq=False):
         params = notification_params(LATEST if session is None else session.revision, message)
         if message.method == "notifications/cancelled":
             # 2026-07-28, Streamable HTTP: a client cancels by closing its connection.
-            if params.request_id is not None and era is not Era.MODERN:
-                return Cancel(params.request_id)
+            id: RequestId | None = getattr(params, "request_id", None)
+            if id is not None and era is not Era.MODERN:
+                return Cancel(id)
         elif message.method == "notifications/initialized" and session is not None:
             return _READY
         return _ACCEPT

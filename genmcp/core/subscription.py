@@ -5,11 +5,16 @@
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from genmcp.protocol.capabilities import ServerCapabilities
+from genmcp.protocol.capabilities import (
+    PromptsCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+    ToolsCapability,
+)
 from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ResourceUpdatedNotificationParams
@@ -33,6 +38,8 @@ __all__ = [
     "honoured",
     "updated",
 ]
+
+_Announced: TypeAlias = ToolsCapability | PromptsCapability | ResourcesCapability
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
@@ -114,7 +121,7 @@ def completion(subscription: RequestId) -> SubscriptionsListenResult:
     return SubscriptionsListenResult(meta=_meta(subscription))
 
 
-def _both(wanted: bool | None, capability: Any) -> bool | None:
+def _both(wanted: bool | None, capability: _Announced | None) -> bool | None:
     return True if wanted and capability is not None and capability.list_changed else None
 
 

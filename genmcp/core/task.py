@@ -34,15 +34,14 @@ from genmcp.core.task_work import (
     Finished,
     Following,
     InputRequired,
-    Job,
     OnLost,
-    Ref,
     Running,
     Status,
     Suspended,
     Work,
     Working,
 )
+from genmcp.core.waiting import Job, Ref
 from genmcp.errors import Lost, OutOfTurn, UnknownFormat
 
 __all__ = [
@@ -350,7 +349,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             **_NOTHING_LEFT,
         )
 
-    def _next(self, step: str, now: float, /, **fields: Any) -> "Task":
+    def _next(self, step: str, now: float, /, **fields: object) -> "Task":
         if self.end is not None:
             raise OutOfTurn(step, self.status)
         return replace(self, updated=now, changes=self.changes + 1, **fields)

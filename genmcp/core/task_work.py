@@ -1,13 +1,12 @@
 """What a task waits for, and what a hook of it comes to."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
-from typing_extensions import TypeVar
 
 from genmcp.core.outcome import Done, pack
-from genmcp.core.waiting import Wait
+from genmcp.core.waiting import Job, Ref
 
 __all__ = [
     "Asking",
@@ -16,9 +15,7 @@ __all__ = [
     "Finished",
     "Following",
     "InputRequired",
-    "Job",
     "OnLost",
-    "Ref",
     "Running",
     "Status",
     "Suspended",
@@ -26,47 +23,9 @@ __all__ = [
     "Working",
 ]
 
-T_co = TypeVar("T_co", default=Any, covariant=True)
-
 End: TypeAlias = Literal["completed", "failed", "cancelled"]
 Status: TypeAlias = Literal["working", "input_required"] | End
 OnLost: TypeAlias = Literal["rerun", "fail"]
-
-
-class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
-
-    timeout: seconds that one attempt may take (default: unlimited). retries: how often a failed job
-    is tried again (default 0); backoff: seconds before the first retry (default 1), doubled for
-    each further one up to max_backoff (default 3600). jitter: the fraction of such a pause, from 0
-    to 1, that is random (default 0.25), so that jobs which failed together are not retried
-    together.
-    """
-
-    name: str
-    arguments: Mapping[str, Any]
-    queue: str = "default"
-    timeout: float | None = None
-    retries: int = 0
-    backoff: float = 1.0
-    max_backoff: float = 3600.0
-    jitter: float = 0.25
-
-    def pause(self, failures: int, chance: float) -> float:
-        """Return the seconds to wait before the attempt after *failures* failures.
-
-        *chance* is a random number from 0 to 1: 0 gives the whole pause, 1 a pause shorter by
-        `jitter`.
-        """
-        whole = min(self.backoff * 2.0 ** min(failures, 64), self.max_backoff)
-        return whole * (1.0 - self.jitter * chance)
-
-
-class Ref(Wait[Any], msgspec.Struct, frozen=True):
-    """A job of another queue: the *scheme* of its `Foreign`, and its name there."""
-
-    scheme: str
-    ref: str
 
 
 class Running(msgspec.Struct, frozen=True, tag="running"):

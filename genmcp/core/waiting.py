@@ -5,12 +5,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent import futures
 from typing import Any, ClassVar, Concatenate, Generic, TypeAlias, overload
 
+import msgspec
 from typing_extensions import TypeVar
 
 from genmcp.core.outcome import Done, Failed
 from genmcp.errors import ContractError
 
-__all__ = ["Continue", "Wait", "WaitsFor", "wait_for"]
+__all__ = ["Continue", "Job", "Ref", "Wait", "WaitsFor", "wait_for"]
 
 T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", default=Any, covariant=True)
@@ -79,12 +80,51 @@ class Wait(Generic[T_co]):
         """Release the resources of a wait that will not be awaited."""
 
 
+class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
+
+    timeout: seconds that one attempt may take (default: unlimited). retries: how often a failed job
+    is tried again (default 0); backoff: seconds before the first retry (default 1), doubled for
+    each further one up to max_backoff (default 3600). jitter: the fraction of such a pause, from 0
+    to 1, that is random (default 0.25), so that jobs which failed together are not retried
+    together.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    queue: str = "default"
+    timeout: float | None = None
+    retries: int = 0
+    backoff: float = 1.0
+    max_backoff: float = 3600.0
+    jitter: float = 0.25
+
+    def pause(self, failures: int, chance: float) -> float:
+        """Return the seconds to wait before the attempt after *failures* failures.
+
+        *chance* is a random number from 0 to 1: 0 gives the whole pause, 1 a pause shorter by
+        `jitter`.
+        """
+        whole = min(self.backoff * 2.0 ** min(failures, 64), self.max_backoff)
+        return whole * (1.0 - self.jitter * chance)
+
+
+class Ref(Wait[Any], msgspec.Struct, frozen=True):
+    """A job of another queue: the *scheme* of its `Foreign`, and its name there."""
+
+    scheme: str
+    ref: str
+
+
+WaitsFor: TypeAlias = Awaitable[Any] | futures.Future[Any] | Wait[Any] | Mapping[str, Wait[Any]]
+
+
 class _Other(Wait[T_co]):
     """A wait for something that has no `then` of its own."""
 
     __slots__ = ("on",)
 
-    def __init__(self, on: Any) -> None:
+    def __init__(self, on: WaitsFor | None) -> None:
         self.on = on
 
     def close(self) -> None:
@@ -96,7 +136,7 @@ class _Other(Wait[T_co]):
 def wait_for(on: "Awaitable[T] | futures.Future[T]") -> Wait[T]: ...
 @overload
 def wait_for(on: "Mapping[str, Wait[Any]]") -> Wait[dict[str, Any]]: ...
-def wait_for(on: Any) -> Wait[Any]:
+def wait_for(on: WaitsFor) -> Wait[Any]:
     """Return something that has `then`, for what does not have it itself.
 
         return wait_for(search(words)).then(self.found)
@@ -108,9 +148,6 @@ def wait_for(on: Any) -> Wait[Any]:
             user accepted all of them, otherwise `Accepted`, `Declined` or `Dismissed` of each.
     """
     return _Other(on)
-
-
-WaitsFor: TypeAlias = Awaitable[Any] | futures.Future[Any] | Wait[Any] | Mapping[str, Wait[Any]]
 
 
 class Continue:
@@ -131,13 +168,13 @@ class Continue:
     def __init__(self, tag: str, on: WaitsFor) -> None:
         if not isinstance(tag, str):
             raise ContractError(f"Continue: the tag must be a text, not {tag!r}")
-        waits: Any = on.on if isinstance(on, _Other) else on
+        waits: WaitsFor | None = on.on if isinstance(on, _Other) else on
         self.tag = tag
         self.method: Callable[..., object] | None = None
         self.otherwise: Callable[..., object] | None = None
         self.questions: Mapping[str, Any] = {}
         self.alone = _asks(waits)
-        self._on: Any = waits
+        self._on = waits
         if self.alone or isinstance(waits, Mapping):
             self.questions = questions_of(tag, waits)
         elif not isinstance(waits, Wait | futures.Future) and not inspect.isawaitable(waits):
@@ -149,22 +186,22 @@ class Continue:
     def __repr__(self) -> str:
         return f"<Continue {self.tag!r} on {self._on!r}>"
 
-    def take(self) -> Any:
+    def take(self) -> WaitsFor | None:
         """Return the awaited object and drop the reference, so that it can be freed early."""
         on, self._on = self._on, None
         return on
 
     @property
-    def work(self) -> Any:
+    def work(self) -> Job | Ref | None:
         """The awaited `Job` or `Ref`; None for any other wait."""
-        return self._on if isinstance(self._on, Wait) and not self.alone else None
+        return self._on if isinstance(self._on, Job | Ref) else None
 
     def close(self) -> None:
         """Release the awaited object. A coroutine that has not started is closed."""
         _Other(self.take()).close()
 
 
-def questions_of(tag: str, on: Any) -> dict[str, Any]:
+def questions_of(tag: str, on: WaitsFor | None) -> dict[str, Any]:
     """Return the questions of `Continue(tag, on)` by key. The key of a single one is *tag*.
 
     Raises:
@@ -188,11 +225,11 @@ def questions_of(tag: str, on: Any) -> dict[str, Any]:
     return questions
 
 
-def _asks(on: Any) -> bool:
+def _asks(on: object) -> bool:
     return isinstance(on, Wait) and on.asks
 
 
-def _check_name(method: Any, wait: Wait[Any], *, key: bool) -> None:
+def _check_name(method: object, wait: Wait[Any], *, key: bool) -> None:
     """Check that *method* has a name; *key*: one that also serves as the key of a question."""
     name = getattr(method, "__name__", None)
     if callable(method) and isinstance(name, str) and name.isidentifier():

@@ -14,10 +14,10 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
-from genmcp.core.json_value import check_json
+from genmcp.core.json_value import check_json, digest
 from genmcp.core.outcome import Done, Failed, Outcome, pack
 from genmcp.core.request import Request
-from genmcp.core.seal import Part, Purpose, Seal, digest
+from genmcp.core.seal import Part, Purpose, Seal
 from genmcp.core.task import Asking, Job, Ref, Suspended, Task
 from genmcp.core.waiting import Continue
 from genmcp.errors import (

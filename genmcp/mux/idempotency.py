@@ -13,8 +13,8 @@ from typing import Protocol
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.core.json_value import digest
 from genmcp.core.request import Request
-from genmcp.core.seal import digest
 from genmcp.core.task import InputRequired, Running, Suspended, Task
 from genmcp.errors import InvalidParams, McpError, TaskNotFound
 from genmcp.mux.continuations import Continuations, has_tasks

@@ -8,6 +8,7 @@ import pytest
 from genmcp.core.params import notification_params, session_params
 from genmcp.errors import MalformedParams
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
+from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.wire.jsonrpc import Message
 
 SESSION = REVISIONS["2025-11-25"]
@@ -34,6 +35,7 @@ def test_session_params_ignore_unusable_meta(meta: Any, usable: dict[str, Any]) 
     """2025-11-25, basic, "_meta": keys that the revision does not define mean nothing."""
     params, kept = session_params(CALL, raw({"name": "add", "_meta": meta}))
 
+    assert isinstance(params, CallToolRequestParams)
     assert "add" == params.name
     assert usable.get("progressToken") == params.meta.progress_token
     assert {"name": "add", "_meta": usable} == msgspec.json.decode(kept)

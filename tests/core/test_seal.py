@@ -1,13 +1,15 @@
 """Sealed values open for whom and for what they were sealed, and for nothing else."""
 
 from base64 import urlsafe_b64encode
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.core.seal import Keyring, Part, Purpose, Seal, canonical, digest
+from genmcp.core.json_value import JsonValue, canonical, digest
+from genmcp.core.seal import Keyring, Part, Purpose, Seal
 from genmcp.errors import ConfigurationError, ContractError, Expired, ForeignSeal, Forged
 
 OLD, NEW = "the old secret, 24 bytes", "the new secret, 24 bytes"
@@ -281,7 +283,7 @@ def test_digest_is_of_the_value_not_of_its_spelling(one: bytes, other: bytes) ->
     ("one", "other"),
     [(1, 1.0), (1, "1"), (1, True), (None, "null"), ([1, 2], [2, 1]), ({"a": None}, {}), ([], {})],
 )
-def test_digest_tells_values_apart(one: object, other: object) -> None:
+def test_digest_tells_values_apart(one: JsonValue, other: JsonValue) -> None:
     """Different values differ; an integer is not the float of equal value."""
     assert digest(one) != digest(other)
 
@@ -294,7 +296,7 @@ def test_canonical_sorts_keys_and_takes_big_integers() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, "\ud800", msgspec.Raw(b"{")])
-def test_canonical_refuses_what_is_not_json(value: object) -> None:
+def test_canonical_refuses_what_is_not_json(value: Any) -> None:
     """Only JSON values have a canonical text."""
     with pytest.raises((TypeError, UnicodeEncodeError, msgspec.DecodeError)):
         canonical(value)
