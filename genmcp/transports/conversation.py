@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.request import Request
 from genmcp.core.server import (
-    LISTEN,
     Action,
     Cancel,
     Deliver,
@@ -26,17 +25,18 @@ from genmcp.core.server import (
     Start,
 )
 from genmcp.core.session import Session, begin
-from genmcp.errors import InvalidRequest, McpError, StoreError
+from genmcp.errors import InvalidRequest, StoreError, TooLarge
 from genmcp.mux.mux import Answer, Mux, error_of
 from genmcp.stores.store import Event
 from genmcp.transports.batch_answers import BatchAnswers, receive_batch
 from genmcp.transports.listening import farewell, listening, without_params
 from genmcp.transports.piped import Pipe, PipedCall
-from genmcp.transports.rates import LatestProgress, RateLimiter
 from genmcp.transports.request import decode, reject
 from genmcp.transports.shutdown import LAST_WORDS
+from genmcp.transports.timers import LatestProgress, RateLimiter
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
+from genmcp.wire.lines import TooLong
 
 __all__ = ["Outlet", "PipeConnection"]
 
@@ -89,10 +89,15 @@ class PipeConnection(Pipe):
     def __repr__(self) -> str:
         return f"<PipeConnection of {self.mux!r}, {len(self._calls)} calls>"
 
-    def receive(self, body: bytes) -> None:
+    def receive(self, body: bytes | TooLong) -> None:
         """Handle one message or a batch. Responses are sent as they become ready."""
         method = None
         try:
+            if isinstance(body, TooLong):
+                most = self.mux.limits.body
+                raise TooLarge(
+                    f"A message of {body.size} bytes is larger than {most} (limit: body)"
+                )
             message = decode(body, self.mux.limits)
             if isinstance(message, list):
                 self._receive_batch(message)
@@ -100,11 +105,8 @@ class PipeConnection(Pipe):
                 method = message.method if message.is_request else None
                 self._perform(self._server.receive(message))
         except Exception as error:  # a defect of the server costs one message
-            self.put(self._reject(Reject(error_of(error), True, jsonrpc.id_of(body), method)))
-
-    def reject_front(self, front: bytes, error: McpError) -> None:
-        """Respond with *error* to a message that was too large, of which only *front* is known."""
-        self.put(self._reject(Reject(error, True, jsonrpc.id_at_front(front))))
+            id = jsonrpc.id_of(body) if isinstance(body, bytes) else jsonrpc.id_at_front(body.head)
+            self.put(self._reject(Reject(error_of(error), True, id, method)))
 
     def _receive_batch(self, batch: Sequence[Message | InvalidRequest]) -> None:
         """Run the requests of a batch, and respond in one message: 2025-03-26, basic, "Batching".

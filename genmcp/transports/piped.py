@@ -17,8 +17,8 @@ from genmcp.protocol.notifications import (
     ProgressNotificationParams,
 )
 from genmcp.protocol.value import Value
-from genmcp.transports.rates import RateLimiter
 from genmcp.transports.running_call import RunningCall
+from genmcp.transports.timers import RateLimiter
 
 __all__ = ["Pipe", "PipedCall"]
 

@@ -185,9 +185,11 @@ class JobsAtWork:
         if limit is not None:
             self._within = max(0.0, limit - _MARGIN)
         delay = _delays.get(server)
-        if delay is None or delay.over:
-            delay = _delays[server] = _Delay(tasks)
-        delay.users.add(self)
+        if delay is None or delay.done() or delay.get_loop() is not self._loop:
+            delay = _delays[server] = _Delay(loop=self._loop)
+            tasks.add(delay)
+            delay.add_done_callback(tasks.discard, context=Context())
+        delay.users += 1
         self._delay = delay
 
     def stop(self) -> None:
@@ -206,7 +208,7 @@ class JobsAtWork:
         if not self._over:
             self._over = True
             if self._delay is not None:
-                self._delay.discard(self)
+                self._delay.release()
             self._shutdown.discard(self.stop)
             self._ended()
 
@@ -217,37 +219,21 @@ class JobsAtWork:
             self._end()
 
 
-class _Delay:
-    """Delays the exit of a uvicorn server, on the running event loop, while it has *users*.
+class _Delay(asyncio.Future[None]):
+    """Delays the exit of a uvicorn server, on one event loop, while endpoints use it.
 
-    One for all endpoints: each member of *tasks* counts towards uvicorn's `limit_concurrency`.
+    uvicorn waits for the members of the set that it keeps for ASGI calls that continue after their
+    response, and cancels them when its own limit expires. One future for all endpoints, since each
+    member counts towards uvicorn's `limit_concurrency`.
     """
 
-    def __init__(self, tasks: set[asyncio.Task[None]]) -> None:
-        self.users: set[JobsAtWork] = set()
-        self._loop = asyncio.get_running_loop()
-        self._unused = asyncio.Event()
-        # It lives as long as the server, so it must not keep the context of the first request.
-        self._task = self._loop.create_task(
-            self._hold(), name="genmcp: jobs are worked on", context=Context()
-        )
-        tasks.add(self._task)
-        self._task.add_done_callback(tasks.discard)
+    users = 0
 
-    @property
-    def over(self) -> bool:
-        """Whether it no longer delays the exit, or runs on another event loop."""
-        elsewhere = self._loop is not asyncio.get_running_loop()
-        return elsewhere or self._unused.is_set() or self._task.done()
-
-    def discard(self, user: JobsAtWork) -> None:
-        """Remove *user*; without another one, the server may exit."""
-        self.users.discard(user)
-        if not self.users:
-            self._unused.set()
-
-    async def _hold(self) -> None:
-        await self._unused.wait()
+    def release(self) -> None:
+        """Remove a user; without another one, the server may exit."""
+        self.users -= 1
+        if not self.users and not self.done():
+            self.set_result(None)
 
 
 _delays: WeakKeyDictionary[object, _Delay] = WeakKeyDictionary()

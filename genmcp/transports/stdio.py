@@ -1,23 +1,40 @@
 """Standard streams: one client, which has started this process.
 
 2026-07-28, basic/transports, "stdio"; 2025-11-25, transports, "stdio".
+
+The blocking mode of the file descriptors is never changed: a terminal, or a pipe that standard
+error is sent to as well, may be shared with processes that rely on it.
 """
 
+import asyncio
+import logging
 import os
+import select
+import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
-from typing import NamedTuple
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
-from genmcp.errors import TooLarge
+from genmcp.mux.limits import Limits
 from genmcp.mux.mux import Mux, mux_of
 from genmcp.server import Server
 from genmcp.transports.conversation import PipeConnection
-from genmcp.transports.descriptors import Reader, Writer
 from genmcp.transports.shutdown import LAST_WORDS
-from genmcp.wire.lines import LineReader, TooLong
+from genmcp.wire.lines import LineReader, frame
 
-__all__ = ["Streams", "private_streams", "serve_stdio", "serve_streams"]
+__all__ = ["Reader", "Streams", "Writer", "private_streams", "serve_stdio", "serve_streams"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("genmcp")
+
+_READ_AT_ONCE: Final = 256 * 1024
+_WRITTEN_AT_ONCE: Final = 256 * 1024
+_WITHOUT_BLOCKING: Final = getattr(select, "PIPE_BUF", 0)
+"""Bytes that a writable pipe accepts without blocking; 0 where the platform defines no limit."""
 
 
 class Streams(NamedTuple):
@@ -74,16 +91,18 @@ async def serve_streams(
     """
     mux = mux_of(target)
     reader = Reader(streams.reader)
-    writer = Writer(streams.writer, mux.limits, read=lambda: connection.flush(), gone=reader.close)
+    writer = Writer(
+        streams.writer, mux.limits, on_drain=lambda: connection.flush(), on_close=reader.close
+    )
     connection = PipeConnection(mux, writer, principal=principal)
     lines = LineReader(mux.limits.body)
     try:
         while data := await reader.read():
             for line in lines.feed(data):
-                _take(connection, line, mux)
+                connection.receive(line)
             await writer.room()
         for line in lines.finish():
-            _take(connection, line, mux)
+            connection.receive(line)
     finally:
         await connection.end(grace=grace)
         await writer.finish(LAST_WORDS)
@@ -91,10 +110,197 @@ async def serve_streams(
             await mux.aclose()
 
 
-def _take(connection: PipeConnection, line: bytes | TooLong, mux: Mux) -> None:
-    if isinstance(line, TooLong):
-        most = mux.limits.body
-        error = TooLarge(f"A message of {line.size} bytes is larger than {most} (limit: body)")
-        connection.reject_front(line.head, error)
-    else:
-        connection.receive(line)
+class Reader:
+    """Reads from *descriptor* without blocking the event loop."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._closed = False
+        self._reading: asyncio.Future[bytes] | None = None
+
+    async def read(self) -> bytes:
+        """Return the next bytes as soon as there are some; none at the end."""
+        if self._closed:
+            return b""
+        loop = asyncio.get_running_loop()
+        reading: asyncio.Future[bytes] = loop.create_future()
+        self._reading = reading
+        try:
+            loop.add_reader(self._descriptor, self._read, reading)
+        except (OSError, ValueError, NotImplementedError):  # a file, or an event loop of Windows
+            in_thread(reading, partial(_read, self._descriptor))
+            return await reading
+        try:
+            return await reading
+        finally:
+            loop.remove_reader(self._descriptor)
+
+    def close(self) -> None:
+        """End `read`, which returns no bytes from now on."""
+        self._closed = True
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(b"")
+
+    def _read(self, reading: "asyncio.Future[bytes]") -> None:
+        if not reading.done():
+            with suppress(BlockingIOError):  # another process has read it
+                reading.set_result(_read(self._descriptor))
+
+
+class Writer:
+    """Writes messages to *descriptor*, one a line, without blocking the event loop.
+
+    on_drain: called when the buffer, which was full, has been written. on_close: called once, when
+    the other end was closed, or has read nothing for `limits.stall` seconds.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        limits: Limits,
+        *,
+        on_drain: Callable[[], None],
+        on_close: Callable[[], None],
+    ) -> None:
+        self._descriptor = descriptor
+        self._limits = limits
+        self._on_drain = on_drain
+        self._on_close = on_close
+        self._loop = asyncio.get_running_loop()
+        self._ready: list[bytes] = []
+        self._size = 0
+        self._due = False
+        self._writer: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self._closed = False
+        # Only a pipe guarantees that a write does not block once it is writable.
+        mode = os.fstat(descriptor).st_mode
+        is_pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+        self._small = _WITHOUT_BLOCKING if is_pipe else 0
+        if self._small:
+            self._poll = select.poll()
+            self._poll.register(descriptor, select.POLLOUT)
+
+    @property
+    def full(self) -> bool:
+        """Whether more than `limits.buffer` bytes wait to be written."""
+        return self._size > self._limits.buffer and not self._closed
+
+    async def room(self) -> None:
+        """Wait until it is not full, or the other end is closed."""
+        while self.full:
+            self._room.clear()
+            await self._room.wait()
+
+    def put(self, message: bytes) -> None:
+        """Write *message*, together with others of this iteration of the loop."""
+        if self._closed:
+            return
+        line = frame(message)
+        self._ready.append(line)
+        self._size += len(line)
+        if self._writer is None and not self._due:
+            self._due = True
+            self._loop.call_soon(self._write)
+
+    async def finish(self, seconds: float) -> None:
+        """Write the rest of the buffer, if it is read within *seconds*."""
+        self._write()
+        if (writer := self._writer) is not None:
+            await asyncio.wait([writer], timeout=seconds)
+            self._closed = True
+            writer.cancel()
+            await asyncio.wait([writer])
+        self._closed = True
+
+    def _write(self) -> None:
+        """Write the buffer: at once if that cannot block, else in a thread."""
+        self._due = False
+        if self._writer is not None or not self._ready or self._closed:
+            return
+        if self._size <= self._small and self._poll.poll(0):
+            data = b"".join(self._ready)
+            try:
+                done = os.write(self._descriptor, data)
+            except BlockingIOError:
+                done = 0
+            except OSError:
+                self._give_up()
+                return
+            self._size -= done
+            self._ready = [data[done:]] if self._size else []
+        if self._ready:
+            self._writer = self._loop.create_task(self._write_on())
+
+    async def _write_on(self) -> None:
+        try:
+            while self._ready and not self._closed:
+                was_full, data = self.full, memoryview(b"".join(self._ready))
+                self._ready.clear()
+                while data:
+                    async with asyncio.timeout(self._limits.stall):
+                        writing: asyncio.Future[int] = self._loop.create_future()
+                        piece = data[:_WRITTEN_AT_ONCE]
+                        in_thread(writing, partial(_write, self._descriptor, piece))
+                        done = await writing
+                    self._size -= done
+                    data = data[done:]
+                if was_full and not self.full:
+                    self._room.set()
+                    self._on_drain()
+        except TimeoutError:
+            logger.warning(
+                "a connection is closed: its client has read nothing for %g seconds (limit: stall)",
+                self._limits.stall,
+            )
+            self._give_up()
+        except OSError:
+            self._give_up()
+        finally:
+            self._writer = None
+
+    def _give_up(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._room.set()
+        self._on_close()
+
+
+def in_thread(future: "asyncio.Future[T]", work: Callable[[], T]) -> None:
+    """Set the outcome of *work*, which runs in a thread of its own, on *future*.
+
+    A daemon thread: those of an executor would delay the exit of the process while they block.
+    """
+
+    def run() -> None:
+        try:
+            settle: Callable[[], None] = partial(future.set_result, work())
+        except OSError as error:
+            settle = partial(future.set_exception, error)
+        with suppress(RuntimeError):  # the loop was closed
+            future.get_loop().call_soon_threadsafe(lambda: None if future.done() else settle())
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _READ_AT_ONCE)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return b""  # a terminal was hung up, or a connection reset: the end as well
+
+
+def _write(descriptor: int, data: memoryview) -> int:
+    """Write some of *data*, and return how much; block until then in either blocking mode.
+
+    Another process may have made a shared pipe non-blocking.
+    """
+    while True:
+        try:
+            return os.write(descriptor, data)
+        except BlockingIOError:
+            room = select.poll()
+            room.register(descriptor, select.POLLOUT)
+            room.poll()

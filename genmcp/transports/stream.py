@@ -23,7 +23,6 @@ from genmcp.core.server_dispatch import exchange_of
 from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer
 from genmcp.mux.replay import StoredStream
-from genmcp.transports.rates import LatestProgress, RateLimiter
 from genmcp.transports.request import (
     ClientLeft,
     HttpRequest,
@@ -34,7 +33,7 @@ from genmcp.transports.request import (
 from genmcp.transports.running_call import RunningCall, cancels_on_disconnect
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.steps import Deadline, start
-from genmcp.transports.timers import TICK, TimerTable
+from genmcp.transports.timers import TICK, LatestProgress, RateLimiter, TimerTable
 
 __all__ = ["OpenResponse", "ResponseWriter"]
 
@@ -52,7 +51,7 @@ class OpenResponse(msgspec.Struct, eq=False):
     response has ended.
     """
 
-    _visit: HttpRequest
+    _http: HttpRequest
     _requests: Sequence[Request]
     _exchange: Exchange | None = None
     calls: list[RunningCall[HttpRequest]] = []
@@ -76,16 +75,16 @@ class OpenResponse(msgspec.Struct, eq=False):
     def writer(self) -> "ResponseWriter":
         """The writer of the response; made at the first access."""
         if self._writer is None:
-            visit, exchange = self._visit, self._exchange
+            http, exchange = self._http, self._exchange
             if exchange is None:
                 request = self._requests[0]
-                resumable = visit.streams and request.session is not None
+                resumable = http.streams and request.session is not None
                 stream = secrets.token_urlsafe(9) if resumable else None
                 exchange = exchange_of(
-                    self._requests, request.revision, stream=stream, streams=visit.streams
+                    self._requests, request.revision, stream=stream, streams=http.streams
                 )
-            now = visit.loop.time()
-            self._writer = ResponseWriter(visit, self, self._requests, exchange, spoke=now)
+            now = http.loop.time()
+            self._writer = ResponseWriter(http, self, self._requests, exchange, spoke=now)
             if exchange.batch:  # the stored events count answers that precede the stream
                 self._writer.store()
             if self._watch is not None:
@@ -98,12 +97,12 @@ class OpenResponse(msgspec.Struct, eq=False):
         if self._writer is not None:
             self._writer.follow(call)
         if self._watch is None:
-            visit = self._visit
-            visit.shutdown.add(self.stop)
-            visit.table = {}  # there may be many open responses, and headers are not read again
-            self._watch = start(visit.loop, self._watch_client())
-            self._silence = visit.heartbeat
-            TimerTable.of(visit.loop).add(self, self._silence)
+            http = self._http
+            http.shutdown.add(self.stop)
+            http.table = {}  # there may be many open responses, and headers are not read again
+            self._watch = start(http.loop, self._watch_client())
+            self._silence = http.heartbeat
+            TimerTable.of(http.loop).add(self, self._silence)
             if self._writer is not None:  # `shutdown.add` may have made one
                 self._writer.start()
 
@@ -125,7 +124,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         Messages do not restart the timer, which would cost each of them; it runs for the rest of
         the silence instead, in whole ticks so that there are few durations.
         """
-        heartbeat, loop = self._visit.heartbeat, self._visit.loop
+        heartbeat, loop = self._http.heartbeat, self._http.loop
         silent = heartbeat if self._writer is None else loop.time() - self._writer.spoke
         if silent >= heartbeat:
             self.writer.beat()
@@ -135,8 +134,8 @@ class OpenResponse(msgspec.Struct, eq=False):
 
     async def _watch_client(self) -> None:
         try:
-            if (await self._visit.receive())["type"] != "http.disconnect":
-                await wait_for_disconnect(self._visit.receive)
+            if (await self._http.receive())["type"] != "http.disconnect":
+                await wait_for_disconnect(self._http.receive)
         except Exception:
             self.cancel(Reason.LEFT)
             raise
@@ -146,7 +145,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         """Handle a disconnect of the client."""
         if self.over:
             return
-        self._visit.detached = True
+        self._http.detached = True
         exchange = self.writer.exchange
         # The route of an extension's tool may have become known after the exchange was made.
         exchange.cancels |= any(map(cancels_on_disconnect, self.calls))
@@ -172,14 +171,14 @@ class OpenResponse(msgspec.Struct, eq=False):
         """Unregister the response, and stop its watch and timer."""
         self.over = True
         self.calls = []  # they refer to this: a reference cycle
-        visit, watch = self._visit, self._watch
-        if watch is not None and not visit.loop.is_closed():
+        http, watch = self._http, self._watch
+        if watch is not None and not http.loop.is_closed():
             # Not awaited, since it has nothing to clean up. With a server that reports a disconnect
             # after each response it ends by itself in this iteration of the loop, which is cheaper.
-            visit.loop.call_soon(watch.cancel)
+            http.loop.call_soon(watch.cancel)
             self._watch = None
-            TimerTable.of(visit.loop).discard(self, self._silence)
-            visit.shutdown.discard(self.stop)
+            TimerTable.of(http.loop).discard(self, self._silence)
+            http.shutdown.discard(self.stop)
 
     async def end(self, promotions: "Sequence[asyncio.Task[None]]" = ()) -> None:
         """Close the response; wait for the *promotions*, the writer and the stored events."""
@@ -187,7 +186,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         writer, self._writer = self._writer, None
         tasks = list(promotions)
         if writer is not None:
-            self._visit.answered = writer.begun
+            self._http.answered = writer.begun
             tasks += writer.close()
         try:
             if tasks:  # a host may cancel this, but not what is written or deleted meanwhile
@@ -207,7 +206,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
     whether anything was sent.
     """
 
-    _visit: HttpRequest
+    _http: HttpRequest
     _response: OpenResponse
     _requests: Sequence[Request]
     exchange: Exchange
@@ -236,14 +235,14 @@ class ResponseWriter(msgspec.Struct, eq=False):
         """Send the progress of *request*, or later progress once there is room again."""
         if self._progress is None:
             self._progress = LatestProgress(
-                RateLimiter(self._visit.mux.limits.progress_rate), self.send
+                RateLimiter(self._http.mux.limits.progress_rate), self.send
             )
         self._progress.offer(request, message, room=not self._full)
 
     async def log_turn(self) -> None:
         """Wait as `Limits.log_rate` demands before a log message is sent."""
         if self._logs is None:
-            self._logs = RateLimiter(self._visit.mux.limits.log_rate)
+            self._logs = RateLimiter(self._http.mux.limits.log_rate)
         if wait := self._logs.turn():
             await asyncio.sleep(wait)
 
@@ -263,7 +262,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     def hand_over(self) -> None:
         """End the connection, from any thread: the client resumes the stream on another one."""
-        self._visit.in_loop(lambda: self._push(self.exchange.hand_over()))
+        self._http.in_loop(lambda: self._push(self.exchange.hand_over()))
 
     def answer(self, request: Request, answer: Answer) -> None:
         """Send the answer to *request*."""
@@ -271,9 +270,9 @@ class ResponseWriter(msgspec.Struct, eq=False):
             return
         if self._progress is not None:
             self._progress.finish(request)
-        visit, exchange = self._visit, self.exchange
+        http, exchange = self._http, self.exchange
         if answer.headers and not exchange.batch:
-            visit.headers = [*visit.headers, *as_headers(answer.headers)]
+            http.headers = [*http.headers, *as_headers(answer.headers)]
         actions = exchange.answer(answer.message, answer.status)
         if self._kept is not None:
             self._kept.answered(request, actions)
@@ -287,13 +286,13 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     def store(self) -> None:
         """Store the events from now on, if the client can resume the stream."""
-        stream, visit = self.exchange.stream, self._visit
+        stream, http = self.exchange.stream, self._http
         session = self._requests[0].session if self._requests else None
         if session is None or stream is None:
             return
-        owner = visit.mux.owners.of(visit.client_key)
+        owner = http.mux.owners.of(http.client_key)
         calls: dict[Request, str | None] = dict.fromkeys(self._requests)
-        self._kept = StoredStream(visit.mux.replay, session, stream, calls, owner)
+        self._kept = StoredStream(http.mux.replay, session, stream, calls, owner)
         self._kept.add(self)
         for call in self._response.calls:
             self.follow(call)
@@ -317,7 +316,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     def _wake(self) -> None:
         if self._ready and self._started and self._task is None:
-            self._task = self._visit.loop.create_task(self._write())
+            self._task = self._http.loop.create_task(self._write())
 
     def start(self) -> None:
         """Start sending; what was pushed before waited for the first step of the hook to end."""
@@ -330,7 +329,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     @property
     def _full(self) -> bool:
-        full = self._size > self._visit.mux.limits.buffer
+        full = self._size > self._http.mux.limits.buffer
         return full and self.exchange.state is not State.WAITING
 
     async def room(self) -> None:
@@ -388,7 +387,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     async def _flush(self) -> None:
         """Send everything that waits; treat a client that reads too slowly as disconnected."""
-        stall = LAST_WORDS if self._hastened else self._visit.mux.limits.stall
+        stall = LAST_WORDS if self._hastened else self._http.mux.limits.stall
         self._deadline = Deadline(stall)
         try:
             await self._deadline.bound(self._perform())
@@ -414,5 +413,5 @@ class ResponseWriter(msgspec.Struct, eq=False):
             if records:
                 await self._kept.keep(records)  # what is sent can be resumed from at once
         self.begun = True
-        await perform(actions, self._visit.send, self._visit.headers)
-        self.spoke = self._visit.loop.time()
+        await perform(actions, self._http.send, self._http.headers)
+        self.spoke = self._http.loop.time()

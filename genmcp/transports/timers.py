@@ -1,11 +1,17 @@
-"""Deadlines of the calls of one event loop, served by a single timer."""
+"""Deadlines of the calls of one event loop, and limits on how many messages they send."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from math import inf
 from typing import Final, Protocol
 
-__all__ = ["TICK", "Timed", "TimerTable"]
+import msgspec
+
+from genmcp.core.request import Request
+
+__all__ = ["TICK", "LatestProgress", "RateLimiter", "Timed", "TimerTable"]
 
 TICK: Final = 0.05
 """Seconds for which a call is pending before it is opened."""
@@ -115,3 +121,61 @@ class TimerTable:
 
 
 _of_loops: Final[dict[asyncio.AbstractEventLoop, TimerTable]] = {}
+
+
+class RateLimiter(msgspec.Struct):
+    """Spreads events evenly: at most *rate* of them in a second."""
+
+    rate: float
+    _next: float = -inf
+
+    def turn(self) -> float:
+        """Reserve the next place for an event; return the seconds that it has to wait."""
+        now = time.monotonic()
+        at = max(now, self._next)
+        self._next = at + 1 / self.rate
+        return at - now
+
+
+class LatestProgress(msgspec.Struct):
+    """The latest progress of each request that cannot be sent now; earlier progress is dropped.
+
+    limiter: limits how many notifications are sent. send: sends one; None after `close`.
+    """
+
+    _limiter: RateLimiter
+    _send: Callable[[bytes], None] | None
+    _kept: dict[Request, bytes] = {}
+    _timer: asyncio.TimerHandle | None = None
+
+    def offer(self, request: Request, message: bytes, *, room: bool) -> None:
+        """Send *message*, or keep it in place of an earlier one until there is time and *room*."""
+        self._kept[request] = message
+        if room:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is kept, since there is room again, or as soon as the rate permits it."""
+        if self._kept and self._timer is None:
+            if wait := self._limiter.turn():
+                self._timer = asyncio.get_running_loop().call_later(wait, self._send_kept)
+            else:
+                self._send_kept()
+
+    def finish(self, request: Request) -> None:
+        """Send what is kept of *request*, since its response is sent next."""
+        if self._send is not None and request in self._kept:
+            self._send(self._kept.pop(request))
+
+    def close(self) -> None:
+        """Send nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._send = None
+
+    def _send_kept(self) -> None:
+        self._timer = None
+        kept, self._kept = self._kept, {}
+        for message in kept.values():
+            if self._send is not None:
+                self._send(message)

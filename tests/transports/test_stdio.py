@@ -26,9 +26,8 @@ from genmcp import (
     tool,
 )
 from genmcp.errors import Unavailable
-from genmcp.transports.descriptors import Reader
 from genmcp.transports.piped import PipedCall
-from genmcp.transports.stdio import Streams, serve_streams
+from genmcp.transports.stdio import Reader, Streams, serve_streams
 from tests.asgi import PATIENCE, TASKS, until
 from tests.transports.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
 
