@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.request import Request
 from genmcp.core.server import (
+    LISTEN,
     Action,
     Cancel,
     Deliver,
