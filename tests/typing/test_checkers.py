@@ -1,7 +1,7 @@
 """mypy and pyright infer the types of the public API, and report wrong uses of it.
 
 The pages of this folder hold both: `assert_type` where a type is inferred, and an ignore comment
-with the codes of both checkers where one is wrong.
+with the codes of both checkers where a use is wrong. The code in the documentation is right.
 """
 
 import json
@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
+from tests.test_documentation import MODULES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted(page for page in Path(__file__).parent.glob("*.py") if page != Path(__file__))
@@ -34,16 +36,17 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def mypy(folder: Path, *options: str) -> set[Report]:
-    """Return the errors that mypy reports in *folder*."""
+def mypy(folder: Path) -> set[Report]:
+    """Return the errors that mypy reports in *folder*, with the settings of this project."""
     cache = f"--cache-dir={folder / 'cache'}"
-    lines = run("mypy", "--output=json", cache, *options, *map(str, folder.glob("*.py")))
+    lines = run("mypy", "--output=json", cache, *map(str, folder.glob("*.py")))
     errors = [each for each in map(json.loads, lines.splitlines()) if each["severity"] == "error"]
     return {(Path(each["file"]).name, each["line"], each["code"]) for each in errors}
 
 
 def pyright(folder: Path) -> set[Report]:
     """Return the errors that pyright reports in *folder*, with its default rules."""
+    (folder / "pyrightconfig.json").write_text('{"pythonVersion": "3.11"}', encoding="utf-8")
     # In its other format it would ask PyPI for a newer release of itself.
     output = run(
         "pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(folder)
@@ -66,20 +69,20 @@ def expected(pages: Iterable[Path], checker: int) -> set[Report]:
 
 
 @pytest.fixture
-def stripped(tmp_path: Path) -> Path:
-    """A folder with the pages, without their ignore comments."""
-    for page in PAGES:
-        text = COMMENT.sub("", page.read_text("utf-8"))
-        (tmp_path / page.name).write_text(text, encoding="utf-8")
-    (tmp_path / "pyrightconfig.json").write_text('{"pythonVersion": "3.11"}', encoding="utf-8")
+def folder(tmp_path: Path) -> Path:
+    """A folder with the pages, without their ignore comments, and the code of the documentation."""
+    pages = {page.stem: COMMENT.sub("", page.read_text("utf-8")) for page in PAGES}
+    assert not pages.keys() & MODULES.keys()
+    for name, code in (pages | MODULES).items():
+        (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
     return tmp_path
 
 
-def test_mypy_reports_exactly_the_wrong_uses(stripped: Path) -> None:
-    """Every inferred type is as asserted, and each wrong use is an error of its line."""
-    assert expected(PAGES, 0) == mypy(stripped, "--strict")
+def test_mypy_reports_exactly_the_wrong_uses(folder: Path) -> None:
+    """Every inferred type is as asserted, each wrong use is an error, and nothing else is."""
+    assert expected(PAGES, 0) == mypy(folder)
 
 
-def test_pyright_reports_exactly_the_wrong_uses(stripped: Path) -> None:
-    """pyright, which editors run, agrees with mypy."""
-    assert expected(PAGES, 1) == pyright(stripped)
+def test_pyright_reports_exactly_the_wrong_uses(folder: Path) -> None:
+    """pyright, which editors run, agrees: code from the documentation is not underlined."""
+    assert expected(PAGES, 1) == pyright(folder)
