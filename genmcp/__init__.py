@@ -9,6 +9,7 @@ from genmcp.content import Audio, Image, embedded, link, result
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.core.task import Job, Ref
 from genmcp.core.waiting import Continue, wait_for
+from genmcp.decorator import prompt, tool
 from genmcp.errors import (
     AssignGone,
     Cancelled,
@@ -28,16 +29,13 @@ from genmcp.errors import (
     ToolError,
     Unable,
 )
-from genmcp.function import tool
 from genmcp.log_handler import ClientLogHandler
 from genmcp.mux.limits import Limits
 from genmcp.mux.mux import Mux
 from genmcp.mux.storage import Storage
 from genmcp.mux.telemetry import Telemetry
-from genmcp.prompt.function import prompt
 from genmcp.prompt.messages import assistant, user
-from genmcp.prompt.prompt import Prompt
-from genmcp.prompt.repo import PromptRepo
+from genmcp.prompt.prompt import Prompt, PromptRepo
 from genmcp.prompt.template import PromptTemplate
 from genmcp.protocol.completion import Completion
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition
@@ -50,8 +48,7 @@ from genmcp.question.question import Question
 from genmcp.question.roots import roots
 from genmcp.question.sampling import sample
 from genmcp.resource.directory import Directory
-from genmcp.resource.repo import ResourceRepo
-from genmcp.resource.resource import Resource
+from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.schema.limits import SchemaLimits
 from genmcp.server import Server, Wrapper
 from genmcp.stores.memory import MemoryStore

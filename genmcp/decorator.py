@@ -1,17 +1,42 @@
-"""The common part of `@tool` and `@prompt`: components made of functions, and their steps."""
+"""The decorators `@tool` and `@prompt`: components made of functions, and their steps."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    Any,
+    ClassVar,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    get_origin,
+    is_typeddict,
+    overload,
+)
 
 import msgspec
+from typing_extensions import Unpack
 
-from genmcp.continuing import FunctionStep, HasSteps, Taken, check_goes_on, hint_of
+from genmcp.channel import Channel
+from genmcp.component import Component, check_continues
+from genmcp.content import CONTENT
+from genmcp.continuing import FunctionStep, HasSteps, StepValue, hint_of
 from genmcp.errors import ConfigurationError
+from genmcp.hook import Visible
+from genmcp.metadata import Metadata
+from genmcp.policy import OnLost, TaskUse
+from genmcp.prompt.prompt import Prompt, PromptRoute
+from genmcp.protocol.result import CacheScope
+from genmcp.protocol.tools import ToolAnnotations
+from genmcp.schema.arguments import Extra
+from genmcp.schema.schema import Formats
 from genmcp.signature import Signature, check_bound, is_channel, name_of
+from genmcp.tool import Call, Tool, ToolRoute
 
-__all__ = ["Decorated", "Decorator", "Made", "Stepped"]
+__all__ = ["FunctionPrompt", "FunctionTool", "Stepped", "function_component", "prompt", "tool"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -19,6 +44,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
+C = TypeVar("C", bound="FunctionComponent")
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
@@ -58,127 +84,228 @@ class Stepped(Protocol[P, R_co]):
         """
 
 
-class Decorated(msgspec.Struct, frozen=True):
-    """A function under a decorator.
+class PromptOptions(Metadata, total=False):
+    """The options of `@prompt`: those of `Prompt`, of which `complete` and `visible` are hooks."""
 
-    attributes: the options given to the decorator. steps: the functions in which it continues.
+    completions: Mapping[str, Sequence[str]]
+    complete: Callable[[str, str, Mapping[str, str], Channel], Any]
+    cache_ttl: float
+    cache_scope: CacheScope
+    visible: Visible
+
+
+class ToolOptions(Metadata, total=False):
+    """The options of `@tool`: those of `Tool`, of which `visible` and `on_cancel` are hooks."""
+
+    annotations: ToolAnnotations | Mapping[str, Any]
+    output_schema: Mapping[str, Any] | type
+    formats: Formats
+    extra_arguments: Extra
+    on_disconnect: Literal["finish", "cancel"]
+    task: TaskUse
+    requires_tasks: bool
+    patience: float
+    hold: float | Literal["auto"] | None
+    ttl: float
+    once: bool
+    on_lost: OnLost | None
+    cache_ttl: float
+    cache_scope: CacheScope
+    visible: Visible
+    on_cancel: Callable[[Channel], Any]
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Stepped[P, R]: ...
+@overload
+def tool(
+    **options: Unpack[ToolOptions],
+) -> Callable[[Callable[P, R]], Stepped[P, R]]: ...
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Attach a tool to a function, and return the function.
+
+        @tool
+        async def forecast(city: str, days: int = 3, *, channel: Channel) -> str:
+            \"\"\"Tells the weather of the next days.\"\"\"
+
+    Its name, docstring and type hints become the tool's name, description and input schema; a
+    parameter annotated `Channel` gets the channel. A return type that is a struct, dataclass,
+    TypedDict or pydantic model becomes the output schema. *options* are the attributes of `Tool`.
+
+    A call that has to wait returns a wait, as a method would, and continues in a step, which gets
+    the value of the wait, and the arguments it names:
+
+        @tool
+        async def book(room: str) -> Continue:
+            return elicit(f"Book {room}?", Wish).then(sure)
+
+        @book.step
+        async def sure(wish: Wish, room: str) -> str: ...
+
+    A method may be decorated too; the method of an instance is then registered.
+
+    Raises:
+        ConfigurationError: it is not a function, a parameter cannot be passed by name, a type is
+            not JSON, or an option is invalid.
+    """
+    return _decorate(FunctionTool, function, options)
+
+
+@overload
+def prompt(function: Callable[P, R], /) -> Stepped[P, R]: ...
+@overload
+def prompt(
+    **options: Unpack[PromptOptions],
+) -> Callable[[Callable[P, R]], Stepped[P, R]]: ...
+def prompt(function: Any = None, /, **options: Any) -> Any:
+    """Attach a prompt to a function, and return the function.
+
+        @prompt
+        async def review(code: str, language: Literal["python", "rust"] = "python") -> str:
+            \"\"\"Asks for a review.\"\"\"
+            return f"Review this {language} code:\\n{code}"
+
+    Its name, docstring and type hints become the prompt's name, description and arguments; a
+    parameter annotated `Channel` gets the channel. *options* are the attributes of `Prompt`. A
+    prompt that has to wait continues in a step, `@review.step`, as a function under `@tool` does.
+
+    A method may be decorated too; the method of an instance is then registered.
+
+    Raises:
+        ConfigurationError: it is not a function, a parameter cannot be passed by name, a type is
+            not JSON, or an option is invalid.
+    """
+    return _decorate(FunctionPrompt, function, options)
+
+
+class FunctionComponent(HasSteps, Component):
+    """A component made of a function by a decorator. Its arguments are those of the function.
+
+    Its own attributes are private: a step may have any other name.
     """
 
-    function: Callable[..., Any]
-    signature: Signature
-    attributes: Mapping[str, Any]
-    steps: dict[str, FunctionStep]
+    function_steps: dict[str, FunctionStep]
 
+    _decorator: ClassVar[str]
+    _known: ClassVar[frozenset[str]]  # the names of the options
+    _arguments: ClassVar[str]  # the attribute that describes the arguments
+    _route: ClassVar[Any]
+    _others: ClassVar[str]  # what else may be registered as this kind, for errors
 
-class Made(HasSteps):
-    """A component made of a function by a decorator. Its arguments are those of the function."""
-
-    def __init__(self, decorated: Decorated) -> None:
-        function = decorated.function
-        self.decorated = decorated
-        self.function_steps = decorated.steps
+    def __init__(
+        self, function: Any, options: Mapping[str, Any], steps: dict[str, FunctionStep]
+    ) -> None:
+        owner = name_of(function)
+        if unknown := options.keys() - self._known:
+            names = ", ".join(sorted(unknown))
+            raise ConfigurationError(f"{owner}: @{self._decorator} takes no {names}")
+        closed = options.get("extra_arguments", "forbid") == "forbid"
+        signature = Signature.of(function, decorator=f"@{self._decorator}", closed=closed)
+        self._function, self._options, self._signature = function, options, signature
+        self.function_steps = steps
         if inspect.ismethod(function):
             self.bound = (function.__self__,)
-        self._function = function
-        self._given = decorated.signature.given
-        self.__name__ = name_of(function)
+        self.__name__ = owner
         self.name = function.__name__
         self.description = inspect.getdoc(function) or None
-        for key, value in decorated.attributes.items():
+        setattr(self, self.__genmcp_hook__, _hook_of(function, signature))
+        setattr(self, self._arguments, signature.arguments)
+        if "output_schema" in self._known and _is_data(signature.returned):
+            self.output_schema = signature.returned
+        for key, value in options.items():
             setattr(self, key, value)
+        self._route.of(self)  # checks the options; the traceback shows the decorated function
 
 
-M = TypeVar("M", bound=Made)
+class FunctionTool(FunctionComponent, Tool[Any]):
+    """A tool made of a function under `@tool`."""
+
+    _decorator = "tool"
+    _known = frozenset(ToolOptions.__annotations__)
+    _arguments = "input_schema"
+    _route = ToolRoute
+    _others = "a Tool class, an instance"
 
 
-class Decorator(msgspec.Struct, Generic[M], frozen=True):
-    """A decorator of functions.
+class FunctionPrompt(FunctionComponent, Prompt[Any]):
+    """A prompt made of a function under `@prompt`."""
 
-    name: of the decorator and of the kind of component. attributes: the names of its options.
-    of_def, of_async: the classes of components made of a `def` and of an `async def`. check: raises
-    a ConfigurationError for a component with invalid options. others: what else may be registered
-    as this kind, for errors.
+    _decorator = "prompt"
+    _known = frozenset(PromptOptions.__annotations__)
+    _arguments = "arguments"
+    _route = PromptRoute
+    _others = "a Prompt class, an instance, a PromptTemplate, a PromptRepo"
+
+
+def function_component(kind: type[C], function: Any) -> C:
+    """Return the component that the decorator of *kind* has attached to *function*.
+
+    Raises:
+        ConfigurationError: it is not decorated, or is a method without its instance.
     """
-
-    name: str
-    attributes: frozenset[str]
-    of_def: type[M]
-    of_async: type[M]
-    check: Callable[[M], object]
-    others: str
-
-    def decorate(self, function: Any, attributes: Mapping[str, Any]) -> Any:
-        """Attach a component to *function* and return it; without one, return a decorator.
-
-        Raises:
-            ConfigurationError: it is not a function, or its signature or the options are invalid.
-        """
-        if function is None:
-            return partial(self._marked, attributes=attributes)
-        return self._marked(function, attributes)
-
-    def made_of(self, function: Any) -> M:
-        """Return the component of *function*.
-
-        Raises:
-            ConfigurationError: it is not decorated, or is a method without its instance.
-        """
-        made = getattr(function, self._mark, None)
-        if not isinstance(made, self.of_def | self.of_async):
-            raise ConfigurationError(
-                f"{function!r} is not a {self.name}: give {self.others}, or a function under "
-                f"@{self.name}"
-            )
-        decorated = made.decorated
-        if decorated.function is not function:  # a method of an instance, or another decorator's
-            made = self._make(function, decorated.attributes, decorated.steps)
-        check_bound(function)
-        owner = name_of(function)
-        check_goes_on(owner, function, goes_on=bool(decorated.steps), of_function=True)
-        return made
-
-    @property
-    def _mark(self) -> str:
-        return f"__genmcp_{self.name}__"
-
-    def _marked(self, function: Any, attributes: Mapping[str, Any]) -> Any:
-        if not inspect.isfunction(function):
-            raise ConfigurationError(f"@{self.name} is for functions, not for {function!r}")
-        made = self._make(function, attributes, {})
-        setattr(function, self._mark, made)
-        function.__dict__["step"] = partial(_add_step, made)
-        return function
-
-    def _make(
-        self,
-        function: Callable[..., Any],
-        attributes: Mapping[str, Any],
-        steps: dict[str, FunctionStep],
-    ) -> M:
-        owner = name_of(function)
-        if unknown := attributes.keys() - self.attributes:
-            raise ConfigurationError(f"{owner}: @{self.name} takes no {', '.join(sorted(unknown))}")
-        closed = attributes.get("extra_arguments", "forbid") == "forbid"
-        signature = Signature.of(function, decorator=f"@{self.name}", closed=closed)
-        kind = self.of_async if inspect.iscoroutinefunction(function) else self.of_def
-        made = kind(Decorated(function, signature, attributes, steps))
-        self.check(made)  # here, so that the traceback shows the decorated function
-        return made
+    made = getattr(function, f"__genmcp_{kind._decorator}__", None)
+    if not isinstance(made, kind):
+        raise ConfigurationError(
+            f"{function!r} is not a {kind._decorator}: give {kind._others}, or a function under "
+            f"@{kind._decorator}"
+        )
+    if made._function is not function:  # a method of an instance, or another decorator's
+        made = kind(function, made._options, made.function_steps)
+    check_bound(function)
+    check_continues(name_of(function), function, made)
+    return made
 
 
-def _add_step(made: Made, function: F) -> F:
-    owner, steps = made.__name__, made.decorated.steps
+def _decorate(kind: type[FunctionComponent], function: Any, options: Mapping[str, Any]) -> Any:
+    """Attach a component to *function* and return it; without one, return a decorator."""
+    if function is None:
+        return partial(_decorate, kind, options=options)
+    if not inspect.isfunction(function):
+        raise ConfigurationError(f"@{kind._decorator} is for functions, not for {function!r}")
+    made = kind(function, options, {})
+    setattr(function, f"__genmcp_{kind._decorator}__", made)
+    function.__dict__["step"] = partial(_add_step, made)
+    return function
+
+
+def _hook_of(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    """Return the first hook of a component of *function*, which is `async def` if that is."""
+    if not inspect.iscoroutinefunction(function):
+        return lambda request, channel: function(**signature.given(request.arguments, channel))
+
+    async def hook(request: Call[Any], channel: Channel) -> Any:
+        return await function(**signature.given(request.arguments, channel))
+
+    return hook
+
+
+def _is_data(hint: Any) -> bool:
+    """Return whether values of type *hint* are one object of data, and not content."""
+    kind = get_origin(hint) or hint
+    return (
+        isinstance(kind, type)
+        and not issubclass(kind, CONTENT)
+        and (
+            issubclass(kind, msgspec.Struct)
+            or is_dataclass(kind)
+            or is_typeddict(kind)
+            or hasattr(kind, "__pydantic_validator__")
+        )
+    )
+
+
+def _add_step(made: FunctionComponent, function: F) -> F:
+    owner, name = made.__name__, getattr(function, "__name__", "")
     if not inspect.isfunction(function):
         raise ConfigurationError(f"@{owner}.step is for functions, not for {function!r}")
-    name = function.__name__
-    if name in steps or hasattr(made, name):
+    if hasattr(made, name):
         raise ConfigurationError(
             f"@{owner}.step: a step cannot be called {name}: it is found by its name, and there is "
             f"another {name}"
         )
     kinds = {key: each.kind for key, each in inspect.signature(function).parameters.items()}
     parameters = list(kinds)
-    arguments = made.decorated.signature.arguments.__struct_fields__
+    arguments = made._signature.arguments.__struct_fields__
     place = int(parameters[:1] == ["self"])
     channels = [each for each in parameters if is_channel(hint_of(function, each))]
     first, others = parameters[place : place + 1], parameters[place + 1 :]
@@ -201,5 +328,7 @@ def _add_step(made: Made, function: F) -> F:
             f"arguments of {owner} or parameters annotated Channel; {wrong}"
         )
     names = [each for each in others if each not in channels]
-    steps[name] = FunctionStep(function, names, channels, Taken.by(function, place))
+    made.function_steps[name] = FunctionStep(
+        function, names, channels, StepValue.of(function, place)
+    )
     return function

@@ -33,13 +33,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from genmcp.decorator import FunctionPrompt, FunctionTool, function_component
 from genmcp.errors import ConfigurationError
-from genmcp.function import tool_of
-from genmcp.prompt.function import prompt_of
-from genmcp.prompt.prompt import Prompt, PromptRoute
-from genmcp.prompt.repo import PromptRepo, RepoRoute
-from genmcp.resource.repo import ResourceRepo
-from genmcp.resource.resource import Resource
+from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
+from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.resource.route import ResourceRoute
 from genmcp.suite.suite import About, Suite
 from genmcp.tool import Tool, ToolRoute
@@ -74,9 +71,9 @@ _SORTS: Final = (
     _Sort("resources", Resource, ResourceRoute.of, ("uri",)),
     _Sort("resources", ResourceRepo, ResourceRoute.of, ("prefix", "template")),
     _Sort("prompts", Prompt, PromptRoute.of, ("name",)),
-    _Sort("prompts", PromptRepo, RepoRoute.of, ("prefix",)),
+    _Sort("prompts", PromptRepo, PromptRoute.of, ("prefix",)),
 )
-_DECORATED: Final = (tool_of, prompt_of)
+_DECORATED: Final = (FunctionTool, FunctionPrompt)
 _KINDS: Final[Sequence[Kind]] = ("tools", "resources", "prompts")
 
 # What a file does while it is imported is its own affair, and costs that file.
@@ -415,7 +412,7 @@ def _instance(cls: type, values: Sequence[Any]) -> Any:
 
 
 def _of_function(function: Any) -> Any:
-    for decorated in _DECORATED:
+    for kind in _DECORATED:
         with suppress(ConfigurationError):
-            return decorated(function)
+            return function_component(kind, function)
     return None

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.component import ComponentRoute
 from genmcp.content import json_of
-from genmcp.continuing import ContinuingRoute
 from genmcp.errors import ContractError, InvalidParams
 from genmcp.protocol.result import CacheScope, PaginatedResult
 
@@ -23,7 +23,7 @@ class ListingEntry(msgspec.Struct, frozen=True):
     """
 
     key: str
-    route: ContinuingRoute
+    route: ComponentRoute
     value: Any
 
 
@@ -48,7 +48,7 @@ class Listing:
         self,
         result: type[PaginatedResult],
         entries: Sequence[ListingEntry],
-        find: Callable[[str], ContinuingRoute | None],
+        find: Callable[[str], ComponentRoute | None],
     ) -> None:
         self._entries = entries
         self._result = result
@@ -135,7 +135,7 @@ class Listing:
             raise route.broken("list", after, f"as a cursor, {error}") from error
         return found, _Position(entry.key, True, after)
 
-    def _is_of(self, route: ContinuingRoute, key: str) -> bool:
+    def _is_of(self, route: ComponentRoute, key: str) -> bool:
         owner = self._find(key)
         return owner is None or owner is route
 

@@ -2,9 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
-from typing import Any, ForwardRef, TypeVar, get_args, get_origin
+from typing import Any, ForwardRef, TypedDict, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -14,8 +14,10 @@ from genmcp.protocol.implementation import Icon
 from genmcp.protocol.tools import ToolAnnotations
 
 __all__ = [
+    "Metadata",
     "annotations_of",
     "as_listed",
+    "attributes_of",
     "check_metadata",
     "check_tool_name",
     "instance_of",
@@ -26,6 +28,17 @@ __all__ = [
 ]
 
 V = TypeVar("V")
+
+
+class Metadata(TypedDict, total=False):
+    """The options of all kinds of components that describe it."""
+
+    name: str
+    title: str
+    description: str
+    icons: Sequence[Icon]
+    meta: Mapping[str, Any]
+
 
 # 2026-07-28, server/tools, "Tool Names".
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -140,6 +153,11 @@ def take_docstring(cls: Any) -> None:
     described = inspect.cleandoc(cls.__doc__ or "")
     if described and "description" not in cls.__dict__:
         cls.description = described
+
+
+def attributes_of(kind: type) -> Sequence[str]:
+    """Return the names of the attributes that *kind*, a base class of components, declares."""
+    return [key for base in kind.__mro__ for key in inspect.get_annotations(base)]
 
 
 def said_by(cls: type, keys: Collection[str]) -> dict[str, Any]:

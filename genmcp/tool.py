@@ -17,16 +17,15 @@ method in which it continues: `elicit("Sure?").then(self.sure)`.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Generic, Literal, is_typeddict
 
 import msgspec
 from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
+from genmcp.component import ComponentRoute, DescribedComponent, can_continue
 from genmcp.content import json_of, to_result
-from genmcp.continuing import ContinuingRoute, check_goes_on, goes_on
-from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
@@ -37,20 +36,18 @@ from genmcp.errors import (
     ToolError,
 )
 from genmcp.faults import InvalidArguments
-from genmcp.hook import Hook, check_call, overrides, visibility
+from genmcp.hook import Hook, check_call, overrides
 from genmcp.metadata import (
     annotations_of,
     as_listed,
+    attributes_of,
     check_metadata,
     check_tool_name,
-    milliseconds,
     said_by,
-    take_docstring,
     type_argument,
 )
 from genmcp.policy import OnLost, Policy, TaskUse
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.implementation import Icon
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import CacheScope
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
@@ -84,7 +81,7 @@ class Call(msgspec.Struct, Generic[A], frozen=True):
         return Call(arguments, self.request)
 
 
-class Tool(Generic[A]):
+class Tool(DescribedComponent, Generic[A]):
     """A tool. Subclass it, name it, and write `call`.
 
     It is configured by attributes of the class or of an instance (one class may be registered
@@ -129,12 +126,11 @@ class Tool(Generic[A]):
             otherwise, or if the name or `call` is missing, when the tool is registered.
     """
 
+    __genmcp_hook__ = "call"
+
     name: str
-    title: str | None = None
     description: str | None = None
     annotations: ToolAnnotations | Mapping[str, Any] | None = None
-    icons: Sequence[Icon] | None = None
-    meta: Mapping[str, Any] | None = None
     input_schema: Mapping[str, Any] | type | None = None
     output_schema: Mapping[str, Any] | type | None = None
     formats: Formats = True
@@ -147,22 +143,19 @@ class Tool(Generic[A]):
     ttl: float = 86400.0
     once: bool = False
     on_lost: OnLost | None = None
-    cache_ttl: float = 0
     cache_scope: CacheScope = "public"
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Check what the class says of itself, and take in what it says by other means."""
-        super().__init_subclass__(**options)
+        """Set the input schema to the type in `Tool[...]`, and check the attributes."""
         argument = type_argument(cls, Tool)
         if argument is not None:
             _check_one_input(cls, argument)
             if "input_schema" not in cls.__dict__:
                 cls.input_schema = argument
-        take_docstring(cls)
-        said = said_by(cls, _SAID)
+        super().__init_subclass__(**options)
+        said = said_by(cls, _ATTRIBUTES)
         _check(cls.__name__, said)
         _schemas(cls.__name__, said.get("input_schema"), said.get("output_schema"))
-        check_goes_on(f"{cls.__name__}.call", cls.call, goes_on=goes_on(cls, Tool))
 
     def validate(self, request: Call[A], channel: Channel) -> Any:
         """Return the call as `call` should see it.
@@ -186,18 +179,6 @@ class Tool(Generic[A]):
         """
         raise NotImplementedError
 
-    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
-        """Go on with a call that waited under *tag*, and return what `call` may return.
-
-        *outcome* is `Done(value)` or `Failed(error)`. It may run in another process than `call`:
-        what it needs is in `channel.request.arguments`, which `validate` has seen again, and in
-        `channel.assigns`.
-
-        Raises:
-            ToolError: the work failed in a way the model should read.
-        """
-        raise NotImplementedError
-
     def on_cancel(self, channel: Channel) -> Any:
         """Handle the cancellation of the call by its client, whatever it waited for.
 
@@ -205,15 +186,8 @@ class Tool(Generic[A]):
         same that the job has as `run.id`; the job is being stopped, and may continue for a moment.
         """
 
-    def visible(self, principal: str | None) -> bool:
-        """Whether there is such a tool for *principal*; None is whoever is not authenticated.
 
-        It is asked when the tool is listed and when it is called, and does not wait.
-        """
-        return True
-
-
-class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
+class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
     """A tool made ready once, so that a call costs only what its message needs."""
 
     provider: Tool[Any]
@@ -232,7 +206,7 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
             ConfigurationError: what the tool says of itself is wrong.
         """
         owner = _owner(tool)
-        said = {key: getattr(tool, key, None) for key in _SAID}
+        said = {key: getattr(tool, key, None) for key in _ATTRIBUTES}
         if said["name"] is None:
             raise ConfigurationError(f"{owner} has no name")
         _check(owner, said)
@@ -248,27 +222,23 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
         )
         definition = _definition(owner, tool, arguments, output)
         policy = Policy.of(owner, tool, definition.annotations)
-        if policy.auto_hold and not goes_on(tool, Tool):
+        if policy.auto_hold and not can_continue(tool):
             policy = msgspec.structs.replace(policy, auto_hold=False)
         return cls(
             owner=owner,
             place=f"tool {tool.name!r}",
-            provider=tool,
             key=definition.name,
             definition=definition,
-            ttl_ms=milliseconds(tool.cache_ttl),
-            cache_scope=tool.cache_scope,
             arguments=arguments,
             output=output,
             validates=overrides(tool, "validate", Tool),
             is_async=inspect.iscoroutinefunction(tool.call),
-            continues=Hook.of(tool, "continue_", Tool),
             cancels=Hook.of(tool, "on_cancel", Tool),
             policy=policy,
             eager=policy.eager,
             headers=arguments.headers,
             on_disconnect=tool.on_disconnect,
-            visible=visibility(tool, Tool),
+            **cls.members_of(tool),
         )
 
     async def handle(self, request: Request, channel: Channel) -> CallToolResult | Continue:
@@ -323,7 +293,7 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
     async def cancelled(self, channel: Channel) -> None:
         """Let the tool know that the call of *channel* was cancelled."""
         if self.cancels is not None:
-            await self.look_at(channel)
+            await self.set_arguments(channel)
             await self.cancels(channel, channel)
 
     def _call(self, request: Request) -> Call[Any]:
@@ -346,7 +316,7 @@ class ToolRoute(ContinuingRoute, frozen=True, kw_only=True):
         return validated
 
 
-_SAID = tuple(Tool.__annotations__)
+_ATTRIBUTES = attributes_of(Tool)
 
 
 def _check(owner: str, said: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from genmcp import Channel, ConfigurationError, Continue, Image, Suite, tool
-from genmcp.function import tool_of
+from genmcp.decorator import FunctionTool, function_component
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
 from genmcp.tool import ToolRoute
@@ -27,7 +27,7 @@ def suite(*tools: Any) -> Suite:
 
 
 def definition(function: Any) -> ToolDefinition:
-    return ToolRoute.of(tool_of(function)).definition
+    return ToolRoute.of(function_component(FunctionTool, function)).definition
 
 
 async def call(function: Any, **arguments: Any) -> CallToolResult:
@@ -178,7 +178,7 @@ async def test_function_tool_def_runs_in_a_thread_and_async_does_not() -> None:
         return threading.current_thread().name
 
     here = threading.current_thread().name
-    assert ToolRoute.of(tool_of(awaiting)).is_async
+    assert ToolRoute.of(function_component(FunctionTool, awaiting)).is_async
     assert (await call(blocking)).content[0].text.startswith("genmcp")  # type: ignore[union-attr]
     assert here == (await call(awaiting)).content[0].text  # type: ignore[union-attr]
 
@@ -243,7 +243,7 @@ def test_function_tool_takes_attributes_of_a_tool() -> None:
     assert ("shout", "Shout", "Shouts.") == (made.name, made.title, made.description)
     assert ToolAnnotations(read_only_hint=True) == made.annotations
     assert ({"a": 1}, {"type": "string"}) == (made.meta, made.output_schema)
-    assert "cancel" == ToolRoute.of(tool_of(whisper)).on_disconnect
+    assert "cancel" == ToolRoute.of(function_component(FunctionTool, whisper)).on_disconnect
 
 
 def takes_rest(*rest: int) -> None: ...

@@ -15,40 +15,38 @@ continues: `elicit("Which city?", City).then(self.planned)`.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
-from genmcp.continuing import ContinuingRoute, check_goes_on, goes_on
-from genmcp.core.outcome import Outcome
+from genmcp.component import Component, ComponentRoute, DescribedComponent
 from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
-from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError, InvalidParams
-from genmcp.faults import error_data
-from genmcp.hook import Hook, visibility
-from genmcp.metadata import (
-    as_listed,
-    check_metadata,
-    milliseconds,
-    said_by,
-    take_docstring,
-    type_argument,
+from genmcp.errors import (
+    ArgumentFaults,
+    ConfigurationError,
+    ContractError,
+    InvalidParams,
+    PromptNotFound,
 )
+from genmcp.faults import error_data
+from genmcp.hook import Hook
+from genmcp.metadata import as_listed, attributes_of, check_metadata, said_by, type_argument
 from genmcp.prompt.arguments import PromptArguments, prompt_arguments
 from genmcp.prompt.messages import prompt_result
-from genmcp.protocol.implementation import Icon
 from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptDefinition
 from genmcp.protocol.result import CacheScope
 from genmcp.tool import Call
 
-__all__ = ["Prompt", "PromptRoute"]
+__all__ = ["Prompt", "PromptRepo", "PromptRoute"]
 
 A = TypeVar("A", default=dict[str, str])
 
 
-class Prompt(Generic[A]):
+class Prompt(DescribedComponent, Generic[A]):
     """A prompt. Subclass it, name it, and write `get`.
 
     What it says of itself is attributes: of the class, of an instance, or properties.
@@ -70,19 +68,16 @@ class Prompt(Generic[A]):
             registered, if it is wrong only then, or if the name or `get` is missing.
     """
 
+    __genmcp_hook__ = "get"
+
     name: str
-    title: str | None = None
     description: str | None = None
-    icons: Sequence[Icon] | None = None
-    meta: Mapping[str, Any] | None = None
     arguments: Sequence[PromptArgument] | type | None = None
     completions: Mapping[str, Sequence[str]] = {}
-    cache_ttl: float = 0
     cache_scope: CacheScope = "public"
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Check what the class says of itself, and take in what it says by other means."""
-        super().__init_subclass__(**options)
+        """Set the arguments to the type in `Prompt[...]`, and check the attributes."""
         argument = type_argument(cls, Prompt, str)
         if argument is not None:
             if cls.__dict__.get("arguments", argument) is not argument:
@@ -91,23 +86,14 @@ class Prompt(Generic[A]):
                     f"arguments; leave one of them out"
                 )
             cls.arguments = argument
-        take_docstring(cls)
-        _checked(cls.__name__, said_by(cls, _SAID))
-        check_goes_on(f"{cls.__name__}.get", cls.get, goes_on=goes_on(cls, Prompt))
+        super().__init_subclass__(**options)
+        _checked(cls.__name__, said_by(cls, _ATTRIBUTES))
 
     def get(self, request: Call[A], channel: Channel) -> Any:
         """Return the messages: whatever `genmcp.prompt.messages` knows; or a `Continue`.
 
         Raises:
             InvalidParams: the arguments are not what the prompt takes.
-        """
-        raise NotImplementedError
-
-    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
-        """Go on with a prompt that waited under *tag*, and return what `get` may return.
-
-        *outcome* is `Done(value)` or `Failed(error)`. It may run in another process than `get`:
-        what it needs is in `channel.request.arguments` and in `channel.assigns`.
         """
         raise NotImplementedError
 
@@ -121,31 +107,73 @@ class Prompt(Generic[A]):
         """
         return None
 
-    def visible(self, principal: str | None) -> bool:
-        """Whether there is such a prompt for *principal*; None is whoever is not authenticated.
 
-        It is asked when the prompt is listed, got or completed, and does not wait.
+class PromptRepo(Component):
+    """All prompts whose names begin with *prefix*. Subclass it, and write `list` and `get`.
+
+        class Library(PromptRepo):
+            prefix = "library/"
+
+            async def list(self, cursor, channel):
+                rows = await database.prompts(after=cursor, limit=50)
+                return [PromptDefinition(f"library/{row.name}") for row in rows], rows.last
+
+            async def get(self, name, arguments, channel):
+                return await database.text(name.removeprefix(self.prefix), **arguments)
+
+    prefix: what their names begin with; the empty text is for all names that no component before
+        it has.
+    cache_ttl, cache_scope: for how many seconds a client may cache a page of them, and whether the
+        cache may be shared. Each hook may be `def` (it runs in a thread) or `async def`.
+
+    Raises:
+        ConfigurationError: when it is registered, if one of these is invalid or missing.
+    """
+
+    __genmcp_hook__ = "get"
+
+    prefix: str
+
+    def list(self, cursor: Any, channel: Channel) -> Any:
+        """Return a page of `PromptDefinition`s: a list, or a list and the next page's cursor.
+
+        *cursor* is the one that the page before returned, any JSON value; None for the first page.
+        Without one the page is the last. Pages may have any size; a client gets pages of its own.
         """
-        return True
+        raise NotImplementedError
 
-
-class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
-    """A prompt made ready once, so that getting it costs only what its arguments need."""
-
-    provider: Prompt[Any]
-    definition: PromptDefinition
-    arguments: PromptArguments
-    get: Hook
-
-    @classmethod
-    def of(cls, prompt: Prompt[Any]) -> "PromptRoute":
-        """Return the route of *prompt*.
+    def get(self, name: str, arguments: Mapping[str, str], channel: Channel) -> Any:
+        """Return the messages of the prompt *name*, as `Prompt.get` does; None if there is none.
 
         Raises:
-            ConfigurationError: what the prompt says of itself is wrong.
+            InvalidParams: the arguments are not those of the prompt.
         """
+        raise NotImplementedError
+
+    def complete(
+        self, name: str, argument: str, value: str, context: Mapping[str, str], channel: Channel
+    ) -> Any:
+        """Return completions of an *argument* of the prompt *name*, as `Prompt.complete` does."""
+        return None
+
+
+class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
+    """The route of a prompt. *arguments* is None for those of a repository."""
+
+    get: Hook
+    arguments: PromptArguments | None = None
+
+    @classmethod
+    def of(cls, prompt: Prompt[Any] | PromptRepo) -> "PromptRoute":
+        """Return the route of a prompt, or of a repository of them.
+
+        Raises:
+            ConfigurationError: an attribute is invalid or missing.
+        """
+        if isinstance(prompt, PromptRepo):
+            return _of_repo(prompt)
         owner = getattr(prompt, "__name__", type(prompt).__name__)
-        said = {key: getattr(prompt, key, None) for key in _SAID}
+        said = {key: getattr(prompt, key, None) for key in _ATTRIBUTES}
         if said["name"] is None:
             raise ConfigurationError(f"{owner} has no name")
         arguments = _checked(owner, said)
@@ -158,21 +186,17 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
         return cls(
             owner=owner,
             place=f"prompt {prompt.name!r}",
-            provider=prompt,
             key=prompt.name,
-            ttl_ms=milliseconds(prompt.cache_ttl),
-            cache_scope=prompt.cache_scope,
             definition=_definition(owner, prompt, arguments),
             arguments=arguments,
             get=get,
-            continues=Hook.of(prompt, "continue_", Prompt),
-            visible=visibility(prompt, Prompt),
             completer=Completer(
                 owner=f"prompt {prompt.name}",
                 names=names,
                 hook=Hook.of(prompt, "complete", Prompt),
                 options={**arguments.options, **prompt.completions},
             ),
+            **cls.members_of(prompt),
         )
 
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
@@ -184,7 +208,8 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
         return self.result_of("get", value, request)
 
     def seen(self, request: Request, channel: Channel) -> Any:
-        """Return the arguments of *request*, read as the prompt takes them."""
+        """Return the decoded arguments of *request*."""
+        assert self.arguments is not None
         name = self.key
         try:
             return self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
@@ -197,14 +222,74 @@ class PromptRoute(ContinuingRoute, frozen=True, kw_only=True):
         return Call(request.arguments, request)
 
     def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
-        """Return the messages that *value* stands for."""
+        """Return the messages for *value*."""
         try:
             return prompt_result(value)
         except ContractError as error:
-            raise ContractError(f"{self.hook_name(hook)} returned {error}") from error
+            name: str = request.params.name  # type: ignore[attr-defined]
+            raise ContractError(
+                f"{self.owner}.{hook} (prompt {name!r}) returned {error}"
+            ) from error
 
 
-_SAID = tuple(Prompt.__annotations__)
+class PromptRepoRoute(PromptRoute, frozen=True, kw_only=True):
+    """The route of a repository of prompts."""
+
+    async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
+        """Return the messages of the prompt that *request* names."""
+        name: str = request.params.name  # type: ignore[attr-defined]
+        arguments = self.seen(request, channel)
+        value = await self.get(channel, name, arguments, channel)
+        if value is None:
+            raise PromptNotFound(name)
+        if type(value) is Continue:
+            return self.waiting("get", value, arguments, channel)
+        return self.result_of("get", value, request)
+
+    def seen(self, request: Request, channel: Channel) -> dict[str, str]:
+        """Return the arguments of *request*, which are texts."""
+        return dict(request.params.arguments or {})  # type: ignore[attr-defined]
+
+    def key_of(self, definition: Any) -> str:
+        """Return the name of a prompt that the repository lists."""
+        if isinstance(definition, PromptDefinition) and definition.name.startswith(self.key):
+            return definition.name
+        raise ContractError(
+            f"{self.hook_name('list')} returned {definition!r} in its list: each prompt must be a "
+            f"PromptDefinition whose name begins with {self.key!r}"
+        )
+
+    def completer_of(self, key: str) -> Completer:
+        """Return the completer of the prompt *key*."""
+        hook = self.completer.hook if self.completer else None
+        if hook is not None:
+            hook = Hook(partial(hook.function, key), hook.is_async)
+        return Completer(owner=f"prompt {key}", hook=hook)
+
+
+def _of_repo(repo: PromptRepo) -> PromptRoute:
+    owner = type(repo).__name__
+    prefix = getattr(repo, "prefix", None)
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"{owner}.prefix must be a text, not {prefix!r}")
+    check_metadata(owner, {"cache_ttl": repo.cache_ttl, "cache_scope": repo.cache_scope})
+    list_, get = (Hook.of(repo, name, PromptRepo) for name in ("list", "get"))
+    if list_ is None or get is None:
+        raise ConfigurationError(f"{owner} has no {'list' if list_ is None else 'get'}")
+    complete = Hook.of(repo, "complete", PromptRepo)
+    return PromptRepoRoute(
+        owner=owner,
+        place=f"prompts {prefix}*",
+        key=prefix,
+        is_prefix=True,
+        lister=list_,
+        get=get,
+        completer=Completer(owner=f"prompts {prefix}*", hook=complete),
+        **PromptRoute.members_of(repo),
+    )
+
+
+_ATTRIBUTES = attributes_of(Prompt)
 
 
 def _checked(owner: str, said: Mapping[str, Any]) -> PromptArguments:

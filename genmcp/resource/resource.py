@@ -1,8 +1,22 @@
-"""Resources that are known one by one."""
+"""Resources: one by its URI, or a repository of all those under a prefix.
+
+class Books(ResourceRepo):
+    \"\"\"The books of the library.\"\"\"
+
+    name = "book"
+    template = "library://books/{id}"
+
+    async def list(self, cursor: Any, channel: Channel) -> Any:
+        page, cursor = await books_after(cursor)
+        return [ResourceDefinition(f"library://books/{b.id}", b.title) for b in page], cursor
+
+    async def read(self, key: dict[str, str], channel: Channel) -> Any:
+        return await book(key["id"])  # None: there is none
+"""
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from inspect import Parameter, iscoroutinefunction, signature
 from typing import Any, Final
 
@@ -10,12 +24,15 @@ import msgspec
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
-from genmcp.continuing import check_goes_on
+from genmcp.component import DescribedComponent, check_continues
 from genmcp.errors import ConfigurationError
 from genmcp.hook import Hook, check_call
-from genmcp.resource.described import Described, Description
+from genmcp.metadata import Metadata, annotations_of, check_metadata
+from genmcp.protocol.content import Annotations
+from genmcp.protocol.result import CacheScope
+from genmcp.uri_template.template import UriTemplate
 
-__all__ = ["Resource"]
+__all__ = ["Description", "ReadableComponent", "Resource", "ResourceRepo", "template_of"]
 
 # RFC 3986, appendix A, as far as a URI can be told from other texts.
 _URI = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*:(?:[!#$&-;=?-Z\[\]_a-z~]|%[0-9A-Fa-f]{2})*""")
@@ -24,7 +41,70 @@ _ARGUMENTS: Final = ("uri", "channel")
 _REST: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
-class Resource(Described):
+class Description(Metadata, total=False):
+    """The attributes of `ReadableComponent`, as keyword arguments."""
+
+    mime_type: str
+    annotations: Annotations | Mapping[str, Any]
+    cache_ttl: float
+    cache_scope: CacheScope
+
+
+class ReadableComponent(DescribedComponent):
+    """The base of `Resource` and `ResourceRepo`: the metadata of their entries in listings.
+
+    name, title, description, icons, meta: as listed; the default of description is the docstring
+        of the class.
+    mime_type: the type of its contents that do not have one of their own.
+    annotations: Annotations, or a mapping of them (`{"audience": ["user"], "priority": 0.5}`).
+    cache_ttl, cache_scope: for how many seconds a client may cache what it read or listed, and
+        whether the cache may be shared (`"public"`; default `"private"`).
+    """
+
+    __genmcp_hook__ = "read"
+
+    name: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    annotations: Annotations | Mapping[str, Any] | None = None
+
+    def describe(self, attributes: Description) -> None:
+        """Set *attributes* on this instance.
+
+        Raises:
+            ConfigurationError: there is no such attribute.
+        """
+        for key, value in attributes.items():
+            if key not in Description.__annotations__:
+                raise ConfigurationError(f"{type(self).__name__} takes no {key}")
+            setattr(self, key, value)
+
+    def check(self) -> None:
+        """Check the attributes.
+
+        Raises:
+            ConfigurationError: the message names the class, the attribute, and what it takes.
+        """
+        owner = type(self).__name__
+        said = {key: getattr(self, key) for key in Description.__annotations__}
+        check_metadata(owner, said, annotations=Annotations)
+        given = self.given_annotations
+        if given is not None and given.priority is not None and not 0 <= given.priority <= 1:
+            raise ConfigurationError(
+                f"{owner}.annotations: priority must be 0 to 1, not {given.priority!r}"
+            )
+
+    @property
+    def given_annotations(self) -> Annotations | None:
+        """The annotations as a struct.
+
+        Raises:
+            ConfigurationError: one is of another type, or there is no such annotation.
+        """
+        return annotations_of(type(self).__name__, self.annotations, Annotations)
+
+
+class Resource(ReadableComponent):
     """One resource: its URI, and what it holds or a function that tells.
 
         Resource("config://app", {"debug": False}, name="configuration")
@@ -93,12 +173,12 @@ class Resource(Described):
             return own
         owner = f"{type(self).__name__} {self.uri}"
         check_call(owner, self.content)
-        check_goes_on(owner, self.content, goes_on=self.continues is not None)
+        check_continues(owner, self.content, self)
         wanted = _wanted(owner, self.content)
         return Hook(partial(_call, self.content, wanted), iscoroutinefunction(self.content))
 
     def check(self) -> None:
-        """Check what is said here, the URI and the size too."""
+        """Check the attributes, the URI and the size among them."""
         super().check()
         owner = type(self).__name__
         uri = getattr(self, "uri", None)
@@ -109,6 +189,75 @@ class Resource(Described):
         empty = self.content is msgspec.UNSET or self.content is None
         if empty and Hook.of(self, "read", Resource) is None:
             raise ConfigurationError(f"{owner} {uri} has no content")
+
+
+class ResourceRepo(ReadableComponent):
+    """A repository. Subclass it, say what its URIs are, and write `read`.
+
+    prefix: what its URIs begin with; the first registered that fits a URI is asked for it.
+        Without one it is what stands before the first variable of the template.
+    template: RFC 6570; lists the repository among the templates, under `name`.
+    name, title, description, icons, meta, annotations, mime_type: what the listing of the
+        template says of it; the class's docstring is its description unless it gives one.
+    cache_ttl, cache_scope: for how many seconds a client may keep what it read or listed, and
+        whether anybody may have it (`"public"`) or only who asked (`"private"`, the default).
+
+    The hooks may be `def` or `async def`. A `def list`, `read` or `complete` runs in a pool of
+    threads, so that it may block; a `def parse_uri` runs at once.
+
+    Raises:
+        ConfigurationError: when it is registered, if one of these is wrong, or `read` is missing.
+    """
+
+    description: str | None = None
+    prefix: str | None = None
+    template: str | UriTemplate | None = None
+
+    def parse_uri(self, uri: str) -> Any:
+        """Return what `read` gets for *uri*; None if there is no such resource.
+
+        Without one of your own: the variables of the template, or *uri* without a template.
+        """
+        return uri if self.template is None else template_of(self.template).match(uri)
+
+    def list(self, cursor: Any, channel: Channel, /) -> Any:
+        """Return a page of the resources, as ResourceDefinition; or a pair: page, next cursor.
+
+        A *cursor* is None at first, then what was returned: any JSON. None ends the list. Pages
+        may have any size; a client gets what fits one of its own.
+
+        Raises:
+            InvalidParams: the cursor is out of date.
+        """
+        return ()
+
+    def read(self, key: Any, channel: Channel, /) -> Any:
+        """Return what the resource holds: whatever `genmcp.resource.contents` knows.
+
+        Or a `Continue`, to wait for something or to ask the client.
+
+        *key* is what `parse_uri` returned. None: there is no such resource.
+
+        Raises:
+            ResourceNotFound: there is none.
+        """
+        raise NotImplementedError
+
+    def complete(
+        self, argument: str, value: str, context: Mapping[str, str], channel: Channel, /
+    ) -> Any:
+        """Return how the variable *argument* of the template, typed as far as *value*, may go on.
+
+        *context* has the variables that are chosen already. Return texts, the likeliest first, a
+        `Completion`, or None if there is nothing to say.
+        """
+        return None
+
+
+@lru_cache
+def template_of(template: str | UriTemplate) -> UriTemplate:
+    """Return the template a repository gives, made once."""
+    return template if isinstance(template, UriTemplate) else UriTemplate(template)
 
 
 def _wanted(owner: str, function: Callable[..., Any]) -> Sequence[str]:

@@ -10,34 +10,32 @@ from msgspec.structs import replace
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
-from genmcp.continuing import ContinuingRoute
+from genmcp.component import ComponentRoute
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, ResourceNotFound
-from genmcp.hook import Hook, visibility
-from genmcp.metadata import as_listed, instance_of, milliseconds
+from genmcp.hook import Hook
+from genmcp.metadata import as_listed, instance_of
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
 from genmcp.protocol.result import Result
 from genmcp.resource.contents import contents_of, size_of
-from genmcp.resource.described import Described
-from genmcp.resource.repo import ResourceRepo, template_of
-from genmcp.resource.resource import Resource
+from genmcp.resource.resource import ReadableComponent, Resource, ResourceRepo, template_of
 from genmcp.uri_template.template import UriTemplate
 
 __all__ = ["ResourceRoute"]
 
 
-class ResourceRoute(ContinuingRoute, frozen=True, kw_only=True):
+class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
     """The route of a resource, or of a repository of resources.
 
     fixed: the result of a read, if it is always the same. ttl_ms, cache_scope: also those of the
     results.
     """
 
-    provider: Described
+    provider: ReadableComponent
     reader: Hook
     parse_uri: Callable[[str], Any] | None = None
     fixed: ReadResourceResult | None = None
@@ -49,7 +47,7 @@ class ResourceRoute(ContinuingRoute, frozen=True, kw_only=True):
         Raises:
             ConfigurationError: it is neither, or what it says of itself is wrong.
         """
-        made = instance_of(provider, Described)
+        made = instance_of(provider, ReadableComponent)
         if isinstance(made, Resource):
             return _of_resource(made)
         if isinstance(made, ResourceRepo):
@@ -156,11 +154,8 @@ def _of_resource(resource: Resource) -> ResourceRoute:
         place=resource.uri,
         key=resource.uri.removesuffix("*"),
         is_prefix=resource.uri.endswith("*"),
-        provider=resource,
         reader=reader or Hook(partial(_given, resource.content), is_async=True),
-        continues=resource.continues,
-        visible=visibility(resource, Resource),
-        **_caching(resource),
+        **ResourceRoute.members_of(resource),
     )
     if route.is_prefix:
         template = UriTemplate(route.key + _REST)
@@ -171,7 +166,9 @@ def _of_resource(resource: Resource) -> ResourceRoute:
             contents = contents_of(resource.content, resource.uri, resource.mime_type)
         except ContractError as error:
             raise ConfigurationError(f"{owner}: {error}") from None
-        fixed = ReadResourceResult(contents=contents, **_caching(resource))
+        fixed = ReadResourceResult(
+            contents=contents, ttl_ms=route.ttl_ms, cache_scope=route.cache_scope
+        )
         size = size_of(contents) if size is None else size
     definition = ResourceDefinition(uri=resource.uri, size=size, **listed)
     return replace(route, definition=as_listed(owner, definition), fixed=fixed)
@@ -205,18 +202,15 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
         place=prefix + "*",
         key=prefix,
         is_prefix=True,
-        provider=repo,
         reader=reader,
         parse_uri=repo.parse_uri,
         lister=Hook.of(repo, "list", ResourceRepo),
-        continues=repo.continues,
-        visible=visibility(repo, ResourceRepo),
         **({} if template is None else _template(owner, repo, template, _listed(repo))),
-        **_caching(repo),
+        **ResourceRoute.members_of(repo),
     )
 
 
-def _listed(provider: Described) -> dict[str, Any]:
+def _listed(provider: ReadableComponent) -> dict[str, Any]:
     """Return the members that listed resources and templates have in common."""
     said = {key: getattr(provider, key) for key in _LISTED}
     return {**said, "annotations": provider.given_annotations}
@@ -229,7 +223,7 @@ _REST: Final = "{+path}"
 
 
 def _template(
-    owner: str, provider: Described, template: UriTemplate, listed: Mapping[str, Any]
+    owner: str, provider: ReadableComponent, template: UriTemplate, listed: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the members of a route that lists *template*."""
     definition = ResourceTemplateDefinition(uri_template=template.text, **listed)
@@ -242,10 +236,6 @@ def _template(
             names=template.variables,
         ),
     }
-
-
-def _caching(provider: Described) -> dict[str, Any]:
-    return {"ttl_ms": milliseconds(provider.cache_ttl), "cache_scope": provider.cache_scope}
 
 
 async def _given(value: Any, uri: str, channel: Channel) -> Any:

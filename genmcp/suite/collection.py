@@ -8,20 +8,17 @@ from typing import Final
 import msgspec
 
 from genmcp.completion import Completer
-from genmcp.continuing import ContinuingRoute
+from genmcp.component import ComponentRoute
+from genmcp.decorator import FunctionPrompt, FunctionTool, function_component
 from genmcp.errors import McpError, PromptNotFound, ResourceNotFound, ToolNotFound
-from genmcp.function import tool_of
 from genmcp.listing import Listing, ListingEntry
 from genmcp.metadata import instance_of
-from genmcp.prompt.function import prompt_of
-from genmcp.prompt.prompt import Prompt, PromptRoute
-from genmcp.prompt.repo import PromptRepo, RepoRoute
+from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
 from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from genmcp.protocol.result import PaginatedResult
 from genmcp.protocol.tools import ListToolsResult
-from genmcp.resource.repo import ResourceRepo
-from genmcp.resource.resource import Resource
+from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.resource.route import ResourceRoute
 from genmcp.tool import Tool, ToolRoute
 
@@ -39,7 +36,7 @@ class ComponentKind(msgspec.Struct, frozen=True, eq=False):
     name: str
     method: str
     lists: Mapping[str, type[PaginatedResult]]
-    route_of: Callable[[object], ContinuingRoute]
+    route_of: Callable[[object], ComponentRoute]
     absent: Callable[[str], McpError]
     bases: tuple[type, ...]
     mark: str = ""
@@ -59,13 +56,13 @@ class Collection:
     routes: those that are found. exact: those of a single key. lists: their lists, by method.
     """
 
-    def __init__(self, kind: ComponentKind, routes: Sequence[ContinuingRoute] = ()) -> None:
-        self.exact: dict[str, ContinuingRoute] = {}
-        self._prefixes: dict[str, ContinuingRoute] = {}
+    def __init__(self, kind: ComponentKind, routes: Sequence[ComponentRoute] = ()) -> None:
+        self.exact: dict[str, ComponentRoute] = {}
+        self._prefixes: dict[str, ComponentRoute] = {}
         self._lengths: list[int] = []  # of the prefixes, each once, the longest first
         self._kind = kind
         self.routes = tuple(route for route in routes if self._add(route))
-        self._templates: dict[str, ContinuingRoute] = {}
+        self._templates: dict[str, ComponentRoute] = {}
         for route in self.routes:
             if route.template is not None:
                 self._templates.setdefault(route.template.uri_template, route)
@@ -88,7 +85,7 @@ class Collection:
         completers = [route.completer for route in self.routes]
         return any(each.hook or each.options for each in completers if each is not None)
 
-    def find(self, key: str) -> ContinuingRoute | None:
+    def find(self, key: str) -> ComponentRoute | None:
         """Return the route for *key*, or None. The cost does not depend on the number of routes."""
         return self.exact.get(key) or self.covering(key)
 
@@ -98,7 +95,7 @@ class Collection:
         visible = route is not None and route.is_visible(principal)
         return route.completer_of(key) if route is not None and visible else None
 
-    def _add(self, route: ContinuingRoute) -> bool:
+    def _add(self, route: ComponentRoute) -> bool:
         """Add *route*, unless earlier ones cover all of its keys.
 
         Therefore, of two prefixes of one key, the longer one was declared first.
@@ -114,7 +111,7 @@ class Collection:
             insort(self._lengths, len(route.key), key=neg)
         return True
 
-    def covering(self, key: str) -> ContinuingRoute | None:
+    def covering(self, key: str) -> ComponentRoute | None:
         """Return the route whose prefix *key* begins with, or None."""
         for length in self._lengths:
             route = self._prefixes.get(key[:length])
@@ -123,15 +120,13 @@ class Collection:
         return None
 
 
-def _tool_route(given: object) -> ContinuingRoute:
-    return ToolRoute.of(instance_of(given, Tool) or tool_of(given))
+def _tool_route(given: object) -> ComponentRoute:
+    return ToolRoute.of(instance_of(given, Tool) or function_component(FunctionTool, given))
 
 
-def _prompt_route(given: object) -> ContinuingRoute:
-    repo = instance_of(given, PromptRepo)
-    if repo is not None:
-        return RepoRoute.of(repo)
-    return PromptRoute.of(instance_of(given, Prompt) or prompt_of(given))
+def _prompt_route(given: object) -> ComponentRoute:
+    made = instance_of(given, Prompt) or instance_of(given, PromptRepo)
+    return PromptRoute.of(made or function_component(FunctionPrompt, given))
 
 
 TOOLS: Final = ComponentKind(

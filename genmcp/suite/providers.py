@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
-from genmcp.continuing import ContinuingRoute
+from genmcp.component import ComponentRoute
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
@@ -70,7 +70,7 @@ class Providers:
         """Return whether an extension may have components of this kind."""
         return any(overrides(each, kind.name, Extension) for each in self._extensions)
 
-    async def find(self, kind: ComponentKind, key: str, channel: Channel) -> ContinuingRoute | None:
+    async def find(self, kind: ComponentKind, key: str, channel: Channel) -> ComponentRoute | None:
         """Return the first route for *key* that the extensions have for the request."""
         async with aclosing(self.collections(kind, channel)) as collections:
             async for each in collections:
@@ -132,7 +132,7 @@ class DeferredRoute(Route, frozen=True, kw_only=True):
     kind: ComponentKind
     key: str
     providers: Providers
-    route: ContinuingRoute | None = None
+    route: ComponentRoute | None = None
 
     async def found(self, channel: Channel) -> Route:
         """Return the route.

@@ -29,7 +29,7 @@ class Add(Tool):
 """
 
 GREET = """
-from genmcp.function import tool
+from genmcp.decorator import tool
 
 @tool
 def greet(name: str) -> str:
@@ -236,7 +236,7 @@ def test_discovery_knows_components_from_their_bases(
     source: str, expected: list[str], tmp_path: Path
 ) -> None:
     """What has no name, or is only there for others to be made of, is no component."""
-    head = "from genmcp.tool import Tool\nfrom genmcp.function import tool\n"
+    head = "from genmcp.tool import Tool\nfrom genmcp.decorator import tool\n"
     write(tmp_path, tools__file=f"{head}async def call(self, request, channel): ...\n{source}\n")
 
     found = discovery.scan(tmp_path)

@@ -12,8 +12,7 @@ from genmcp.channel import Channel
 from genmcp.completion import Completer, complete, complete_result, starting_with
 from genmcp.core.request import Client, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
-from genmcp.prompt.prompt import Prompt
-from genmcp.prompt.repo import PromptRepo
+from genmcp.prompt.prompt import Prompt, PromptRepo
 from genmcp.prompt.template import PromptTemplate
 from genmcp.protocol.completion import (
     CompleteRequestParams,

@@ -10,8 +10,8 @@ import pytest
 
 from genmcp.channel import Channel
 from genmcp.core.request import Client, Request
+from genmcp.decorator import FunctionPrompt, function_component, prompt
 from genmcp.errors import ConfigurationError, InvalidParams
-from genmcp.prompt.function import prompt, prompt_of
 from genmcp.prompt.prompt import PromptRoute
 from genmcp.protocol.completion import (
     CompleteRequestParams,
@@ -33,7 +33,7 @@ class Sink:
 
 async def text(function: Any, **arguments: str) -> str:
     """Get the prompt made of a function; it has one text."""
-    route = PromptRoute.of(prompt_of(function))
+    route = PromptRoute.of(function_component(FunctionPrompt, function))
     request = Request(
         id=1,
         method="prompts/get",
@@ -63,7 +63,7 @@ async def test_function_prompt_takes_name_docstring_and_hints() -> None:
         """Asks for a review."""
         return f"{code} {lines + 1} {tone} {channel.request.method}"
 
-    definition = PromptRoute.of(prompt_of(review)).definition
+    definition = PromptRoute.of(function_component(FunctionPrompt, review)).definition
 
     assert ("review", "Asks for a review.") == (definition.name, definition.description)
     assert [
@@ -83,7 +83,7 @@ async def test_function_prompt_stays_a_function_and_may_block() -> None:
     def greet(name: str) -> str:
         return f"Greet {name}"
 
-    made = prompt_of(greet)
+    made = function_component(FunctionPrompt, greet)
 
     assert "Greet Ann" == greet("Ann")
     assert "Greet Bob" == await text(greet, name="Bob")
@@ -112,7 +112,7 @@ async def test_function_prompt_completes_with_a_function() -> None:
     params = CompleteRequestParams(
         ref=PromptReference("travel"), argument=CompletionArgument("city", "Os")
     )
-    completer = PromptRoute.of(prompt_of(travel)).completer
+    completer = PromptRoute.of(function_component(FunctionPrompt, travel)).completer
     assert completer is not None
     found = await completer.complete(
         params,
@@ -135,7 +135,7 @@ async def test_function_prompt_may_be_a_method_of_an_instance() -> None:
 
     assert "Shoes at Anns" == await text(Shop("Anns").advertise, what="Shoes")
     with pytest.raises(ConfigurationError, match="is a method: give that of an instance"):
-        prompt_of(Shop.advertise)
+        function_component(FunctionPrompt, Shop.advertise)
 
 
 async def test_function_prompt_may_be_wrapped_afterwards() -> None:
@@ -171,7 +171,7 @@ def _positional(*a: str) -> str:
         (lambda: prompt(_positional), "_positional: parameter *a"),
         (lambda: ANYTHING(output_schema={})(plain), "@prompt takes no output_schema"),
         (lambda: prompt(title="")(plain), "title is blank"),
-        (lambda: prompt_of(plain), "is not a prompt: give a Prompt class"),
+        (lambda: function_component(FunctionPrompt, plain), "is not a prompt: give a Prompt class"),
     ],
 )
 def test_function_prompt_that_is_wrong_is_refused(make: Callable[[], Any], said: str) -> None:

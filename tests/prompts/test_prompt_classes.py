@@ -23,7 +23,6 @@ from genmcp.protocol.prompts import (
     GetPromptRequestParams,
     GetPromptResult,
     PromptArgument,
-    PromptDefinition,
     PromptMessage,
 )
 from genmcp.protocol.revisions.chain import LATEST
@@ -67,7 +66,7 @@ async def get(
     return got
 
 
-def definition(prompt: Prompt[Any]) -> PromptDefinition:
+def definition(prompt: Prompt[Any]) -> Any:
     return PromptRoute.of(prompt).definition
 
 

@@ -10,8 +10,7 @@ import pytest
 from genmcp.channel import Channel
 from genmcp.core.request import Client, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
-from genmcp.prompt.prompt import Prompt, PromptRoute
-from genmcp.prompt.repo import PromptRepo
+from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
 from genmcp.prompt.template import PromptTemplate
 from genmcp.protocol.prompts import (
     GetPromptRequestParams,
@@ -264,7 +263,7 @@ async def test_prompts_tell_what_a_repository_gets_wrongly() -> None:
         async def get(self, name: str, arguments: Any, channel: Channel) -> Any:
             return 5
 
-    with pytest.raises(ContractError, match=r"^Odd.get\('x/a'\) returned int is no message"):
+    with pytest.raises(ContractError, match=r"^Odd.get \(prompt 'x/a'\) returned int is no"):
         await got(prompts_of([Odd("x/", "a")]), "x/a")
 
 

@@ -16,7 +16,7 @@ from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError, InvalidParams, ResourceNotFound
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult
-from genmcp.resource import files
+from genmcp.resource import directory as files
 from genmcp.resource.directory import Directory
 from genmcp.resource.resource import Resource
 from genmcp.resource.route import ResourceRoute

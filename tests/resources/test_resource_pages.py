@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genmcp.channel import Channel
-from genmcp.continuing import ContinuingRoute
+from genmcp.component import ComponentRoute
 from genmcp.errors import ContractError, InvalidParams
 from genmcp.protocol.content import ResourceDefinition
-from genmcp.resource.repo import ResourceRepo
-from genmcp.resource.resource import Resource
+from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.resource.route import ResourceRoute
 from genmcp.suite.collection import RESOURCES, Collection
 from tests.resources.asking import page_of, resources, uris
@@ -147,7 +146,7 @@ async def test_resources_page_costs_what_is_in_it() -> None:
             return ten_thousand[: self.count]
 
     class Counting(Collection):
-        def find(self, key: str) -> ContinuingRoute | None:
+        def find(self, key: str) -> ComponentRoute | None:
             touched.append(key)
             return super().find(key)
 

@@ -17,8 +17,7 @@ from genmcp.errors import ConfigurationError, ContractError, InvalidParams, Reso
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition, ResourceLink
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
-from genmcp.resource.repo import ResourceRepo
-from genmcp.resource.resource import Resource
+from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.resource.route import ResourceRoute
 from genmcp.suite.suite import Suite
 from genmcp.uri_template.template import UriTemplate
