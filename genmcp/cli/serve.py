@@ -93,7 +93,8 @@ def over_http(http: Http) -> int:
             http.workers,
         )
     # One line for each request: LoggingTelemetry logs the tool, the access log only the path.
-    names_tools = endpoint.mux.observers.include(LoggingTelemetry)
+    observers = endpoint.mux.observers.all
+    names_tools = any(isinstance(each, LoggingTelemetry) for each in observers)
     settings = {**http.settings, "access_log": not names_tools}
     if not many and not http.reload:
         app = served(endpoint, http.path)

@@ -142,7 +142,12 @@ class Mux:
         self.bus = MessageBus(self.store, audience, ttl=bounds.replay, keep=bounds.replay_events)
         self.broadcast = SessionBroadcast(self.calls, self.bus, self.store, audience, bounds, clock)
         self.sessions = Sessions(seal, self.store, bounds, clock, self.broadcast)
-        self.threads = Threads.within(bounds)
+        self.threads = Threads(
+            bounds.threads,
+            bounds.waiting,
+            of_client=bounds.threads_of_client,
+            waiting_of_client=bounds.waiting_of_client,
+        )
         self.observers = Observers(telemetry)
         self.asked = ServerRequests(seal, clock, self.bus, self.encoder, timeout=bounds.question)
         self.tasks = Tasks(self, engine, storage, seal, audience)

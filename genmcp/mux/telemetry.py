@@ -1,6 +1,6 @@
-"""What hears of the requests a mux serves: the interface, and how it is told.
+"""Telemetry of the requests that a mux serves: the interface, and its calls.
 
-Ready-made ones are in `genmcp.telemetry`.
+Implementations are in `genmcp.telemetry`.
 """
 
 import logging
@@ -27,9 +27,9 @@ logger = logging.getLogger("genmcp")
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """How a request failed.
 
-    kind: "error" if it was answered with an error, whose *code* this is; "tool_error" if with a
-    result that says `isError`; "cancelled" if the work was cancelled. message: what its client was
-    told. raised: what its hook raised, if it did; its text is for nobody else's eyes.
+    kind: "error" for an error response, whose *code* this is; "tool_error" for a result with
+    `isError`; "cancelled" if the work was cancelled. message: the text that the client received.
+    raised: the exception of the hook, if it raised one; its text must not be shown to clients.
     """
 
     kind: Literal["error", "tool_error", "cancelled"]
@@ -39,10 +39,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
-    """What was answered with *error* before it became a request.
+    """A message that was answered with *error* before it became a request.
 
-    id, method: as the client says, where that could be read. principal: who it was authenticated
-    as. session: the key of its legacy session.
+    id, method: those of the message, if they could be read. principal: the authenticated client.
+    session: the key of its legacy session.
     """
 
     error: McpError
@@ -53,12 +53,12 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call went on where nobody requested that.
+    """A step of a call that no request caused.
 
-    What it waited for under *tag* is over, and `continue_` has run, for *seconds* since *began*
-    (Unix time). request: that of the call, which another process may have taken. principal: whose
-    it is. result: what the call has come to. failure: how it failed. With neither it waits for
-    something else.
+    The wait under *tag* has ended, and `continue_` has run, for *seconds* since *began* (Unix
+    time). request: the request of the call, which another process may have received. principal:
+    its client. result: the result of the call. failure: how it failed. With neither, the call waits
+    for something else.
     """
 
     request: Request
@@ -73,68 +73,64 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
 class Telemetry:
     """Observes the requests of a mux: override the methods for the events of interest.
 
-    Each method is called in the event loop, in the asyncio.Task and the context of the request
-    (what it sets in a contextvar is there while the hook runs), and must not block. What it
-    raises is logged, and changes nothing. More methods may come; each does nothing here.
+    Each method is called in the event loop, in the asyncio.Task and the context of the request (a
+    contextvar that it sets is set in the hook as well), and must not block. An exception is logged,
+    and changes nothing. Later releases may add methods; each does nothing by default.
     """
 
     def request_began(self, request: Request, channel: Channel) -> Any:
-        """Hear that *request* is about to be answered.
+        """Handle the start of *request*.
 
-        What is returned comes back as the *mark* when it has ended or failed; exactly one of
-        the two follows: when it is answered, or when a call that became a task meanwhile waits
-        for others, or is over.
+        The return value is given as *mark* to the method for its end. Exactly one follows: when the
+        request is answered, or, for a call that has become a task, when that waits for a job or a
+        client, or has ended.
         """
 
     def request_ended(self, request: Request, result: Result, mark: Any) -> None:
-        """Hear that *request* is answered with a *result*.
+        """Handle the *result* of *request*.
 
-        That of a call that became a task is what it came to; the handle if it is not over, but
-        waits for others. That of one that was held over is what its client was told of that.
+        For a call that has become a task it is the result of the task, or the handle if the task
+        waits for others. For a call that exceeded `hold` it is the response that states that.
         """
 
     def request_failed(self, request: Request, failure: Failure, mark: Any) -> None:
-        """Hear that *request* is answered with an error, or with none: it was cancelled."""
+        """Handle the failure of *request*, or its cancellation."""
 
     def request_rejected(self, rejection: Rejection) -> None:
-        """Hear of a message that never became a request: its head or params are wrong, or what
-        it names is not there."""
+        """Handle a message that never became a request: its headers or params are invalid, or the
+        tool, prompt or resource that it names does not exist."""
 
     def request_resumed(self, resumed: Resumed) -> None:
-        """Hear that a call which had become a task, or waited for a job, has gone on.
+        """Handle a step of a call that has become a task, or waited for a job.
 
-        Its request is told of besides, by the process that took it: as ended, with the handle
-        if its client got that. This is called in the asyncio.Task of the work.
+        The process that received its request calls `request_ended` for it as well, with the handle
+        if the client received that. This is called in the asyncio.Task of the work.
         """
 
 
-Tell = Callable[..., None]
+OnStep = Callable[..., None]
 Marks = Sequence[tuple[Telemetry, Any]]
 
 
 class Observers:
-    """Tells each of several `Telemetry`; the one that began first ends last.
+    """Calls each of several `Telemetry`; the first one to begin is the last one to end.
 
     Raises:
-        ConfigurationError: one of them is no Telemetry.
+        ConfigurationError: one of them is not a Telemetry.
     """
 
     def __init__(self, given: Telemetry | Iterable[Telemetry]) -> None:
-        self._all: Sequence[Telemetry] = [given] if isinstance(given, Telemetry) else [*given]
-        for each in self._all:
+        self.all: Sequence[Telemetry] = [given] if isinstance(given, Telemetry) else [*given]
+        for each in self.all:
             if not isinstance(each, Telemetry):
                 raise ConfigurationError(f"telemetry takes instances of Telemetry, not {each!r}")
 
     def __bool__(self) -> bool:
-        return bool(self._all)
-
-    def include(self, kind: type[Telemetry]) -> bool:
-        """Return whether one of them is of this *kind*."""
-        return any(isinstance(each, kind) for each in self._all)
+        return bool(self.all)
 
     def began(self, request: Request, channel: Channel) -> Marks:
-        """Tell that *request* is about to be answered; return what each wants to remember."""
-        return [(each, _told(each.request_began, request, channel)) for each in self._all]
+        """Notify all of the start of *request*; return their marks."""
+        return [(each, _call(each.request_began, request, channel)) for each in self.all]
 
     def ended(
         self,
@@ -143,46 +139,46 @@ class Observers:
         raised: BaseException | None,
         marks: Marks,
     ) -> None:
-        """Tell what became of *request*; no *outcome*: it was cancelled."""
+        """Notify all of the *outcome* of *request*; None: it was cancelled."""
         failure = _failure(outcome, raised)
         for each, mark in reversed(marks):
             if failure is None:
-                _told(each.request_ended, request, outcome, mark)
+                _call(each.request_ended, request, outcome, mark)
             else:
-                _told(each.request_failed, request, failure, mark)
+                _call(each.request_failed, request, failure, mark)
 
-    def resuming(self, channel: Channel, tag: str) -> Tell:
-        """Return what tells how the call of *channel*, which goes on now, has gone on.
+    def resuming(self, channel: Channel, tag: str) -> OnStep:
+        """Return the function to call when the step of *channel* that begins now has ended.
 
-        It takes what the call has come to, Suspended or None if it was cancelled, and what was
-        raised.
+        Its arguments are the outcome of the call, Suspended or None if it was cancelled, and the
+        exception of the hook, if any.
         """
-        if not self._all:
-            return _nothing
+        if not self.all:
+            return lambda *_: None
         began, start = time.time(), time.perf_counter()
 
-        def tell(
-            came_to: Result | McpError | Suspended | None, raised: BaseException | None = None
+        def on_step(
+            outcome: Result | McpError | Suspended | None, raised: BaseException | None = None
         ) -> None:
-            failure = None if isinstance(came_to, Suspended) else _failure(came_to, raised)
+            failure = None if isinstance(outcome, Suspended) else _failure(outcome, raised)
             resumed = Resumed(
                 request=channel.request,
                 principal=channel.principal,
                 tag=tag,
                 began=began,
                 seconds=time.perf_counter() - start,
-                result=came_to if isinstance(came_to, Result) and failure is None else None,
+                result=outcome if isinstance(outcome, Result) and failure is None else None,
                 failure=failure,
             )
-            for each in self._all:
-                _told(each.request_resumed, resumed)
+            for each in self.all:
+                _call(each.request_resumed, resumed)
 
-        return tell
+        return on_step
 
     def rejected(self, rejection: Rejection) -> None:
-        """Tell of what never became a request."""
-        for each in self._all:
-            _told(each.request_rejected, rejection)
+        """Notify all of a message that never became a request."""
+        for each in self.all:
+            _call(each.request_rejected, rejection)
 
 
 def _failure(outcome: Result | McpError | None, raised: BaseException | None) -> Failure | None:
@@ -196,11 +192,7 @@ def _failure(outcome: Result | McpError | None, raised: BaseException | None) ->
     return None
 
 
-def _nothing(*_: object) -> None:
-    """Tell nobody."""
-
-
-def _told(method: Callable[..., Any], *arguments: Any) -> Any:
+def _call(method: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return method(*arguments)
     except Exception:

@@ -1,7 +1,7 @@
 """The pool of threads that blocking hooks run in."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 from genmcp.core.waiting import Continue
 from genmcp.errors import Overloaded
-from genmcp.mux.limits import Limits
 
 __all__ = ["Threads", "Turns"]
 
@@ -34,7 +33,7 @@ class Turns:
         self._most_of_client = of_client
         self._most_waiting = waiting
         self._most_waiting_of_client = waiting_of_client
-        self._running: dict[Hashable, int] = {}
+        self._running: Counter[Hashable] = Counter()
         # Ordered by the next turn of each client; no queue is empty.
         self._queues: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
         self.waiting = 0
@@ -68,20 +67,23 @@ class Turns:
         if not self._running[client]:
             del self._running[client]
         # All calls that could run before are running, so that at most one more can run now.
-        for other in list(self._queues):
+        for other in [*self._queues]:
             if self._may_run(other):
-                turn = self._next(other)
-                if turn is not None:
-                    self._begin(other)
-                    turn.set_result(None)
-                    return
+                self._queues.move_to_end(other)
+                while queue := self._queues.get(other):
+                    turn = queue[0]
+                    self._forget(other, turn)
+                    if not turn.done():  # otherwise it is being cancelled
+                        self._begin(other)
+                        turn.set_result(None)
+                        return
 
     def _may_run(self, client: Hashable) -> bool:
-        return client is None or self._running.get(client, 0) < self._most_of_client
+        return client is None or self._running[client] < self._most_of_client
 
     def _begin(self, client: Hashable) -> None:
         self._free -= 1
-        self._running[client] = self._running.get(client, 0) + 1
+        self._running[client] += 1
 
     def _check(self, client: Hashable) -> None:
         most = self._most_waiting_of_client
@@ -95,17 +97,6 @@ class Turns:
             raise Overloaded(
                 f"Too many calls wait for a thread: {self._most_waiting} (limit: waiting)"
             )
-
-    def _next(self, client: Hashable) -> "asyncio.Future[None] | None":
-        """Return the first pending turn of *client*, and move its other turns to the end."""
-        queue = self._queues[client]
-        self._queues.move_to_end(client)
-        while queue:
-            turn = queue[0]
-            self._forget(client, turn)
-            if not turn.done():
-                return turn
-        return None
 
     def _forget(self, client: Hashable, turn: "asyncio.Future[None]") -> None:
         queue = self._queues.get(client)
@@ -132,20 +123,10 @@ class Threads:
         of_client: int | None = None,
         waiting_of_client: int | None = None,
     ) -> None:
-        self._most = most
         self._bounds = (most, of_client or most, waiting, waiting_of_client or waiting)
-        self._pool = self._made()
+        self._open = partial(ThreadPoolExecutor, most, thread_name_prefix="genmcp")
+        self._pool = self._open()
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
-
-    @classmethod
-    def within(cls, limits: Limits) -> "Threads":
-        """Return the thread pool of a mux with these *limits*."""
-        return cls(
-            limits.threads,
-            limits.waiting,
-            of_client=limits.threads_of_client,
-            waiting_of_client=limits.waiting_of_client,
-        )
 
     @property
     def waiting(self) -> int:
@@ -181,12 +162,9 @@ class Threads:
             raise
 
     def close(self) -> None:
-        """Let go of the threads that are there; who needs one later gets a new one."""
-        pool, self._pool = self._pool, self._made()
+        """End the threads; a later call starts new ones."""
+        pool, self._pool = self._pool, self._open()
         pool.shutdown(wait=False, cancel_futures=True)
-
-    def _made(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._most, thread_name_prefix="genmcp")
 
 
 def _give_back(
@@ -197,7 +175,7 @@ def _give_back(
 
 
 def _drop(work: "Future[Any]") -> None:
-    """Let go of what *work* has come to, which nobody takes: a coroutine would never begin."""
+    """Close the result of *work*, which nothing awaits: a coroutine would never begin."""
     if not work.cancelled() and work.exception() is None:
         result = work.result()
         if isinstance(result, Continue | Coroutine):
@@ -208,5 +186,5 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except StopIteration as error:
-        # No future can carry it: whoever waits for this one would wait for ever.
+        # A future cannot hold a StopIteration: a caller that awaits it would wait for ever.
         raise RuntimeError("StopIteration left a function that ran in a thread") from error
