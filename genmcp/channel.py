@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from genmcp.carrier import Carrier
+from genmcp.core.call import CallState
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Client, Request
 from genmcp.errors import AssignGone
@@ -22,6 +22,7 @@ from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
+from genmcp.tasks.records import HeldTask
 
 __all__ = ["Channel", "SendStatus", "Sink", "is_detached"]
 
@@ -66,8 +67,20 @@ class Sink(Protocol):
     def watch_client(self) -> None:
         """Detect a disconnect of the client at once from now on, and not only after a tick."""
 
-    async def promote(self, channel: "Channel") -> None:
-        """Make the call of *channel* a task, while it runs on."""
+    async def promote(self) -> None:
+        """Make the call a task, while it runs on."""
+
+    def route_resolved(self) -> None:
+        """Apply the policy of a route that was not known when the hook began."""
+
+    async def settle(self) -> None:
+        """Wait until a promotion that was started has succeeded or failed."""
+
+    async def following(self, task: str) -> None:
+        """Record that the call waits for the end of *task*."""
+
+    async def flush(self) -> None:
+        """Write notifications that are still pending."""
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification that belongs to *request*; let others run meanwhile.
@@ -102,7 +115,8 @@ class Channel(msgspec.Struct, eq=False):
     """What a hook has of its request.
 
     request: the request itself. client: who asks, by its own account. principal: who the
-    transport authenticated, None if nobody.
+    transport authenticated, None if nobody. state: that of the call, if it is more than its hook.
+    keyed: the task of its idempotency key.
 
     A `def` hook is in a thread of its own and cannot await; it says
     `channel.in_loop(channel.progress(1, 3))`.
@@ -116,7 +130,8 @@ class Channel(msgspec.Struct, eq=False):
     _assigns: "_Assigns | None" = None
     _loop: asyncio.AbstractEventLoop | None = None
     _progress: float = -inf
-    _carrier: Carrier | None = None
+    state: CallState | None = None
+    keyed: HeldTask | None = None
     _given: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -199,30 +214,21 @@ class Channel(msgspec.Struct, eq=False):
         return self._sink.keep
 
     @property
-    def carrier(self) -> Carrier:
-        """Who keeps what the call needs to go on."""
-        if self._carrier is None:
-            self._carrier = Carrier()
-        return self._carrier
-
-    @property
-    def promoted(self) -> bool:
-        """Whether its client got something else than its result, which goes to the store."""
-        return self._carrier is not None and self._carrier.promoted
-
-    def carried_by(self, carrier: Carrier) -> None:
-        """Let *carrier* be who keeps it."""
-        self._carrier = carrier
+    def call(self) -> CallState:
+        """The state of the call; made at the first access."""
+        if self.state is None:
+            self.state = CallState()
+        return self.state
 
     @property
     def task(self) -> str | None:
         """The id of the task that this call has become, None if it has not."""
-        return None if self._carrier is None else self._carrier.task
+        return None if self.state is None else self.state.task
 
     @property
     def run_id(self) -> str | None:
         """In `on_cancel` and after a wait: the `run.id` of the job that the call waited for."""
-        return None if self._carrier is None else self._carrier.run
+        return None if self.state is None else self.state.run
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -273,7 +279,24 @@ class Channel(msgspec.Struct, eq=False):
 
     async def promote(self) -> None:
         """Make this call a task now: its client gets the handle, and the call runs on."""
-        await self._sink.promote(self)
+        await self._sink.promote()
+
+    def route_resolved(self) -> None:
+        """Apply the policy of the route, which was not known when the hook began."""
+        self._sink.route_resolved()
+
+    async def settle(self) -> None:
+        """Wait until it is decided whether the client gets a handle, if that is being decided."""
+        while self.call.undecided:
+            await self._sink.settle()
+
+    async def following(self, task: str) -> None:
+        """Record that the call waits for the end of *task*."""
+        await self._sink.following(task)
+
+    async def flush(self) -> None:
+        """Write the progress that is still pending, before other processes continue the call."""
+        await self._sink.flush()
 
     def hand_over(self, sink: Sink) -> None:
         """Let what is said from now on go to *sink*."""

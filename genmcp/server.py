@@ -81,8 +81,7 @@ async def resolve_route(channel: Channel) -> Request:
     if request.route is not None and request.route.pending:
         route = await route_of(request).found(channel)
         channel.request = request = with_route(request, route)
-        if channel.carrier.found is not None:
-            channel.carrier.found()
+        channel.route_resolved()
     return request
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.core.call import CallEvent
 from genmcp.core.continuation import Asked, Continuation
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.errors import ArgumentFaults, Failure, MissingCapability, Raised, Unable
@@ -69,13 +70,13 @@ def outcome_of(continuation: Continuation) -> Outcome:
 async def ask(continuation: Continuation, channel: Channel) -> Continuation | Failed:
     """Ask the client by requests of the server's own; return the answers, or why there are none."""
     asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
-    channel.carrier.asks = True
+    channel.call.advance(CallEvent.ASK)
     try:
         answers = await asyncio.gather(*asking)
     except Failure as failure:
         return Failed(failure)
     finally:
-        channel.carrier.asks = False
+        channel.call.advance(CallEvent.ANSWERED)
         for each in asking:
             each.cancel()
         await asyncio.gather(*asking, return_exceptions=True)

@@ -1,26 +1,13 @@
-"""The running calls of legacy sessions, and the reasons for which a call is cancelled."""
+"""The running calls of legacy sessions."""
 
-from enum import Enum
 from threading import Lock
 from typing import Protocol
 
+from genmcp.core.call import CallEvent
 from genmcp.core.request import Request
 from genmcp.protocol.meta import RequestId
 
-__all__ = ["CallRegistry", "Reason"]
-
-
-class Reason(Enum):
-    """Why a call is cancelled."""
-
-    ASKED = "asked"
-    """Its client sent a cancellation, and gets no response."""
-    LEFT = "left"
-    """Its client has disconnected, and nobody would read the response."""
-    STOPPING = "stopping"
-    """The server is shutting down."""
-    HELD_OVER = "held over"
-    """Its client has a handle of the task that the call only follows, and which continues."""
+__all__ = ["CallRegistry"]
 
 
 class Cancellable(Protocol):
@@ -28,8 +15,8 @@ class Cancellable(Protocol):
 
     request: Request
 
-    def cancel(self, reason: Reason) -> None:
-        """Cancel the call, from any thread; ignored if it has ended by then."""
+    def cancel(self, event: CallEvent) -> None:
+        """Report *event*, a cancellation, from any thread; ignored if it has ended by then."""
 
 
 class CallRegistry:
@@ -70,4 +57,4 @@ class CallRegistry:
             calls = list(self._calls.get(session, ()))
         for call in calls:
             if id is None or id == call.request.id:
-                call.cancel(Reason.ASKED)
+                call.cancel(CallEvent.CANCEL)

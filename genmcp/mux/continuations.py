@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.core.call import CallAction, CallEvent
 from genmcp.core.continuation import Continuation
 from genmcp.core.json_value import check_json, digest
 from genmcp.core.outcome import Done, Failed, Outcome, pack
@@ -105,9 +106,9 @@ class Continuations:
                     if isinstance(outcome, Result | Suspended):
                         return outcome
                 else:
-                    channel.carrier.continuation = continuation
-                    channel.carrier.run = None
-                    if channel.task is not None:
+                    call = channel.call
+                    call.continuation, call.run = continuation, None
+                    if CallAction.PARK in call.advance(CallEvent.SUSPEND):
                         await self._tasks.park(
                             channel, suspended(continuation, self._tasks.awaiting)
                         )
@@ -126,34 +127,29 @@ class Continuations:
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Outcome | Result | Suspended:
         """Wait for what this process does not end itself; or return who carries the call on."""
-        carrier, work = channel.carrier, step.work
-        carrier.waits = work is not None  # until it is known what the client is to be told
-        await carrier.settle()
-        try:
-            if channel.task is not None:
-                return self._in_task(step, continuation, channel)
-            if work is not None:
-                return await self._work(work, continuation, channel)
-        finally:
-            carrier.waits = False
+        await channel.settle()
+        if channel.task is not None:
+            return self._in_task(step, continuation, channel)
+        if step.work is not None:
+            return await self._work(step.work, continuation, channel)
         return await self._asked(continuation, channel)
 
     def _in_task(
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Suspended | Failed:
         """Return what a task is to wait for; or why it cannot."""
-        if step.questions and channel.promoted and not has_tasks(channel.request):
+        if step.questions and channel.call.promoted and not has_tasks(channel.request):
             # Its client got an answer that says it goes on, and knows no way to give another.
             return Failed(Unable({"extensions": {TASKS: {}}}))
         return unable(continuation, channel) or suspended(continuation, step.work)
 
     async def _work(self, work: Job | Ref, continuation: Continuation, channel: Channel) -> Result:
         """Have a job worked on, and answer with a task, or with what comes of it."""
+        channel.call.advance(CallEvent.STORE)  # its record is written here, and not by a promotion
         channel.watch_client()
         task = await self._tasks.begin(channel, continuation, work)
         if channel.request.policy.task != "never" and has_tasks(channel.request):
             return handle_of(task, self._store.now())
-        channel.carrier.waits = False
         return await self._followed(task.id, channel, known=task)
 
     async def _asked(
@@ -167,18 +163,21 @@ class Continuations:
             if continuation.missing:
                 return self._input_required(continuation, channel)
             return outcome_of(continuation)
-        channel.carrier.continuation = continuation
+        channel.call.continuation = continuation
         answered = await ask(continuation, channel)
         return answered if isinstance(answered, Failed) else outcome_of(answered)
 
     def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
-        channel.carrier.continuation = continuation
+        channel.call.continuation = continuation
         state = self._states.seal(continuation, channel.request, channel.principal)
         return InputRequiredResult(input_requests=requests_of(continuation), request_state=state)
 
     async def _retried(self, request: Request, channel: Channel) -> Result | Suspended:
         """Go on with a call whose client has answered."""
         continuation = self._states.open(request, channel.principal)
+        if continuation.task is not None:
+            await channel.settle()
+            channel.call.advance(CallEvent.STORE)
         channel.restore(continuation.assigns)
         continuation = taken(continuation, request.input_responses)
         failed = unable(continuation, channel)
@@ -226,7 +225,9 @@ class Continuations:
         self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
     ) -> Result:
         """Return the result of the task *id*, the call of *channel* itself."""
-        channel.carrier.task = id
+        await channel.settle()
+        if channel.task is None:
+            channel.call.task = id
         return await self.followed(id, channel, after, known)
 
     def answers(self, id: str, channel: Channel) -> bool:
@@ -255,10 +256,10 @@ class Continuations:
         Raises:
             McpError: it ended with an error, or was cancelled.
         """
-        carrier = channel.carrier
-        carrier.follows = id
-        if carrier.following is not None:
-            await carrier.following(id)
+        await channel.settle()
+        channel.call.follows = id
+        channel.call.advance(CallEvent.FOLLOW)
+        await channel.following(id)
         while True:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
             if isinstance(asking, Result):
@@ -267,6 +268,7 @@ class Continuations:
             if failed is None:
                 if channel.request.asks_again:
                     return self._input_required(asking, channel)
+                await channel.settle()
                 answered = await ask(asking, channel)
                 if isinstance(answered, Failed):
                     failed = answered

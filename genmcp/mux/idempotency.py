@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.core.call import CallEvent
 from genmcp.core.json_value import digest
 from genmcp.core.request import Request
 from genmcp.core.task import InputRequired, Running, Suspended, Task
@@ -80,7 +81,7 @@ class Idempotency:
         slot = self._slot(channel)
         arguments = digest(request.raw_arguments or {})
         seen: tuple[str, str | None] = "", None  # a task, and the last of its events
-        channel.carrier.waits = True
+        channel.call.advance(CallEvent.STORE)
         while True:
             stored = await self._keyed.find(slot)
             task = None if stored is None else await self._current(stored.task, channel)
@@ -152,24 +153,25 @@ class Idempotency:
         Its record is closed once: without a result if the hook raised or was cancelled, or else
         with what it came to. A client that leaves during that write does not free the key.
         """
-        carrier = channel.carrier
-        carrier.keyed, carrier.waits = held, False
+        call = channel.call
+        channel.keyed = held
+        call.advance(CallEvent.RESUME)
         try:
             try:
                 result = await self._continuations.begin(request, channel)
             except (Exception, asyncio.CancelledError):
-                carrier.raised = True
+                call.raised = True
                 # A call that has, or will have, a task ends where that ends.
-                if not channel.promoted and carrier.task is None:
+                if call.task is None:
                     await self._keyed.close(held, None)
                 raise
             finally:
-                carrier.waits = True  # it has ended, and cannot become a task any more
+                call.advance(CallEvent.STORE)  # it has ended, and cannot become a task any more
             is_mine = await self._ended(held, result, channel)
         finally:
             self._keyed.release(held)
         if not is_mine:
-            carrier.keyed = None
+            channel.keyed = None
         return result if is_mine else None
 
     async def _ended(self, held: HeldTask, result: Result | Suspended, channel: Channel) -> bool:
@@ -178,16 +180,16 @@ class Idempotency:
         Another process has taken the call over, or the call asks and is a task already.
         The end of one that has become a task is written where that ends.
         """
-        carrier = channel.carrier
-        if channel.promoted or carrier.task is not None:
+        call = channel.call
+        if call.task is not None:
             return True
         if isinstance(result, CallToolResult):
             return await self._keyed.close(held, finished(result))
         if isinstance(result, InputRequiredResult):
-            assert carrier.continuation is not None
-            encoded, step = msgspec.json.encode(result), carrier.continuation.step
+            assert call.continuation is not None
+            encoded, step = msgspec.json.encode(result), call.continuation.step
             question = InputRequired(step, encoded, self._question_ttl)
-            parked = suspended(carrier.continuation, None)
+            parked = suspended(call.continuation, None)
             return await self._keyed.ask(held, question, parked)
         return await self._keyed.close(held, None)
 
@@ -197,13 +199,15 @@ class Idempotency:
         """Answer as the call that has become *task* was; None if that was cancelled meanwhile."""
         if request.policy.task != "never" and has_tasks(request):
             return handle_of(task, self._store.now())
-        channel.carrier.waits = False
         if request.request_state is not None and self._continuations.answers(task.id, channel):
+            channel.call.advance(CallEvent.RESUME)
             return await self._continuations.begin(request, channel)
         try:
             return await self._continuations.followed(task.id, channel)
         except McpError:
-            channel.carrier.follows, channel.carrier.waits = None, True
+            await channel.settle()
+            channel.call.follows = None
+            channel.call.advance(CallEvent.STORE)
             now = await self._current(task, channel)
             if now is None or now.end == "cancelled":
                 return None

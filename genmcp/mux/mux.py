@@ -10,7 +10,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
@@ -62,7 +62,7 @@ from genmcp.tasks.retry import Throttle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.printable import printable
 
-__all__ = ["Answer", "Mux", "error_of", "mux_of"]
+__all__ = ["PARKED", "Answer", "Mux", "error_of", "mux_of"]
 
 logger = logging.getLogger("genmcp")
 
@@ -88,7 +88,7 @@ class Answer(msgspec.Struct, frozen=True):
     raised: BaseException | None = None
 
 
-_PARKED: Final = Answer(None)
+PARKED: Final = Answer(None)
 
 
 class Mux:
@@ -125,7 +125,8 @@ class Mux:
         storage, self._closes_store = storage_of(store)
         self.store, engine = storage.opened()
         self.assigns = dict(assigns or {})
-        self.encoder, audience = Encoder(server.info), audience or server.info.name
+        self.encoder = Encoder(server.info)
+        audience = audience or server.info.name
         seal, clock = Seal(Keyring(_secret(secret, self.store)), audience), _clock(self.store)
         self.owners = Owners(self.limits)
         self._complaints = Throttle(logger)
@@ -162,6 +163,7 @@ class Mux:
         )
         self.offers = partial(is_offered, server)
         # Chosen once: without telemetry, a call pays nothing for it.
+        self.answer: Callable[[Request, Channel], Coroutine[Any, Any, Answer]]
         self.answer = self._observed if self.observers else self._answer
 
     def __repr__(self) -> str:
@@ -198,7 +200,7 @@ class Mux:
                     result = await self.continuations.advance(result, channel)
                 if isinstance(result, Suspended):
                     await self.tasks.park(channel, result)
-                    return _PARKED
+                    return PARKED
             message = (
                 self.encoder.response(request.revision, request.id, result)
                 if route is not None
@@ -223,11 +225,11 @@ class Mux:
             answer = await self._answer(request, channel)
         except BaseException as error:
             # A task that is only followed here continues without this.
-            followed = None if channel.promoted else channel.carrier.told
+            followed = None if channel.call.promoted else channel.call.handle
             self.observers.ended(request, followed, None if followed else error, marks)
             raise
-        outcome = answer.outcome or channel.carrier.told
-        self.observers.ended(request, outcome, answer.raised, marks)
+        handle = None if channel.state is None else channel.state.handle
+        self.observers.ended(request, answer.outcome or handle, answer.raised, marks)
         return answer
 
     def refusal(

@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from genmcp.carrier import Carrier
 from genmcp.channel import Channel, Sink
 from genmcp.continuing import UnknownTag
+from genmcp.core.call import CallEvent, CallPhase, CallState
 from genmcp.core.client_key import ClientKey
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Failed, Outcome, unpack
@@ -204,14 +204,14 @@ class Resumption:
                 tell(None, error)
                 await self._stopped(task, channel)
                 raise
-            latest = channel.carrier.continuation or continuation
+            latest = channel.call.continuation or continuation
             if isinstance(error, UnknownTag) and latest.release != self._server.info.version:
                 tell(None, error)
                 unknown = f"{error} (of a call of release {latest.release!r})"
                 raise Elsewhere(unknown, _CANNOT_GO_ON) from error
             came_to, raised = self._host.outcome(channel.request, error), error
         finally:
-            await channel.carrier.flush()
+            await channel.flush()
         if isinstance(came_to, Suspended):
             tell(came_to)
             return came_to
@@ -240,18 +240,23 @@ class Resumption:
 
         Whoever cancels it leaves that to the process it lives in.
         """
-        channel.carrier.stopped = True
-        if channel.carrier.continuation is not None:
+        channel.call.advance(CallEvent.TASK_CANCEL)
+        if channel.call.continuation is not None:
             now = await self._host.tasks.service.get(task.id, task.owner)
             if now.status == "cancelled":
                 await self._server.cancelled(channel)
 
     def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
-        carrier = Carrier(task=task.id, run=run_id(task), fencing_token=task.fencing_token)
+        call_state = CallState(
+            phase=CallPhase.TASK,
+            task=task.id,
+            run=run_id(task),
+            fencing_token=task.fencing_token,
+        )
         kept = StoredRequest.unpack(call)
-        sink = TaskSink(self._host, carrier, kept.client_key)
+        sink = TaskSink(self._host, call_state, kept.client_key)
         channel = kept.channel(self._server, sink, self._host.assigns, own)
-        channel.carried_by(carrier)
+        channel.state = call_state
         return channel
 
 

@@ -6,8 +6,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from genmcp.carrier import Carrier
 from genmcp.channel import Channel
+from genmcp.core.call import CallState
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.errors import OutOfTurn, StoreError, Unable
@@ -62,23 +62,23 @@ class Host(Protocol):
 
 
 class TaskSink:
-    """The sink of the channel of a task, which *carrier* names: writes to the record of the task.
+    """The sink of the channel of a task, which *call* names: writes to the record of the task.
 
     client_key: the client that made the call.
     """
 
     keep: Final = ()
 
-    def __init__(self, host: Host, carrier: Carrier, client_key: ClientKey) -> None:
+    def __init__(self, host: Host, call: CallState, client_key: ClientKey) -> None:
         self.client_key = client_key
         self._host = host
-        self._carrier = carrier
+        self._call = call
         self._reporter: Reporter | None = None  # while there is progress to write
 
     @property
     def closed(self) -> bool:
         """Whether the task was cancelled, or is over."""
-        return self._carrier.stopped
+        return self._call.discards
 
     @property
     def announcer(self) -> Announcer:
@@ -91,14 +91,14 @@ class TaskSink:
         Of progress that is reported often only the newest is written. If the store cannot be
         reached, the notification is lost, and the call continues.
         """
-        carrier = self._carrier
-        assert carrier.task is not None
+        task = self._call.task
+        assert task is not None
         if isinstance(params, ProgressNotificationParams):
             return self._report(params)
         encoded = b"" if params is None else msgspec.json.encode(params)
         try:
             said = msgspec.msgpack.encode(StoredNotification(method, encoded))
-            await self._host.tasks.service.records.note(carrier.task, said)
+            await self._host.tasks.service.records.note(task, said)
         except (StoreError, OutOfTurn):
             return False
         return True
@@ -108,7 +108,6 @@ class TaskSink:
         reporter = self._reporter
         if reporter is None:
             reporter = self._reporter = Reporter(self._write)
-            self._carrier.reports = self
         if reporter.refused:
             return False
         reporter.report(params.progress, params.total, params.message)
@@ -125,10 +124,9 @@ class TaskSink:
                 await self._write(left)
 
     async def _write(self, newest: Progress) -> None:
-        carrier = self._carrier
-        assert carrier.task is not None
-        service, token = self._host.tasks.service, carrier.fencing_token
-        await service.progress(carrier.task, newest, fencing_token=token)
+        call, service = self._call, self._host.tasks.service
+        assert call.task is not None
+        await service.progress(call.task, newest, fencing_token=call.fencing_token)
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the request's own level, or its session's."""
@@ -141,8 +139,17 @@ class TaskSink:
     def watch_client(self) -> None:
         """Do nothing: a task has no client to watch."""
 
-    async def promote(self, channel: Channel) -> None:
+    async def promote(self) -> None:
         """Do nothing: it is a task."""
+
+    def route_resolved(self) -> None:
+        """Do nothing: the policy was applied when the call became a task."""
+
+    async def settle(self) -> None:
+        """Do nothing: it is a task."""
+
+    async def following(self, task: str) -> None:
+        """Do nothing: no client waits for it here."""
 
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
         """Return the result of the call *id*."""

@@ -6,13 +6,14 @@ the process that holds their response follows it to its end.
 
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.core.call import CallAction
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.seal import Purpose, Seal
@@ -40,7 +41,6 @@ from genmcp.mux.storage import Storage
 from genmcp.mux.task_results import finished, result_of, state_of, tool_error
 from genmcp.mux.threads import Threads
 from genmcp.protocol.input_required import InputRequiredResult
-from genmcp.protocol.result import Result
 from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
 from genmcp.stores.store import Store
@@ -115,20 +115,20 @@ class Tasks:
         An answer that is sent again has the same continuation, so that its work begins once. A call
         with an idempotency key has its record already.
         """
-        keyed, parked = channel.carrier.keyed, suspended(continuation, work)
+        keyed, parked = channel.keyed, suspended(continuation, work)
         call = StoredRequest.of(channel).pack()
         if keyed is not None:
             # From now on `keyed` frees the key, and a cancellation has to cancel the record.
-            channel.carrier.task = keyed.id
+            channel.call.task = keyed.id
             return await self._publish(channel, keyed, parked, call)
         step = str(continuation.step)
         id = self._seal.mark(Purpose.TASK, continuation.id, step, key_id=continuation.key_id)
-        channel.carrier.task = id
+        channel.call.task = id
         return await self.service.create(self._made(channel, id, parked), call)
 
     def new_id(self, channel: Channel) -> str:
         """Return the id of the call as a task; an unguessable one: 160 random bits."""
-        keyed = channel.carrier.keyed
+        keyed = channel.keyed
         return secrets.token_urlsafe(20) if keyed is None else keyed.id
 
     async def promote(self, channel: Channel, id: str) -> Task | None:
@@ -137,7 +137,7 @@ class Tasks:
         None: the call has ended meanwhile, and its idempotency key says so.
         """
         self._host.bus.open()
-        continuation, keyed = channel.carrier.continuation, channel.carrier.keyed
+        continuation, keyed = channel.call.continuation, channel.keyed
         call = StoredRequest.of(channel).pack()
         parked = Suspended(0, b"", Running(self._host.bus.node))
         if continuation is not None:
@@ -155,16 +155,16 @@ class Tasks:
         Another client may have got the handle, by the call's idempotency key: for it the task ends
         like the call.
         """
-        carrier, keyed = channel.carrier, channel.carrier.keyed
+        call, keyed = channel.call, channel.keyed
         if slot_of(id) == id:
             await self.service.discard(id)
         # Otherwise it was taken over and is another's, or asks its client and has not ended.
-        elif keyed and keyed.id == id and not isinstance(carrier.outcome, InputRequiredResult):
+        elif keyed and keyed.id == id and not isinstance(call.outcome, InputRequiredResult):
             with suppress(OutOfTurn, TaskNotFound):
-                if carrier.outcome is None:
+                if call.outcome is None:
                     await self.service.cancel(id, channel.principal)
                 else:
-                    ended = finished(carrier.outcome, raised=carrier.raised)
+                    ended = finished(call.outcome, raised=call.raised)
                     await self.service.finish(id, ended, fencing_token=keyed.token)
 
     async def _publish(
@@ -221,34 +221,30 @@ class Tasks:
 
     async def park(self, channel: Channel, parked: Suspended) -> None:
         """Let the task that *channel* has become wait for something else."""
-        carrier = channel.carrier
-        assert carrier.task is not None
-        await carrier.flush()
-        task = await self.service.park(carrier.task, parked, fencing_token=carrier.fencing_token)
-        carrier.fencing_token = task.fencing_token
+        call = channel.call
+        assert call.task is not None
+        await channel.flush()
+        task = await self.service.park(call.task, parked, fencing_token=call.fencing_token)
+        call.fencing_token = task.fencing_token
 
-    async def ended(
-        self, channel: Channel, outcome: Result | McpError | None, *, stopped: bool
-    ) -> None:
-        """Record that the call of *channel*, a task, does not run here any more.
+    async def ended(self, channel: Channel, actions: Collection[CallAction]) -> None:
+        """Perform the *actions* at the end of the hook of *channel*, whose call is a task.
 
-        *outcome* is its result, None if it was parked. *stopped*: it has none, and continues
-        without this process, if it can and was not cancelled. An error of the store is logged: the
-        client has the handle of the task, so that no response can state it.
+        An error of the store is logged: the client has the handle of the task, so that no response
+        can state it.
         """
-        carrier = channel.carrier
-        id, token = carrier.task, carrier.fencing_token
+        call = channel.call
+        id, token = call.task, call.fencing_token
         assert id is not None
-        carrier.stopped = True
         try:
-            if stopped or outcome is not None:
-                await carrier.flush()
+            await channel.flush()
             # OutOfTurn: it was cancelled, or another process has taken it over.
             with suppress(OutOfTurn):
-                if stopped:
+                if CallAction.LEAVE_RECORD in actions:
                     await self.service.leave(id, fencing_token=token)
-                elif outcome is not None:
-                    ended = finished(outcome, raised=carrier.raised)
+                elif CallAction.WRITE_OUTCOME in actions:
+                    assert call.outcome is not None
+                    ended = finished(call.outcome, raised=call.raised)
                     await self.service.finish(id, ended, fencing_token=token)
         except (StoreError, TaskNotFound) as error:  # it may have expired
             logger.warning("the end of task %s is not written yet: %s", id, error)
@@ -267,16 +263,19 @@ class Tasks:
             if call is not None:
                 await _notify(self._host.resumption.cancelled(task, call))
 
-    async def abandon(self, channel: Channel) -> None:
-        """Cancel the job of a call that was stopped, if it has one, and notify its tool."""
-        if channel.task is not None and not channel.promoted:
+    async def cancel_work(self, channel: Channel) -> None:
+        """Cancel the stored call of *channel* and its job, if it has one."""
+        if channel.task is not None:
             try:
                 was = await self._cancel(channel.task, channel.principal, private=True)
-                channel.carrier.run = None if was is None else run_id(was)
+                channel.call.run = None if was is None else run_id(was)
             except TaskNotFound:  # it has expired
                 pass
             except StoreError as error:  # its tool is notified nevertheless
                 logger.warning("task %s is not cancelled: %s", channel.task, error)
+
+    async def notify_tool(self, channel: Channel) -> None:
+        """Call `on_cancel` of the tool that *channel* has called."""
         await _notify(self._host.server.cancelled(channel))
 
     async def _cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:

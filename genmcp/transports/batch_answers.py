@@ -7,7 +7,6 @@ from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
 from genmcp.core.server import Action, Reject, ServerConnection, Start
 from genmcp.errors import InvalidRequest, Overloaded, TooLarge
-from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer, Mux, error_of
 from genmcp.transports.request import HttpRequest
 from genmcp.transports.responder import Responder, finish_at_once
@@ -121,7 +120,7 @@ class BatchAnswers:
         try:
             if call.closed or request.session in ended:
                 return NO_ANSWER
-            if response.reason is Reason.STOPPING:
+            if response.stopping:
                 return self._mux.refusal(request, Overloaded("The server is shutting down"))
             if self.full:  # not started, so the client can retry it
                 return self._mux.refusal(request, self.overflow())

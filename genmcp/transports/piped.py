@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from genmcp.channel import Channel
+from genmcp.core.call import CallEvent
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
-from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer, Mux
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
@@ -91,14 +91,14 @@ class PipedCall(RunningCall[Pipe], eq=False):
         """
         if not self.handed_out:
             self.over = True
-            self.cancel_now(Reason.ASKED)
+            self.report(CallEvent.CANCEL)
 
     def leave(self) -> None:
         """Cancel the call: its client has disconnected.
 
         A client that has a handle may connect again, so that its task is released instead.
         """
-        self.cancel_now(Reason.STOPPING if self.handed_out else Reason.LEFT)
+        self.report(CallEvent.SHUTDOWN if self.handed_out else CallEvent.LEAVE)
 
     async def hand_out(self, answer: Answer) -> None:
         """Send a handle while the hook runs on."""

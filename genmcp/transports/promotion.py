@@ -1,22 +1,22 @@
-"""Promotion of a call to a task while its hook runs.
+"""Promotion of a call to a task while its hook runs: the timer, the record, and its handle.
 
-The record is written before the client gets the handle. If the call ends meanwhile it is answered
-with its result, and if the client leaves it is cancelled; in both cases the record is withdrawn. If
-another client already has the handle, through the same idempotency key, the record stays and the
-client gets the handle. If the store fails, the write is retried with the same id, since the record
-may have been written.
+When it begins and what follows from it is decided in `core.call`. If the store fails, the write is
+repeated with the same id, since the record may have been written.
 """
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.core.call import CallAction, CallEvent, CallPhase
+from genmcp.core.continuation import Continuation
 from genmcp.core.task import Task
 from genmcp.errors import Conflict, OutOfTurn, StoreError, TaskNotFound, Unavailable
-from genmcp.mux.calls import Reason
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.mux import Answer, Mux
 from genmcp.mux.task_results import handle_of, held_over
@@ -26,33 +26,37 @@ from genmcp.policy import RESULT_TOOL
 from genmcp.protocol.result import Result
 from genmcp.transports.timers import TimerTable
 
-__all__ = ["PromotionTimer"]
+__all__ = ["Promotion"]
 
 logger = logging.getLogger("genmcp")
 
 _AGAIN: Final = 0.1
 _LONGEST: Final = 5.0
-"""Seconds before promotion to a task is retried: `_AGAIN` at first, doubled up to `_LONGEST`."""
+"""Seconds before a promotion is retried: `_AGAIN` at first, doubled up to `_LONGEST`."""
 
 
 class Promotable(Protocol):
     """A running call."""
 
-    @property
-    def holds(self) -> bool:
-        """Whether the hook still runs, and its client waits for it."""
+    def report(self, event: CallEvent) -> None:
+        """Report *event*; ignored if the hook has ended."""
+
+    def cancel(self, event: CallEvent) -> None:
+        """Do as `report` does, from any thread."""
+
+    def perform(self, actions: Sequence[CallAction]) -> None:
+        """Perform those of *actions* that take no time."""
 
     async def hand_out(self, answer: Answer) -> None:
         """Send *answer*, a handle, while the hook runs on."""
 
-    def cancel(self, reason: Reason) -> None:
-        """Cancel the call, from any thread."""
 
+class Promotion(msgspec.Struct, eq=False):
+    """How a call becomes a task while its hook runs. Owned by the call.
 
-class PromotionTimer(msgspec.Struct, eq=False):
-    """The timer after which *call*, the one of *channel*, becomes a task. Owned by the call.
-
-    It expires after `promote_after` for a client with the tasks extension, else after `hold`.
+    It has the timer, `promote_after` for a client with the tasks extension or else `max_hold`, and
+    performs the actions of `core.call` that concern the record and its handle. writing: the last
+    write, read or deletion.
     """
 
     _mux: Mux
@@ -60,140 +64,150 @@ class PromotionTimer(msgspec.Struct, eq=False):
     _channel: Channel
     _as_task: bool
     _timers: TimerTable
-    _id: str | None = None  # of a record that may have been written
+    _task: Task | None = None  # as it was written or read
+    _step: Continuation | None = None  # as it was written
+    writing: "asyncio.Task[None] | None" = None
     _seconds: float = 0.0
-    _pause: float = _AGAIN
+    _delay: float = _AGAIN
 
     @classmethod
-    def of(cls, mux: Mux, call: Promotable, channel: Channel) -> "PromotionTimer | None":
-        """Return a started timer; None if the call may be held for as long as it takes."""
+    def of(cls, mux: Mux, call: Promotable, channel: Channel) -> "Promotion | None":
+        """Return a promotion with a started timer; None if the call may be held without limit."""
         policy = channel.request.policy
         as_task = policy.task != "never" and has_tasks(channel.request)
         if not as_task and policy.hold is None:
             return None
-        timer = cls(mux, call, channel, as_task, TimerTable.of(asyncio.get_running_loop()))
-        timer._start()
-        return timer
+        promotion = cls(mux, call, channel, as_task, TimerTable.of(asyncio.get_running_loop()))
+        promotion.perform(CallAction.RESTART_TIMER)
+        return promotion
 
-    def end(self) -> None:
-        """Stop the timer: the call has ended."""
+    def expire(self) -> None:
+        """Report that the time of the call has passed."""
+        self._call.report(CallEvent.PROMOTE)
+
+    def stop_timer(self) -> None:
+        """Stop the timer: the hook has ended, or the promotion has begun."""
         self._timers.discard(self, self._seconds)
 
-    def unfinished(self) -> "list[asyncio.Task[None]]":
-        """Return the promotion that the end of the call has to wait for, if any."""
-        promotion = self._channel.carrier.promotion
-        if promotion is None and self._id is not None:
-            promotion = asyncio.get_running_loop().create_task(self._withdraw())
-        return [] if promotion is None else [promotion]
+    def perform(self, action: CallAction) -> None:
+        """Perform *action* as far as it takes no time."""
+        if action is CallAction.RESTART_TIMER:
+            policy = self._channel.request.policy
+            self._start_timer((policy.patience if self._as_task else policy.hold) or 0.0)
+        elif action is CallAction.RETRY_SOON:
+            self._start_timer(_AGAIN)
+        elif action is CallAction.RETRY_LATER:
+            self._start_timer(self._delay)
+            self._delay = min(2 * self._delay, _LONGEST)
+        elif action is CallAction.WRITE_RECORD:
+            self._start(self._run(self._write()))
+        elif action is CallAction.READ_RECORD:
+            self._start(self._run(self._read()))
+        # After a write that is still in flight the record is deleted by that.
+        elif action is CallAction.DELETE_RECORD and self._is_left_over:
+            self._start(self._delete())
 
-    def _start(self) -> None:
-        policy = self._channel.request.policy
-        self._expire_in((policy.patience if self._as_task else policy.hold) or 0.0)
+    @property
+    def _is_left_over(self) -> bool:
+        return self._channel.call.doubtful is not None and (
+            self.writing is None or self.writing.done()
+        )
 
-    def _expire_in(self, seconds: float) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self.stop_timer()
+        self.writing = asyncio.get_running_loop().create_task(work)
+
+    def _start_timer(self, seconds: float) -> None:
         self._seconds = seconds
         self._timers.add(self, seconds)
 
-    def expire(self) -> None:
-        """Start the promotion, or the timer again if the call can't become a task now."""
-        if self._channel.carrier.asks:  # the delay is the client's: start the time again
-            self._start()
-        elif self._channel.carrier.waits:
-            self._expire_in(_AGAIN)
-        else:
-            self.begin()
+    async def _run(self, work: Coroutine[Any, Any, CallEvent]) -> None:
+        """Await *work* on the record, report how it ended, and perform what follows from that.
 
-    def begin(self) -> "asyncio.Task[None]":
-        """Start the promotion, unless it has started, and return it.
-
-        It continues when the call ends: a record that was written is either handed out or deleted.
+        The asyncio.Task of the call may be cancelled meanwhile; this one is not.
         """
-        self.end()
-        carrier = self._channel.carrier
-        if carrier.promotion is None:
-            carrier.promotion = asyncio.get_running_loop().create_task(self._promote())
-        return carrier.promotion
-
-    async def _promote(self) -> None:
-        carrier = self._channel.carrier
         try:
-            if carrier.follows is not None:
-                await self._leave(carrier.follows)
-            else:
-                await self._keep()
-        except Conflict as error:
-            logger.error("a call cannot become a task, and is held on: %s", error)
+            event = await work
         except StoreError as error:
-            logger.warning("a call cannot become a task yet, and is held on: %s", error)
-            if carrier.told is None:
-                await self._try_again()
+            again = not isinstance(error, Conflict)
+            event = CallEvent.FAILED if again else CallEvent.REFUSED
+            level = logging.WARNING if again else logging.ERROR
+            logger.log(level, "a call cannot become a task%s: %s", " yet" if again else "", error)
         except Exception as error:
-            logger.error("a call cannot become a task, and is held on: %s", error, exc_info=error)
+            event = CallEvent.REFUSED
+            logger.error("a call cannot become a task: %s", error, exc_info=error)
+        try:
+            for action in self._channel.call.advance(event):
+                if action is CallAction.SEND_HANDLE:
+                    await self._send_handle()
+                elif action is CallAction.DELETE_RECORD:
+                    await self._delete()
+                elif action is CallAction.PARK:
+                    await self._park()
+                else:
+                    self._call.perform((action,))
+        except Exception as error:
+            logger.error("the promotion of a call has failed: %s", error, exc_info=error)
 
-    async def _try_again(self) -> None:
-        if not self._call.holds:
-            await self._withdraw()
-            return
-        self._channel.carrier.promotion = None
-        self._expire_in(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST)
+    async def _write(self) -> CallEvent:
+        """Write the record. A repetition has the same id, since the first one may take place."""
+        call, tasks = self._channel.call, self._mux.tasks
+        self._step = None if call.doubtful else call.continuation
+        call.doubtful = id = call.doubtful or tasks.new_id(self._channel)
+        self._task = task = await tasks.promote(self._channel, id)
+        if task is None:  # the call has ended meanwhile, and so has its record
+            return CallEvent.REFUSED
+        if task.over:  # written by an earlier attempt, and taken for lost while the store failed
+            call.doubtful = None
+            raise Unavailable(f"task {id} is over")
+        return CallEvent.WRITTEN
 
-    async def _withdraw(self) -> None:
-        """Delete a record whose id no client has; if the store fails it becomes Lost in a lease."""
-        id, self._id = self._id, None
+    async def _read(self) -> CallEvent:
+        """Read the record of the task that the call follows."""
+        channel = self._channel
+        assert channel.call.follows is not None
+        try:
+            self._task = await self._mux.tasks.service.get(channel.call.follows, channel.principal)
+        except TaskNotFound as error:
+            logger.debug("a task that is followed has no handle: %s", error)
+            return CallEvent.REFUSED
+        return CallEvent.FOUND
+
+    async def _send_handle(self) -> None:
+        """Send the handle, after which the output of a call that runs on goes to the record."""
+        channel, mux, task = self._channel, self._mux, self._task
+        assert task is not None
+        call = channel.call
+        if self._as_task:
+            handle: Result = handle_of(task, mux.store.now())
+        else:
+            found = mux.find("tools/call", RESULT_TOOL)
+            handle = held_over(task, tool=None if found is None else RESULT_TOOL)
+        call.handle = handle
+        if call.phase is CallPhase.TASK:
+            call.task, call.fencing_token, call.doubtful = task.id, task.fencing_token, None
+            channel.hand_over(TaskSink(mux, call, channel.client_key))
+            mux.tasks.stops(task.id, partial(self._call.cancel, CallEvent.TASK_CANCEL))
+        await self._call.hand_out(mux.said(channel.request, handle))
+
+    async def _park(self) -> None:
+        """Write the step that the call has reached, if it is another one than was written."""
+        call, tasks = self._channel.call, self._mux.tasks
+        reached = call.continuation
+        if call.phase is CallPhase.TASK and reached is not None and reached is not self._step:
+            try:
+                await tasks.park(self._channel, suspended(reached, tasks.awaiting))
+            except OutOfTurn:
+                logger.debug("task %s was resumed elsewhere", call.task)
+            except StoreError as error:
+                logger.warning("the step of task %s is not written: %s", call.task, error)
+
+    async def _delete(self) -> None:
+        """Delete the record; if the store fails it becomes lost within a lease."""
+        call = self._channel.call
+        id, call.doubtful = call.doubtful, None
         if id is not None:
             try:
                 await self._mux.tasks.withdraw(self._channel, id)
             except StoreError as error:
                 logger.warning("the record of a call that has ended is left: %s", error)
-
-    async def _keep(self) -> None:
-        """Write the record, and hand it out if the call still runs and its client is there."""
-        channel, tasks = self._channel, self._mux.tasks
-        carrier = channel.carrier
-        written = None if self._id else carrier.continuation
-        self._id = id = self._id or tasks.new_id(channel)
-        task = await tasks.promote(channel, id)
-        if task is None:  # the call has ended meanwhile, and so has its record
-            return
-        if task.over:  # written by an earlier attempt, and taken for lost while the store failed
-            self._id = None
-            raise Unavailable(f"task {id} is over")
-        if not self._call.holds:
-            await self._withdraw()
-            return
-        self._id = None
-        carrier.task, carrier.fencing_token, carrier.promoted = id, task.fencing_token, True
-        channel.hand_over(TaskSink(self._mux, carrier, channel.client_key))
-        tasks.stops(task.id, self._stopped)
-        await self._hand_out(task)
-        if carrier.continuation is not None and carrier.continuation is not written:
-            try:  # it went on while the record was written
-                await tasks.park(channel, suspended(carrier.continuation, tasks.awaiting))
-            except OutOfTurn:
-                logger.debug("task %s has gone on by itself", task.id)
-
-    def _stopped(self) -> None:
-        self._channel.carrier.stopped = True
-        self._call.cancel(Reason.ASKED)
-
-    async def _leave(self, id: str) -> None:
-        """Hand out task *id*, which the call only follows, and cancel the call."""
-        try:
-            task = await self._mux.tasks.service.get(id, self._channel.principal)
-        except TaskNotFound as error:
-            logger.debug("task %s is followed on: %s", id, error)
-            return
-        if self._call.holds:
-            await self._hand_out(task)
-            self._call.cancel(Reason.HELD_OVER)
-
-    async def _hand_out(self, task: Task) -> None:
-        self._channel.carrier.told = told = self._told(task)
-        await self._call.hand_out(self._mux.said(self._channel.request, told))
-
-    def _told(self, task: Task) -> Result:
-        if self._as_task:
-            return handle_of(task, self._mux.store.now())
-        found = self._mux.find("tools/call", RESULT_TOOL)
-        return held_over(task, tool=None if found is None else RESULT_TOOL)

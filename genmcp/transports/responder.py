@@ -16,7 +16,6 @@ from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.server import LISTEN
 from genmcp.errors import Overloaded, Unable
-from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer
 from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.notifications import (
@@ -159,12 +158,12 @@ class Responder(RunningCall[HttpRequest], eq=False):
         else:
             self._open_call()
 
-    def end(self, cancelled: asyncio.CancelledError | None = None) -> Reason | None:
+    def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
         """Return the slot of the call, and remove it from the pending ones."""
         if self._pending is not None:
             self._pending.discard(self, TICK)
             self._pending = None
-        return super().end(cancelled)
+        super().end(cancelled)
 
     def expire(self) -> None:
         """Open the call: it has been pending for a tick."""
@@ -262,6 +261,11 @@ class Responder(RunningCall[HttpRequest], eq=False):
     def _with_writer(self, step: Callable[..., None], *arguments: int) -> None:
         if not self.closed:  # a thread may be late
             step(self.opened().writer, *arguments)
+
+    async def following(self, task: str) -> None:
+        """Store with the events of the response that the call waits for *task*."""
+        if self.response is not None and not self.response.is_unused:
+            await self.response.writer.following(self.request, task)
 
     async def hand_out(self, answer: Answer) -> None:
         """Send a handle; if it is the whole response, before the promotion continues."""

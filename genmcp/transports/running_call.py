@@ -1,35 +1,39 @@
-"""One request while its hook runs, on whichever transport it came: the sink of its channel.
+"""One request while its hook runs, on any transport: the sink of its channel.
 
-Whose cancellation ended a hook is decided here and nowhere else. A hook runs in the asyncio.Task of
+`core.call` decides what happens to a call; its actions are performed here. Whose cancellation ended
+a hook is decided here and nowhere else. A hook runs in the asyncio.Task of
 its transport (over HTTP that of the host's request), so that a CancelledError in it may have three
 sources: `RunningCall.cancel`, the host, and the hook itself. Only the first one is taken back with
 `uncancel`; the others propagate.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from genmcp.channel import Channel
+from genmcp.core.call import CallAction, CallEvent
 from genmcp.core.client_key import ClientKey
-from genmcp.core.request import Request
+from genmcp.core.request import Request, RouteFacts
 from genmcp.core.server import AT_ONCE
 from genmcp.errors import Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
-from genmcp.mux.calls import Reason
 from genmcp.mux.limits import Slots
-from genmcp.mux.mux import Answer, Mux
+from genmcp.mux.mux import PARKED, Answer, Mux
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolRequestParams, CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import Announcer
-from genmcp.transports.promotion import PromotionTimer
+from genmcp.transports.promotion import Promotion
 from genmcp.transports.steps import resume
 
 __all__ = ["NO_ANSWER", "Begun", "Caller", "RunningCall", "cancels_on_disconnect"]
+
+logger = logging.getLogger("genmcp")
 
 NO_ANSWER: Final = Answer(None)
 
@@ -77,11 +81,10 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
     over: bool = False
     channel: Channel | None = None
     _task: "asyncio.Task[Any] | None" = None
-    _reason: Reason | None = None
     _cancels: int = 0
     _counted: int = 0
     _slots: Slots = ()
-    _promotion: PromotionTimer | None = None
+    _promotion: Promotion | None = None
 
     def begin(self) -> Begun:
         """Run the hook in the current asyncio.Task up to its first wait.
@@ -127,13 +130,14 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
 
     def limit(self) -> None:
         """Start the promotion timer, if the call may not be held for as long as it takes."""
-        channel = self.channel
-        if channel is None or channel.request.route is None:
-            return
-        if channel.request.route.pending:  # its policy is not known yet
-            channel.carrier.found = self.limit
-        else:
-            self._promotion = PromotionTimer.of(self.caller.mux, self, channel)
+        channel, route = self.channel, self.route
+        # The policy of a pending route is not known yet: see `route_resolved`.
+        if channel is not None and route is not None and not route.pending:
+            self._promotion = Promotion.of(self.caller.mux, self, channel)
+
+    def route_resolved(self) -> None:
+        """Start the promotion timer; a call that has not waited yet starts it when it does."""
+        self.limit()
 
     async def outcome(self, work: Awaitable[Answer]) -> Answer:
         """Await the rest of the *work* of the hook; return the answer to send.
@@ -148,85 +152,98 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         try:
             answer = await work
         except asyncio.CancelledError as error:
-            return await self._settle(channel, NO_ANSWER, error)
+            return await self._finish(channel, NO_ANSWER, error)
         except BaseException:  # the process exits, or the loop was closed
             self.end()
             raise
-        if self._reason is None and self._promotion is None:
+        if channel.state is None:  # nothing happened to the call that needs a decision
             self.end()
             return answer
-        return await self._settle(channel, answer)
+        return await self._finish(channel, answer)
 
-    async def _settle(
+    async def _finish(
         self, channel: Channel, answer: Answer, cancelled: asyncio.CancelledError | None = None
     ) -> Answer:
-        mux = self.caller.mux
-        channel.carrier.outcome = answer.outcome  # set before a late promotion looks for it
+        """Perform what the end of the hook with *answer* demands; return the answer to send."""
+        mux, call = self.caller.mux, channel.call
+        call.outcome = answer.outcome  # set before a late promotion reads it
+        was_task, event = call.promoted, CallEvent.RETURNED
+        if answer is PARKED:
+            event = CallEvent.PARKED
+        elif answer is NO_ANSWER:
+            event = CallEvent.INTERRUPTED
         try:
-            reason = self.end(cancelled)
+            self.end(cancelled)
         finally:
-            if channel.promoted:
-                await mux.tasks.ended(channel, answer.outcome, stopped=answer is NO_ANSWER)
-        if reason in (Reason.ASKED, Reason.LEFT):
-            await mux.tasks.abandon(channel)
-        if reason is Reason.ASKED:
-            return NO_ANSWER
-        if reason is Reason.STOPPING and answer is NO_ANSWER:
+            actions = call.advance(event)
+            if was_task:
+                await mux.tasks.ended(channel, actions)
+        self.perform(actions)
+        if CallAction.CANCEL_WORK in actions:
+            await mux.tasks.cancel_work(channel)
+        if CallAction.NOTIFY_TOOL in actions:
+            await mux.tasks.notify_tool(channel)
+        if CallAction.RESPOND in actions:
+            return answer
+        if CallAction.REFUSE in actions:
             return mux.refusal(self.request, Overloaded("The server is shutting down"))
-        return answer
+        return NO_ANSWER
 
-    def end(self, cancelled: asyncio.CancelledError | None = None) -> Reason | None:
-        """Return the slot of the call, whose hook has ended; return why it was cancelled, if so.
+    def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
+        """Return the slot of the call, whose hook has ended.
 
-        The asyncio.Task continues, and is not cancelled by `cancel` any more.
+        The asyncio.Task continues, and is not cancelled by the call any more.
 
         Raises:
-            asyncio.CancelledError: *cancelled*, which has another source than `cancel`.
+            asyncio.CancelledError: *cancelled*, which has another source than the call.
         """
         task, self._task = self._task, None
         if task is None:
-            return None
+            return
         self.channel = None  # the channel refers to this call: a reference cycle
         caller, request = self.caller, self.request
         caller.mux.held.release(self._slots)
         if request.session is not None:
             caller.mux.calls.discard(request.session, self)
         if self._promotion is not None:
-            self._promotion.end()
+            self._promotion.stop_timer()
         for _ in range(self._cancels):
             task.uncancel()
         # A higher count than before may also be left behind by the hook (asyncio.TaskGroup does
         # that before Python 3.13), so that it counts only if the hook ended with a cancellation.
-        if cancelled is not None and (self._reason is None or task.cancelling() > self._counted):
+        if cancelled is not None and (not self._cancels or task.cancelling() > self._counted):
             raise cancelled
-        return self._reason
 
-    def cancel(self, reason: Reason) -> None:
-        """Cancel the call, from any thread; ignored if it has ended by then."""
+    def cancel(self, event: CallEvent) -> None:
+        """Do as `report` does, from any thread."""
         task = self._task
         if task is not None:
             with suppress(RuntimeError):  # its loop was closed, and the call with it
-                task.get_loop().call_soon_threadsafe(self.cancel_now, reason)
+                task.get_loop().call_soon_threadsafe(self.report, event)
 
-    def cancel_now(self, reason: Reason) -> None:
-        """Cancel the call, from its own loop; ignored if it has ended.
+    def report(self, event: CallEvent) -> None:
+        """Report *event* from the loop of the call; ignored if the hook does not wait."""
+        if self.channel is not None:
+            self.perform(self.channel.call.advance(event))
 
-        A call that its client cancelled gets no response, whatever the later reasons.
-        """
-        if self._task is not None:
-            if self._reason is not Reason.ASKED:
-                self._reason = reason
-            self._cancels += 1
-            self._task.cancel()
+    def perform(self, actions: Sequence[CallAction]) -> None:
+        """Perform those of *actions* that take no time."""
+        for action in actions:
+            if action is CallAction.CANCEL_HOOK:
+                if self._task is not None:
+                    self._cancels += 1
+                    self._task.cancel()
+            elif self._promotion is not None:
+                self._promotion.perform(action)
 
     def stop(self) -> None:
         """Cancel the call: the server is shutting down."""
-        self.cancel_now(Reason.STOPPING)
+        self.report(CallEvent.SHUTDOWN)
 
     @property
-    def holds(self) -> bool:
-        """Whether the hook still runs, and its client waits for it."""
-        return self._task is not None and not self.closed
+    def route(self) -> RouteFacts | None:
+        """The route of the request; a pending one is resolved only after the hook has begun."""
+        return (self.request if self.channel is None else self.channel.request).route
 
     async def hand_out(self, answer: Answer) -> None:
         """Send *answer*, a handle, while the hook runs on.
@@ -240,7 +257,12 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
     def promotions(self) -> "list[asyncio.Task[None]]":
         """Return the promotion that has not ended, if any; the call has."""
         promotion, self._promotion = self._promotion, None
-        return [] if promotion is None else promotion.unfinished()
+        return [] if promotion is None or promotion.writing is None else [promotion.writing]
+
+    async def settle(self) -> None:
+        """Wait until a promotion that was started has succeeded or failed."""
+        if self._promotion is not None and self._promotion.writing is not None:
+            await asyncio.wait([self._promotion.writing])
 
     # The sink of the channel.
 
@@ -281,12 +303,18 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         """Send a request of the server, or a notification that belongs to one."""
         raise NotImplementedError
 
-    async def promote(self, channel: Channel) -> None:
-        """Make the call of *channel* a task, while it runs on."""
+    async def promote(self) -> None:
+        """Make the call a task, while it runs on."""
         await asyncio.sleep(0)  # the call is registered when its hook first waits
         self.watch_client()
-        if self._promotion is not None:
-            await asyncio.shield(self._promotion.begin())
+        self.report(CallEvent.PROMOTE)
+        await self.settle()
+
+    async def following(self, task: str) -> None:
+        """Record that the call waits for the end of *task*; nothing is stored by default."""
+
+    async def flush(self) -> None:
+        """Write pending notifications: none, since they are sent at once."""
 
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
         """Send a request to the client, and return its result as JSON.
@@ -315,9 +343,7 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
 
 def cancels_on_disconnect(call: RunningCall[Any]) -> bool:
     """Return whether the tool of *call*, as far as it is known, is cancelled by a disconnect."""
-    # The channel has the route of a deferred tool once it is resolved, the request never.
-    route = (call.channel or call).request.route
-    return route is not None and route.on_disconnect == "cancel"
+    return call.route is not None and call.route.on_disconnect == "cancel"
 
 
 def _tool_of(request: Request) -> str | None:

@@ -12,15 +12,14 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
-from functools import partial
 from math import ceil
 
 import msgspec
 
+from genmcp.core.call import CallEvent
 from genmcp.core.exchange import Action, Begin, Exchange, Record, State
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import exchange_of
-from genmcp.mux.calls import Reason
 from genmcp.mux.mux import Answer
 from genmcp.mux.replay import StoredStream
 from genmcp.transports.request import (
@@ -30,7 +29,7 @@ from genmcp.transports.request import (
     perform,
     wait_for_disconnect,
 )
-from genmcp.transports.running_call import RunningCall, cancels_on_disconnect
+from genmcp.transports.running_call import RunningCall
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.steps import Deadline, start
 from genmcp.transports.timers import TICK, LatestProgress, RateLimiter, TimerTable
@@ -47,15 +46,15 @@ class OpenResponse(msgspec.Struct, eq=False):
     it is closed, nothing of that is left.
 
     exchange: that of a batch; a single request gets its own with the writer. calls: the calls whose
-    hooks have waited. reason: why all calls were cancelled, if they were. over: whether the
-    response has ended.
+    hooks have waited. stopping: whether the server is shutting down. over: whether the response has
+    ended.
     """
 
     _http: HttpRequest
     _requests: Sequence[Request]
     _exchange: Exchange | None = None
     calls: list[RunningCall[HttpRequest]] = []
-    reason: Reason | None = None
+    stopping: bool = False
     over: bool = False
     _silence: float = 0.0
     _writer: "ResponseWriter | None" = None
@@ -106,17 +105,16 @@ class OpenResponse(msgspec.Struct, eq=False):
             if self._writer is not None:  # `shutdown.add` may have made one
                 self._writer.start()
 
-    def cancel(self, reason: Reason) -> None:
-        """Cancel the running calls; a client with a handle may disconnect, and its call runs on."""
-        self.reason = reason
+    def report(self, event: CallEvent) -> None:
+        """Report *event* to the running calls."""
         for call in self.calls:
-            if reason is not Reason.LEFT or not call.handed_out:
-                call.cancel_now(reason)
+            call.report(event)
 
     def stop(self) -> None:
         """Cancel the calls, and respond that the server is shutting down."""
         self.writer.hasten()
-        self.cancel(Reason.STOPPING)
+        self.stopping = True
+        self.report(CallEvent.SHUTDOWN)
 
     def expire(self) -> None:
         """Send a comment if nothing was sent for `Endpoint(heartbeat=)` seconds.
@@ -137,7 +135,7 @@ class OpenResponse(msgspec.Struct, eq=False):
             if (await self._http.receive())["type"] != "http.disconnect":
                 await wait_for_disconnect(self._http.receive)
         except Exception:
-            self.cancel(Reason.LEFT)
+            self.report(CallEvent.LEAVE)
             raise
         self.leave()
 
@@ -148,9 +146,10 @@ class OpenResponse(msgspec.Struct, eq=False):
         self._http.detached = True
         exchange = self.writer.exchange
         # The route of an extension's tool may have become known after the exchange was made.
-        exchange.cancels |= any(map(cancels_on_disconnect, self.calls))
+        routes = [call.route for call in self.calls]
+        exchange.cancels |= any(each and each.on_disconnect == "cancel" for each in routes)
         if exchange.leave():
-            self.cancel(Reason.LEFT)
+            self.report(CallEvent.LEAVE)
 
     def check(self) -> None:
         """Raise what the host's `receive` has raised, if anything."""
@@ -298,11 +297,15 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self.follow(call)
 
     def follow(self, call: RunningCall[HttpRequest]) -> None:
-        """Store with the events which task *call* waits for, now or later."""
-        if self._kept is not None and call.channel is not None:
-            carrier = call.channel.carrier
-            self._kept.set_task(call.request, carrier.follows)
-            carrier.following = partial(self._kept.follow, call.request)
+        """Store with the events which task *call* waits for."""
+        state = call.channel and call.channel.state
+        if self._kept is not None and state:
+            self._kept.set_task(call.request, state.follows)
+
+    async def following(self, request: Request, task: str) -> None:
+        """Store with the events that *request* waits for *task*."""
+        if self._kept is not None:
+            await self._kept.follow(request, task)
 
     # How it is sent.
 

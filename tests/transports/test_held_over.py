@@ -317,7 +317,9 @@ async def test_call_of_a_batch_is_held_over_once(kind: type[Holds]) -> None:
     client = await Client.begin(app, "2025-03-26")
     batch = [client.call("holds", id=1), client.call("slow", id=2)]
     async with client.open(batch) as call:
-        await until(lambda: any(each.promoted for each in holds.channels) or one_left(), pause=0.01)
+        await until(
+            lambda: any(each.call.promoted for each in holds.channels) or one_left(), pause=0.01
+        )
         holds.go.set()
         await until(one_left, pause=0.01)
         assert not call.complete

@@ -8,9 +8,9 @@ import pytest
 
 from genmcp import Mux, Suite
 from genmcp.channel import Channel
+from genmcp.core.call import CallEvent, CallPhase
 from genmcp.core.client_key import LOCAL
 from genmcp.core.request import Client, Request
-from genmcp.mux.calls import Reason
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.transports.running_call import RunningCall
@@ -44,14 +44,22 @@ def held(host: Host, id: int = 1) -> RunningCall[Host]:
     return call
 
 
-async def cancelled_call(host: Host, *ids: int | None) -> Reason | None:
-    """Let a call wait until *ids* are cancelled, and return why it ended."""
+def phase_of(call: RunningCall[Host]) -> CallPhase:
+    """Return the phase of a call whose hook has not ended."""
+    assert call.channel is not None
+    return call.channel.call.phase
+
+
+async def cancelled_call(host: Host, *ids: int | None) -> CallPhase:
+    """Let a call wait until *ids* are cancelled; end it, and return the phase it was in."""
     call = held(host)
     for id in ids:
         host.mux.calls.cancel("key", id)
     with pytest.raises(asyncio.CancelledError) as caught:
         await asyncio.Event().wait()
-    return call.end(caught.value)
+    phase = phase_of(call)
+    call.end(caught.value)
+    return phase
 
 
 @pytest.mark.parametrize("ids", [(1,), (None,), (2, 1), (1, 1)])
@@ -59,13 +67,13 @@ async def test_registry_cancels_one_call_or_all(ids: tuple[int | None, ...]) -> 
     """The asyncio.Task of the call is not cancelled any more after its end."""
     host = Host()
 
-    async def work() -> tuple[Any, int]:
-        reason = await cancelled_call(host, *ids)
+    async def work() -> tuple[CallPhase, int]:
+        phase = await cancelled_call(host, *ids)
         task = asyncio.current_task()
         assert task is not None
-        return reason, task.cancelling()
+        return phase, task.cancelling()
 
-    assert (Reason.ASKED, 0) == await asyncio.create_task(work())
+    assert (CallPhase.CANCELLED, 0) == await asyncio.create_task(work())
     assert (0, 0) == (len(host.mux.calls), len(host.mux.held))
 
 
@@ -77,17 +85,18 @@ async def test_registry_ignores_an_unknown_session_or_id() -> None:
     host.mux.calls.cancel("unknown")
     await asyncio.sleep(0)
 
-    assert call.end() is None
+    assert CallPhase.RUNNING is phase_of(call)
+    call.end()
 
 
 async def test_call_that_has_ended_is_not_cancelled() -> None:
     """Its asyncio.Task serves something else by then. Its slot is returned once."""
     host = Host()
     call = held(host)
-    call.cancel(Reason.ASKED)
+    call.cancel(CallEvent.CANCEL)
     call.end()
-    call.cancel_now(Reason.LEFT)
-    call.cancel(Reason.LEFT)
+    call.report(CallEvent.LEAVE)
+    call.cancel(CallEvent.LEAVE)
     call.end()
     await asyncio.sleep(0)
 
@@ -97,12 +106,13 @@ async def test_call_that_has_ended_is_not_cancelled() -> None:
 async def test_client_cancellation_outlasts_later_reasons() -> None:
     """A call that its client cancelled gets no response, even at a shutdown."""
     call = held(Host())
-    call.cancel_now(Reason.ASKED)
-    call.cancel_now(Reason.STOPPING)
+    call.report(CallEvent.CANCEL)
+    call.report(CallEvent.SHUTDOWN)
     with pytest.raises(asyncio.CancelledError) as caught:
         await asyncio.sleep(0)
 
-    assert Reason.ASKED is call.end(caught.value)
+    assert CallPhase.CANCELLED is phase_of(call)
+    call.end(caught.value)
 
 
 async def test_cancellation_by_the_host_propagates() -> None:
@@ -111,7 +121,7 @@ async def test_cancellation_by_the_host_propagates() -> None:
 
     async def work() -> None:
         call = held(host)
-        call.cancel_now(Reason.LEFT)
+        call.report(CallEvent.LEAVE)
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await asyncio.sleep(0)
@@ -131,4 +141,4 @@ def test_cancelling_a_call_of_a_closed_loop_is_ignored() -> None:
         return held(host)
 
     call = asyncio.run(wait())
-    call.cancel(Reason.ASKED)
+    call.cancel(CallEvent.CANCEL)

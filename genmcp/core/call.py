@@ -1,0 +1,330 @@
+"""The life of one call, from the first step of its hook until nothing of it runs here any more.
+
+What happens next to a call is decided in `TRANSITIONS` and nowhere else: promotion to a task,
+cancellation, disconnects, shutdown. The runtime reports events and performs the actions that it
+gets back (`transports.running_call`, `mux.continuations`). A pair of phase and event has one of
+three verdicts:
+
+- a transition, with the actions to perform in this order;
+- *late*: an ordinary race, such as a disconnect after the handle was sent. Nothing happens;
+- *impossible*: absent from both tables. It is a defect here, and raises LocalOutOfTurn, which ends
+  one call with an internal error that has a reference.
+
+Not decided here: the shape of the response and what a disconnect means for it
+(`core.exchange`), and which process may change the record of a task (`core.task`). Two waits that
+differ in the record only are one phase: a hook that runs, and a call that waits in this process.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from itertools import product
+from typing import Final
+
+import msgspec
+
+from genmcp.core.continuation import Continuation
+from genmcp.errors import LocalOutOfTurn, McpError
+from genmcp.protocol.result import Result
+
+__all__ = ["LATE", "TRANSITIONS", "CallAction", "CallEvent", "CallPhase", "CallState", "Transition"]
+
+
+class CallPhase(IntEnum):
+    """Where a call stands."""
+
+    RUNNING = 0
+    """A hook runs, or the call waits in this process. Its client waits for the result."""
+    ASKING = 1
+    """The client was sent a question on the open connection (2025-11-25 and before)."""
+    STORING = 2
+    """The call reads or writes a record of its own: for a job, or for an idempotency key."""
+    PROMOTING = 3
+    """The record of a task is being written, while the hook runs on."""
+    TASK = 4
+    """The call is a task whose hook runs here. Its result goes to the record."""
+    CANCELLED_TASK = 5
+    """The task was cancelled. Its hook is being cancelled, and its output is discarded."""
+    FOLLOWING = 6
+    """Any process may resume the call from the store. Its client waits for the result here."""
+    RELAYING = 7
+    """As FOLLOWING, and the client was sent a question of the stored call."""
+    READING = 8
+    """As FOLLOWING, and the record is being read, since the client is to get a handle."""
+    HANDED_OVER = 9
+    """The client has the handle of the stored call. Following it is being cancelled."""
+    CANCELLED = 10
+    """Its client has cancelled the call or has left. The hook is being cancelled."""
+    STOPPING = 11
+    """The server is shutting down. The hook is being cancelled."""
+    OVER = 12
+    """Nothing of the call runs here."""
+
+
+class CallEvent(IntEnum):
+    """What can happen to a call."""
+
+    SUSPEND = 0
+    """A hook has returned `Continue` with an awaitable of this process."""
+    ASK = 1
+    """A question is sent to the client on the open connection."""
+    ANSWERED = 2
+    """That question was answered, or failed."""
+    STORE = 3
+    """The call begins to read or write a record of its own."""
+    RESUME = 4
+    """That has ended, and a hook runs."""
+    FOLLOW = 5
+    """That has ended, and the client waits for the result of the stored call."""
+    PROMOTE = 6
+    """`promote_after` or `max_hold` has passed, or the tool always runs as a task."""
+    WRITTEN = 7
+    """The record of the task was written."""
+    FOUND = 8
+    """The record of the stored call was read."""
+    FAILED = 9
+    """The store failed; the record may have been written."""
+    REFUSED = 10
+    """The record was not written, and a repetition would not change that."""
+    CANCEL = 11
+    """The client has sent a cancellation of its request."""
+    TASK_CANCEL = 12
+    """The task was cancelled (`tasks/cancel`)."""
+    LEAVE = 13
+    """The client has disconnected, and that cancels the call."""
+    SHUTDOWN = 14
+    """The server is shutting down."""
+    RETURNED = 15
+    """The hook has ended with a result, or with the error that it has raised."""
+    PARKED = 16
+    """The hook has ended; the task waits in the store for something else."""
+    INTERRUPTED = 17
+    """The hook has ended by a cancellation."""
+
+
+class CallAction(IntEnum):
+    """What the runtime does next."""
+
+    RESPOND = 0
+    """Send the result to the client."""
+    REFUSE = 1
+    """Respond with the error that the server is shutting down: nothing has been done."""
+    CANCEL_HOOK = 2
+    """Cancel the hook."""
+    WRITE_RECORD = 3
+    """Write the record of the task, then report WRITTEN, FAILED or REFUSED."""
+    READ_RECORD = 4
+    """Read the record of the followed task, then report FOUND, FAILED or REFUSED."""
+    SEND_HANDLE = 5
+    """Respond with the handle of the task; to a client without tasks, with how to get its result.
+
+    From now on the client may disconnect, and its cancellation is ignored.
+    """
+    DELETE_RECORD = 6
+    """Delete the record of the task, if one may have been written: no client has its handle."""
+    PARK = 7
+    """Write to the record of the task which step the call has reached."""
+    RESTART_TIMER = 8
+    """Start the time until the promotion again."""
+    RETRY_SOON = 9
+    """Report PROMOTE again in a moment."""
+    RETRY_LATER = 10
+    """Report PROMOTE again; after each failure the delay is doubled, up to a limit."""
+    WRITE_OUTCOME = 11
+    """Write the result to the record of the task."""
+    LEAVE_RECORD = 12
+    """Release the record: another process may resume the task, or finds it lost."""
+    CANCEL_WORK = 13
+    """Cancel the stored call that is followed, with its job."""
+    NOTIFY_TOOL = 14
+    """Call `on_cancel` of the tool."""
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """The next phase, and the actions to perform."""
+
+    phase: CallPhase
+    actions: tuple[CallAction, ...] = ()
+
+
+_P = CallPhase
+_E = CallEvent
+_A = CallAction
+
+Pair = tuple[CallPhase, CallEvent]
+
+_FOLLOWS: Final = (_P.FOLLOWING, _P.RELAYING, _P.READING)
+_WAITED_FOR: Final = (_P.RUNNING, _P.ASKING, _P.STORING, _P.PROMOTING, *_FOLLOWS)
+"""The client waits for the result."""
+_ENDING: Final = (_P.CANCELLED, _P.STOPPING)
+"""The hook is being cancelled, and has not ended."""
+_ENDS: Final = (_E.RETURNED, _E.INTERRUPTED)
+
+
+def _all(
+    phases: Iterable[CallPhase], events: Iterable[CallEvent], to: Transition
+) -> dict[Pair, Transition]:
+    return dict.fromkeys(product(phases, events), to)
+
+
+TRANSITIONS: Final[Mapping[Pair, Transition]] = {
+    # The steps of the hook.
+    (_P.RUNNING, _E.SUSPEND): Transition(_P.RUNNING),
+    # The step that was reached is written behind the promotion: see WRITTEN.
+    (_P.PROMOTING, _E.SUSPEND): Transition(_P.PROMOTING),
+    (_P.TASK, _E.SUSPEND): Transition(_P.TASK, (_A.PARK,)),
+    # A hook that ignores its cancellation finds here that its record is over.
+    (_P.CANCELLED_TASK, _E.SUSPEND): Transition(_P.CANCELLED_TASK, (_A.PARK,)),
+    (_P.RUNNING, _E.ASK): Transition(_P.ASKING),
+    (_P.ASKING, _E.ANSWERED): Transition(_P.RUNNING),
+    (_P.FOLLOWING, _E.ASK): Transition(_P.RELAYING),
+    (_P.RELAYING, _E.ANSWERED): Transition(_P.FOLLOWING),
+    (_P.RUNNING, _E.STORE): Transition(_P.STORING),
+    (_P.STORING, _E.STORE): Transition(_P.STORING),
+    (_P.FOLLOWING, _E.STORE): Transition(_P.STORING),
+    # A keyed call has ended: its record decides which of the two writes counts.
+    (_P.PROMOTING, _E.STORE): Transition(_P.PROMOTING),
+    (_P.STORING, _E.RESUME): Transition(_P.RUNNING),
+    (_P.RUNNING, _E.FOLLOW): Transition(_P.FOLLOWING),
+    (_P.STORING, _E.FOLLOW): Transition(_P.FOLLOWING),
+    # Promotion. The record is written before the handle is sent: a client never holds a handle of
+    # nothing. If the call ends meanwhile, its client gets the result and the record is deleted; so
+    # it is if the call is cancelled.
+    (_P.RUNNING, _E.PROMOTE): Transition(_P.PROMOTING, (_A.WRITE_RECORD,)),
+    (_P.PROMOTING, _E.WRITTEN): Transition(_P.TASK, (_A.SEND_HANDLE, _A.PARK)),
+    (_P.PROMOTING, _E.FAILED): Transition(_P.RUNNING, (_A.RETRY_LATER,)),
+    (_P.PROMOTING, _E.REFUSED): Transition(_P.RUNNING),
+    # The time in which the call waits for its client does not count.
+    (_P.ASKING, _E.PROMOTE): Transition(_P.ASKING, (_A.RESTART_TIMER,)),
+    (_P.RELAYING, _E.PROMOTE): Transition(_P.RELAYING, (_A.RESTART_TIMER,)),
+    # It is not known yet which record the client would get the handle of.
+    (_P.STORING, _E.PROMOTE): Transition(_P.STORING, (_A.RETRY_SOON,)),
+    # A stored call has a record: its client gets the handle of that.
+    (_P.FOLLOWING, _E.PROMOTE): Transition(_P.READING, (_A.READ_RECORD,)),
+    (_P.READING, _E.FOUND): Transition(_P.HANDED_OVER, (_A.SEND_HANDLE, _A.CANCEL_HOOK)),
+    (_P.READING, _E.FAILED): Transition(_P.FOLLOWING, (_A.RETRY_LATER,)),
+    (_P.READING, _E.REFUSED): Transition(_P.FOLLOWING),
+    # The handle of a write that ends after the call, or after its cancellation, is not sent.
+    **{
+        (phase, event): Transition(phase, (_A.DELETE_RECORD,))
+        for phase, event in product((*_ENDING, _P.OVER), (_E.WRITTEN, _E.FAILED))
+    },
+    # Cancellation. It is repeated, since a hook may ignore the first one. A call that its client
+    # has cancelled gets no response, whatever comes later.
+    **_all(
+        (*_WAITED_FOR, *_ENDING),
+        (_E.CANCEL, _E.LEAVE),
+        Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
+    ),
+    **_all((*_WAITED_FOR, _P.STOPPING), (_E.SHUTDOWN,), Transition(_P.STOPPING, (_A.CANCEL_HOOK,))),
+    (_P.CANCELLED, _E.SHUTDOWN): Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
+    (_P.HANDED_OVER, _E.SHUTDOWN): Transition(_P.HANDED_OVER, (_A.CANCEL_HOOK,)),
+    # Only `tasks/cancel` reaches a call whose client has a handle, and the shutdown: after that the
+    # task is resumed elsewhere, if it can be.
+    **_all(
+        (_P.TASK, _P.CANCELLED_TASK),
+        (_E.TASK_CANCEL,),
+        Transition(_P.CANCELLED_TASK, (_A.CANCEL_HOOK,)),
+    ),
+    (_P.TASK, _E.SHUTDOWN): Transition(_P.TASK, (_A.CANCEL_HOOK,)),
+    (_P.CANCELLED_TASK, _E.SHUTDOWN): Transition(_P.CANCELLED_TASK, (_A.CANCEL_HOOK,)),
+    # The end of the hook.
+    **_all(_WAITED_FOR, (_E.RETURNED,), Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD))),
+    # The host has cancelled it, or the hook itself: that propagates to the host.
+    **_all(_WAITED_FOR, (_E.INTERRUPTED,), Transition(_P.OVER, (_A.DELETE_RECORD,))),
+    # The write is not interrupted, and its end reports WRITTEN or FAILED.
+    (_P.PROMOTING, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND,)),
+    (_P.PROMOTING, _E.INTERRUPTED): Transition(_P.OVER),
+    **_all(
+        (_P.CANCELLED,),
+        _ENDS,
+        Transition(_P.OVER, (_A.CANCEL_WORK, _A.NOTIFY_TOOL, _A.DELETE_RECORD)),
+    ),
+    (_P.STOPPING, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD)),
+    (_P.STOPPING, _E.INTERRUPTED): Transition(_P.OVER, (_A.REFUSE, _A.DELETE_RECORD)),
+    **_all((_P.HANDED_OVER,), _ENDS, Transition(_P.OVER)),
+    (_P.TASK, _E.RETURNED): Transition(_P.OVER, (_A.WRITE_OUTCOME,)),
+    (_P.TASK, _E.PARKED): Transition(_P.OVER),
+    (_P.TASK, _E.INTERRUPTED): Transition(_P.OVER, (_A.LEAVE_RECORD,)),
+    **_all((_P.CANCELLED_TASK,), (*_ENDS, _E.PARKED), Transition(_P.OVER, (_A.NOTIFY_TOOL,))),
+}
+
+_HOOK: Final = (_E.SUSPEND, _E.ASK, _E.ANSWERED, _E.STORE, _E.RESUME, _E.FOLLOW)
+_STORE_ENDS: Final = (_E.WRITTEN, _E.FOUND, _E.FAILED, _E.REFUSED)
+
+LATE: Final[frozenset[Pair]] = frozenset(
+    {
+        # A hook that ignores its cancellation takes further steps.
+        *product((*_ENDING, _P.HANDED_OVER), _HOOK),
+        *product((_P.TASK, _P.CANCELLED_TASK), _HOOK[1:]),
+        # A timer, or a write or read that ends, after something else was decided.
+        *product(
+            (_P.PROMOTING, _P.READING, _P.TASK, _P.CANCELLED_TASK, _P.HANDED_OVER), (_E.PROMOTE,)
+        ),
+        *product((*_ENDING, _P.OVER), (_E.PROMOTE, *_STORE_ENDS)),
+        # A client that has its response, or whose call is over.
+        *product((_P.TASK, _P.CANCELLED_TASK, _P.HANDED_OVER, _P.OVER), (_E.CANCEL, _E.LEAVE)),
+        *product((_P.OVER,), (_E.TASK_CANCEL, _E.SHUTDOWN)),
+    }
+).difference(TRANSITIONS)
+
+
+class CallState(msgspec.Struct, eq=False):
+    """One call: its phase, and what is needed to continue it. Owned by the channel of the call.
+
+    Args:
+        continuation: set once a hook has returned `Continue`.
+        task: the id of its record in the store, if it has one.
+        fencing_token: for changes of the record.
+        run: the id of the job that the call waits for, or continues after.
+        follows: the task whose end the call awaits here; it may belong to another call.
+        doubtful: the id of a record whose handle nobody has, and which may have been written.
+        handle: the response that was sent instead of the result.
+        outcome: the result or error of the call, if its response was held.
+        raised: whether a keyed call has raised, which frees its key.
+    """
+
+    phase: CallPhase = CallPhase.RUNNING
+    continuation: Continuation | None = None
+    task: str | None = None
+    fencing_token: int = 0
+    run: str | None = None
+    follows: str | None = None
+    doubtful: str | None = None
+    handle: Result | None = None
+    outcome: Result | McpError | None = None
+    raised: bool = False
+
+    def __repr__(self) -> str:
+        return f"<CallState {self.phase.name}>"
+
+    def advance(self, event: CallEvent) -> tuple[CallAction, ...]:
+        """Move to the next phase; return the actions to perform, none if *event* came late.
+
+        Raises:
+            LocalOutOfTurn: *event* is impossible in this phase.
+        """
+        transition = TRANSITIONS.get((self.phase, event))
+        if transition is not None:
+            self.phase = transition.phase
+            return transition.actions
+        if (self.phase, event) in LATE:
+            return ()
+        raise LocalOutOfTurn(event.name, self.phase.name)
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the client of this process has a handle, and the result goes to the record."""
+        return self.handle is not None and self.phase in (
+            CallPhase.TASK,
+            CallPhase.CANCELLED_TASK,
+        )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a store is being asked if the client gets a handle."""
+        return self.phase in (CallPhase.PROMOTING, CallPhase.READING)
+
+    @property
+    def discards(self) -> bool:
+        """Whether the output of the call is discarded."""
+        return self.phase in (CallPhase.CANCELLED_TASK, CallPhase.OVER)
