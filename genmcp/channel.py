@@ -115,15 +115,15 @@ class Channel(msgspec.Struct, eq=False):
     """What a hook has of its request.
 
     request: the request itself. client: who asks, by its own account. principal: who the
-    transport authenticated, None if nobody. state: that of the call, if it is more than its hook.
-    keyed: the task of its idempotency key.
+    transport authenticated, None if nobody. Not for hooks: sink: where messages go. state: that of
+    the call, if it is more than its hook. keyed: the task of its idempotency key.
 
     A `def` hook is in a thread of its own and cannot await; it says
     `channel.in_loop(channel.progress(1, 3))`.
     """
 
     request: Request
-    _sink: Sink
+    sink: Sink
     principal: str | None = None
     _static: Mapping[str, Any] | None = None
     _copied: Mapping[str, Any] | None = None
@@ -144,14 +144,9 @@ class Channel(msgspec.Struct, eq=False):
         return self.request.client
 
     @property
-    def client_key(self) -> ClientKey:
-        """The client that the request counts towards: for limits, not for use by tools."""
-        return self._sink.client_key
-
-    @property
     def closed(self) -> bool:
         """Whether the request is over: answered, cancelled, or its client gone."""
-        return self._sink.closed
+        return self.sink.closed
 
     @property
     def announcer(self) -> Announcer:
@@ -159,7 +154,7 @@ class Channel(msgspec.Struct, eq=False):
 
         `channel.announcer.resource_updated("note://today")`.
         """
-        return self._sink.announcer
+        return self.sink.announcer
 
     @property
     def static(self) -> Mapping[str, Any]:
@@ -207,11 +202,6 @@ class Channel(msgspec.Struct, eq=False):
     def copied(self) -> Mapping[str, Any]:
         """What was copied from the host's request."""
         return self._copied or {}
-
-    @property
-    def keep(self) -> Collection[str]:
-        """The keys of copied assigns that go along where a store keeps the call."""
-        return self._sink.keep
 
     @property
     def call(self) -> CallState:
@@ -268,61 +258,23 @@ class Channel(msgspec.Struct, eq=False):
 
     async def log_level(self) -> LoggingLevel | None:
         """Return the least severe level of log messages that are sent; None: none is."""
-        return None if self.closed else await self._sink.level(self.request)
-
-    def watch_client(self) -> None:
-        """Detect a disconnect of the client at once from now on, and not only after a tick.
-
-        A call does this before it starts work elsewhere, which would otherwise outlive its caller.
-        """
-        self._sink.watch_client()
-
-    async def promote(self) -> None:
-        """Make this call a task now: its client gets the handle, and the call runs on."""
-        await self._sink.promote()
-
-    def route_resolved(self) -> None:
-        """Apply the policy of the route, which was not known when the hook began."""
-        self._sink.route_resolved()
+        return None if self.closed else await self.sink.level(self.request)
 
     async def settle(self) -> None:
         """Wait until it is decided whether the client gets a handle, if that is being decided."""
         while self.call.undecided:
-            await self._sink.settle()
-
-    async def following(self, task: str) -> None:
-        """Record that the call waits for the end of *task*."""
-        await self._sink.following(task)
-
-    async def flush(self) -> None:
-        """Write the progress that is still pending, before other processes continue the call."""
-        await self._sink.flush()
-
-    def hand_over(self, sink: Sink) -> None:
-        """Let what is said from now on go to *sink*."""
-        self._sink = sink
-
-    async def ask(self, method: str, params: Value) -> bytes:
-        """Send a request of the server's own, and return its result as JSON.
-
-        2025-11-25 and before. Hooks return `Continue` with a question instead, which works with
-        every revision.
-
-        Raises:
-            Failure: the client cannot be asked, answers with an error, or not in time.
-        """
-        return await self._sink.ask(self.request, method, params)
+            await self.sink.settle()
 
     async def outcome_of(self, id: str) -> CallToolResult:
         """Return what came of another call of the same principal that was held over or is a task.
 
         An `isError` result says that it still runs, that it failed, or that there is none.
         """
-        return await self._sink.outcome_of(id, self.principal)
+        return await self.sink.outcome_of(id, self.principal)
 
     async def notify(self, method: str, params: Value | None = None) -> SendStatus:
         """Send any notification that belongs to this request; return whether it was sent."""
-        if not self.closed and await self._sink.note(self.request, method, params):
+        if not self.closed and await self.sink.note(self.request, method, params):
             return SendStatus.SENT
         return self._unsent
 
@@ -334,7 +286,7 @@ class Channel(msgspec.Struct, eq=False):
     def start_stream(self) -> None:
         """Make the response an event stream now, so that its heartbeat keeps it alive."""
         if not self.closed:
-            self._sink.open()
+            self.sink.open()
 
     def release(self, retry: int = 1000) -> None:
         """End the connection but not the call: the client comes back for what follows.
@@ -343,7 +295,7 @@ class Channel(msgspec.Struct, eq=False):
         Messages to the Server", point 6; on other revisions nothing happens.
         """
         if not self.closed:
-            self._sink.release(retry)
+            self.sink.release(retry)
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the mux's pool of threads (`Limits.threads`).
@@ -352,7 +304,7 @@ class Channel(msgspec.Struct, eq=False):
         when *function* returns.
         """
         self._loop = asyncio.get_running_loop()
-        return await self._sink.in_thread(function, *arguments)
+        return await self.sink.in_thread(function, *arguments)
 
     def in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* in the server's event loop and wait for it, from a `def` hook's thread.
@@ -402,4 +354,4 @@ def is_detached(channel: Channel) -> bool:
     The client may resume the stream (2025-11-25, transports, "Resumability and Redelivery").
     """
     # Only a response over HTTP can outlive its connection.
-    return getattr(getattr(channel._sink, "caller", None), "detached", False)
+    return getattr(getattr(channel.sink, "caller", None), "detached", False)

@@ -131,7 +131,7 @@ class Relay:
 
     @property
     def _client(self) -> Hashable:
-        return self.caller or self.channel.client_key.owner
+        return self.caller or self.channel.sink.client_key.owner
 
     @property
     def given_up(self) -> bool:
@@ -180,7 +180,7 @@ class Relay:
         """
         if self._work.done():
             raise McpError(_OVER)
-        with self._places.place(self.channel.client_key):
+        with self._places.place(self.channel.sink.client_key):
             self._count += 1
             key = f"q{self._count}"
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

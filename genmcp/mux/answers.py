@@ -87,6 +87,6 @@ async def _ask(asked: Asked, channel: Channel) -> tuple[str, bytes]:
     question = unpack(asked.question)
     params = question.request.params or ListRootsRequestParams()
     try:
-        return asked.key, await channel.ask(question.method, params)
+        return asked.key, await channel.sink.ask(channel.request, question.method, params)
     except MissingCapability as error:
         raise Unable(error.data["requiredCapabilities"]) from error

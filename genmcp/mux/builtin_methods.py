@@ -98,7 +98,7 @@ class BuiltinMethods:
             McpError: the request names a resource or task that does not exist for its principal,
                 or an answer that does not fit its question, or its client lacks a capability.
         """
-        session, owner = request.session, self._owners.of(channel.client_key)
+        session, owner = request.session, self._owners.of(channel.sink.client_key)
         match request.params:
             case TaskParams() | UpdateTaskParams():
                 return await self._task(request.method, request.params, request, channel.principal)

@@ -85,7 +85,7 @@ class Continuations:
             raise Unable({"extensions": {TASKS: {}}})
         if request.request_state is None:
             if policy.task == "always" and has_tasks(request):
-                await channel.promote()
+                await channel.sink.promote()
             step: Any = await self._server.handle(request, channel)
             return await self.advance(step, channel)
         return await self._retried(request, channel)
@@ -146,7 +146,7 @@ class Continuations:
     async def _work(self, work: Job | Ref, continuation: Continuation, channel: Channel) -> Result:
         """Have a job worked on, and answer with a task, or with what comes of it."""
         channel.call.advance(CallEvent.STORE)  # its record is written here, and not by a promotion
-        channel.watch_client()
+        channel.sink.watch_client()
         task = await self._tasks.begin(channel, continuation, work)
         if channel.request.policy.task != "never" and has_tasks(channel.request):
             return handle_of(task, self._store.now())
@@ -210,7 +210,7 @@ class Continuations:
         try:
             if once:
                 # One that is being given out right now runs out a little later than *kept* says.
-                owner = self._owners.of(channel.client_key)
+                owner = self._owners.of(channel.sink.client_key)
                 spent = Put(key, b"", ttl=2 * self._kept, expect=0, owner=owner, new=True)
                 await self._store.apply(spent)
                 return
@@ -259,7 +259,7 @@ class Continuations:
         await channel.settle()
         channel.call.follows = id
         channel.call.advance(CallEvent.FOLLOW)
-        await channel.following(id)
+        await channel.sink.following(id)
         while True:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
             if isinstance(asking, Result):

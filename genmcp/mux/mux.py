@@ -10,7 +10,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
@@ -163,7 +163,6 @@ class Mux:
         )
         self.offers = partial(is_offered, server)
         # Chosen once: without telemetry, a call pays nothing for it.
-        self.answer: Callable[[Request, Channel], Coroutine[Any, Any, Answer]]
         self.answer = self._observed if self.observers else self._answer
 
     def __repr__(self) -> str:

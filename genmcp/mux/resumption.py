@@ -68,7 +68,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, channel: Channel) -> "StoredRequest":
         """Return the request of *channel*, with those copied assigns that the endpoint keeps."""
-        request, copied, keep = channel.request, channel.copied, channel.keep
+        request, copied, keep = channel.request, channel.copied, channel.sink.keep
         raw = request.raw
         return cls(
             id=request.id,
@@ -81,7 +81,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             principal=channel.principal,
             kept={key: value for key, value in copied.items() if key in keep},
             gone=[key for key in copied if key not in keep],
-            address=channel.client_key.address,
+            address=channel.sink.client_key.address,
         )
 
     def pack(self) -> bytes:
@@ -211,7 +211,7 @@ class Resumption:
                 raise Elsewhere(unknown, _CANNOT_GO_ON) from error
             came_to, raised = self._host.outcome(channel.request, error), error
         finally:
-            await channel.flush()
+            await channel.sink.flush()
         if isinstance(came_to, Suspended):
             tell(came_to)
             return came_to

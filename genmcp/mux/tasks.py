@@ -203,7 +203,7 @@ class Tasks:
         return Task(
             id=id,
             owner=channel.principal,
-            address=channel.client_key.address,
+            address=channel.sink.client_key.address,
             tool=channel.request.key,
             node=self._host.bus.node,
             created=now,
@@ -223,7 +223,7 @@ class Tasks:
         """Let the task that *channel* has become wait for something else."""
         call = channel.call
         assert call.task is not None
-        await channel.flush()
+        await channel.sink.flush()
         task = await self.service.park(call.task, parked, fencing_token=call.fencing_token)
         call.fencing_token = task.fencing_token
 
@@ -237,7 +237,7 @@ class Tasks:
         id, token = call.task, call.fencing_token
         assert id is not None
         try:
-            await channel.flush()
+            await channel.sink.flush()
             # OutOfTurn: it was cancelled, or another process has taken it over.
             with suppress(OutOfTurn):
                 if CallAction.LEAVE_RECORD in actions:

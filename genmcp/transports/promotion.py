@@ -186,7 +186,7 @@ class Promotion(msgspec.Struct, eq=False):
         call.handle = handle
         if call.phase is CallPhase.TASK:
             call.task, call.fencing_token, call.doubtful = task.id, task.fencing_token, None
-            channel.hand_over(TaskSink(mux, call, channel.client_key))
+            channel.sink = TaskSink(mux, call, channel.sink.client_key)
             mux.tasks.stops(task.id, partial(self._call.cancel, CallEvent.TASK_CANCEL))
         await self._call.hand_out(mux.said(channel.request, handle))
 

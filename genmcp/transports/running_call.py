@@ -68,17 +68,92 @@ class Caller(Protocol):
 C = TypeVar("C", bound=Caller)
 
 
-class RunningCall(msgspec.Struct, Generic[C], eq=False):
-    """A request and its hook. Owned by the transport, which subclasses it.
+class CallSink(msgspec.Struct, Generic[C], eq=False):
+    """Where the messages of a call of *caller* go. Owned by the channel of the call.
 
-    handed_out: whether the client got a handle, and the call gets no other response. over: whether
-    nothing is sent any more. channel: set while the hook waits.
+    over: whether nothing is sent any more.
     """
 
     caller: C
     request: Request
-    handed_out: bool = False
     over: bool = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self.over
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client that the request counts towards."""
+        return self.caller.client_key
+
+    @property
+    def announcer(self) -> Announcer:
+        """Announces changes of the server."""
+        return self.caller.mux.announcer
+
+    @property
+    def keep(self) -> Collection[str]:
+        """The keys of copied assigns that are stored with a call."""
+        return self.caller.keep
+
+    def open(self) -> None:
+        """Start the event stream; ignored where the connection is a stream."""
+
+    def release(self, retry: int) -> None:
+        """End the connection; ignored where the client cannot resume."""
+
+    def watch_client(self) -> None:
+        """Detect a disconnect at once from now on."""
+
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+        """Send a notification; return whether the client accepts any."""
+        raise NotImplementedError
+
+    def send(self, message: bytes) -> Awaitable[None] | None:
+        """Send a request of the server, or a notification that belongs to one."""
+        raise NotImplementedError
+
+    async def following(self, task: str) -> None:
+        """Record that the call waits for the end of *task*; nothing is stored by default."""
+
+    async def flush(self) -> None:
+        """Write pending notifications: none, since they are sent at once."""
+
+    async def ask(self, request: Request, method: str, params: Value) -> bytes:
+        """Send a request to the client, and return its result as JSON.
+
+        Raises:
+            Failure: the client cannot be asked, answers with an error, or not in time.
+        """
+        asked = self.caller.mux.asked
+        return await asked.ask(request, self.caller.principal, method, params, self.send)
+
+    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
+        """Return the result of the call *id*."""
+        return await self.caller.mux.tasks.outcome_of(id, principal)
+
+    async def level(self, request: Request) -> LoggingLevel | None:
+        """Return the log level of the request, or of its session."""
+        if request.session is None:
+            return request.log_level
+        return await self.caller.mux.sessions.level(request.session)
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a blocking *function* in the thread pool of the mux."""
+        caller = self.caller
+        return await caller.mux.threads.run(function, *arguments, client=caller.client_key.owner)
+
+
+class RunningCall(CallSink[C], eq=False):
+    """A request and its hook. Owned by the transport, which subclasses it.
+
+    handed_out: whether the client got a handle, and the call gets no other response. channel: set
+    while the hook waits.
+    """
+
+    handed_out: bool = False
     channel: Channel | None = None
     _task: "asyncio.Task[Any] | None" = None
     _cancels: int = 0
@@ -259,50 +334,6 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         promotion, self._promotion = self._promotion, None
         return [] if promotion is None or promotion.writing is None else [promotion.writing]
 
-    async def settle(self) -> None:
-        """Wait until a promotion that was started has succeeded or failed."""
-        if self._promotion is not None and self._promotion.writing is not None:
-            await asyncio.wait([self._promotion.writing])
-
-    # The sink of the channel.
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
-        return self.over
-
-    @property
-    def client_key(self) -> ClientKey:
-        """The client that the request counts towards."""
-        return self.caller.client_key
-
-    @property
-    def announcer(self) -> Announcer:
-        """Announces changes of the server."""
-        return self.caller.mux.announcer
-
-    @property
-    def keep(self) -> Collection[str]:
-        """The keys of copied assigns that are stored with a call."""
-        return self.caller.keep
-
-    def open(self) -> None:
-        """Start the event stream; ignored where the connection is a stream."""
-
-    def release(self, retry: int) -> None:
-        """End the connection; ignored where the client cannot resume."""
-
-    def watch_client(self) -> None:
-        """Detect a disconnect at once from now on."""
-
-    async def note(self, request: Request, method: str, params: Value | None) -> bool:
-        """Send a notification; return whether the client accepts any."""
-        raise NotImplementedError
-
-    def send(self, message: bytes) -> Awaitable[None] | None:
-        """Send a request of the server, or a notification that belongs to one."""
-        raise NotImplementedError
-
     async def promote(self) -> None:
         """Make the call a task, while it runs on."""
         await asyncio.sleep(0)  # the call is registered when its hook first waits
@@ -310,35 +341,10 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         self.report(CallEvent.PROMOTE)
         await self.settle()
 
-    async def following(self, task: str) -> None:
-        """Record that the call waits for the end of *task*; nothing is stored by default."""
-
-    async def flush(self) -> None:
-        """Write pending notifications: none, since they are sent at once."""
-
-    async def ask(self, request: Request, method: str, params: Value) -> bytes:
-        """Send a request to the client, and return its result as JSON.
-
-        Raises:
-            Failure: the client cannot be asked, answers with an error, or not in time.
-        """
-        asked = self.caller.mux.asked
-        return await asked.ask(request, self.caller.principal, method, params, self.send)
-
-    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
-        """Return the result of the call *id*."""
-        return await self.caller.mux.tasks.outcome_of(id, principal)
-
-    async def level(self, request: Request) -> LoggingLevel | None:
-        """Return the log level of the request, or of its session."""
-        if request.session is None:
-            return request.log_level
-        return await self.caller.mux.sessions.level(request.session)
-
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the thread pool of the mux."""
-        caller = self.caller
-        return await caller.mux.threads.run(function, *arguments, client=caller.client_key.owner)
+    async def settle(self) -> None:
+        """Wait until a promotion that was started has succeeded or failed."""
+        if self._promotion is not None and self._promotion.writing is not None:
+            await asyncio.wait([self._promotion.writing])
 
 
 def cancels_on_disconnect(call: RunningCall[Any]) -> bool:

@@ -54,7 +54,7 @@ async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
 
     assert ["cancelled", True, SendStatus.CLOSED] == held.saw
     assert held.channel.closed
-    held.channel._sink.open()  # what a thread said just before is not taken behind the end
+    held.channel.sink.open()  # what a thread said just before is not taken behind the end
     assert not await held.channel.log("error", "x")  # row 21: a value, no exception
     assert not await held.channel.notify("notifications/message")
     held.channel.start_stream()

@@ -286,7 +286,7 @@ async def test_result_tool_may_be_asked_from_within_a_task() -> None:
 
     @tool
     async def asks(id: str, channel: Channel) -> Any:
-        await channel.promote()
+        await channel.sink.promote()
         return await channel.outcome_of(id)
 
     app = serving(Holds(), asks)
