@@ -20,7 +20,8 @@ TIME = 10.0
 _REQUEST = SimpleNamespace(session=None, asks_again=True)
 #: A line to a client that cannot be told again.
 NOBODY = cast(
-    Channel, SimpleNamespace(principal=None, request=_REQUEST, client_key=LOCAL, _sink=None)
+    Channel,
+    SimpleNamespace(principal=None, request=_REQUEST, sink=SimpleNamespace(client_key=LOCAL)),
 )
 OLD, NEW = "2025-06-18", "2026-07-28"
 WHO: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
