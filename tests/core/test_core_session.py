@@ -23,8 +23,8 @@ def asked(version: str, capabilities: ClientCapabilities | None = None) -> Initi
 
 
 @pytest.mark.parametrize("version", [revision.version for revision in LEGACY])
-def test_session_speaks_the_version_asked_for(version: str) -> None:
-    """2025-11-25, lifecycle, "Version Negotiation": one that is supported is agreed to."""
+def test_session_has_the_requested_version(version: str) -> None:
+    """2025-11-25, lifecycle, "Version Negotiation": a supported one is accepted."""
     session = begin(asked(version), key="k", now=7.0)
 
     assert ("k", 7.0, version) == (session.key, session.issued, session.version)
@@ -32,7 +32,7 @@ def test_session_speaks_the_version_asked_for(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "1999-01-01", "2099-01-01", ""])
-def test_session_speaks_the_newest_version_if_another_is_asked_for(version: str) -> None:
+def test_session_falls_back_to_the_newest_version(version: str) -> None:
     """ "Otherwise, the server must respond with another": the newest with a handshake."""
     assert "2025-11-25" == begin(asked(version), key="k", now=0.0).version
 
@@ -45,17 +45,17 @@ def test_session_speaks_the_newest_version_if_another_is_asked_for(version: str)
     st.text(),
     st.sampled_from([ClientCapabilities(), ClientCapabilities(sampling=SamplingCapability())]),
 )
-def test_session_unpacks_as_it_was_packed(
+def test_session_survives_packing(
     key: str, issued: float, version: str, name: str, client: str, capabilities: ClientCapabilities
 ) -> None:
-    """A session is all in its id: what is packed comes back."""
+    """The id contains the whole session."""
     session = Session(key, issued, version, name, client, capabilities)
 
     assert session == Session.unpack(session.pack())
 
 
-def test_session_knows_its_client() -> None:
-    """What the client said of itself in initialize is known to each request."""
+def test_session_has_the_info_of_its_client() -> None:
+    """Each request of the session has the client info of `initialize`."""
     capabilities = ClientCapabilities(sampling=SamplingCapability())
     session = begin(asked("2025-06-18", capabilities), key="k", now=0.0)
 
@@ -64,8 +64,8 @@ def test_session_knows_its_client() -> None:
     )
 
 
-def test_session_does_not_count_the_tasks_extension() -> None:
-    """The extension counts on 2026-07-28 and later only."""
+def test_session_ignores_the_tasks_extension() -> None:
+    """The extension applies to 2026-07-28 and later only."""
     capabilities = ClientCapabilities(extensions={TASKS: {}, "com.example/x": {}})
 
     session = begin(asked("2025-11-25", capabilities), key="k", now=0.0)
@@ -84,8 +84,8 @@ def test_session_does_not_count_the_tasks_extension() -> None:
         Session("k", 0.0, "1999-01-01", "c", "1", ClientCapabilities()).pack(),
     ],
 )
-def test_session_of_another_release_is_gone(packed: bytes) -> None:
-    """What cannot be read any more is a 404, upon which the client begins anew (point 4)."""
+def test_session_of_another_release_is_not_found(packed: bytes) -> None:
+    """It cannot be decoded: a 404, after which the client begins a new session (point 4)."""
     with pytest.raises(SessionGone, match="Session not found") as caught:
         Session.unpack(packed)
 

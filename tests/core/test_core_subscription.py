@@ -40,34 +40,34 @@ WANTED = SubscriptionFilter(
 )
 
 
-def test_filter_is_honoured_where_the_server_can() -> None:
-    """All of it, each URI once, of those that are there."""
+def test_filter_keeps_what_the_server_supports() -> None:
+    """Every supported member, and each existing URI once."""
     heard = honoured(WANTED, ALL, lambda uri: uri == "a:b")
 
     assert [TOOLS, PROMPTS, RESOURCES, updated("a:b")] == [*changes_of(heard)]
 
 
 @pytest.mark.parametrize("capabilities", [SILENT, ServerCapabilities()])
-def test_filter_loses_what_the_server_cannot_give(capabilities: ServerCapabilities) -> None:
-    """What is not declared is left out, whether the thing is there or not."""
+def test_filter_drops_undeclared_capabilities(capabilities: ServerCapabilities) -> None:
+    """A capability that is not declared is left out, even if its component exists."""
     assert SubscriptionFilter() == honoured(WANTED, capabilities, lambda uri: True)
 
 
-def test_filter_gets_nothing_that_was_not_asked_for() -> None:
-    """An omitted member, and a false one, are no wish."""
+def test_filter_adds_nothing() -> None:
+    """A member that is omitted or false stays out."""
     wanted = SubscriptionFilter(tools_list_changed=False)
 
     assert [] == [*changes_of(honoured(wanted, ALL, lambda uri: True))]
 
 
-def test_session_hears_everything_and_its_own_resources() -> None:
-    """Before 2026-07-28 nobody asks for lists."""
+def test_session_receives_lists_and_its_own_resources() -> None:
+    """Before 2026-07-28 changes of lists need no subscription."""
     assert [TOOLS, PROMPTS, RESOURCES, updated("a:b")] == [*changes_of(everything(ALL, ["a:b"]))]
 
 
 @pytest.mark.parametrize("change", [TOOLS, updated("a:b")])
-def test_change_names_its_subscription_if_it_has_one(change: Change) -> None:
-    """And its resource, if it is about one."""
+def test_change_has_its_subscription_and_resource(change: Change) -> None:
+    """Both are in the notification where they apply."""
     bare = msgspec.to_builtins(change.params())
     named = msgspec.to_builtins(change.params("x"))
 
@@ -76,7 +76,7 @@ def test_change_names_its_subscription_if_it_has_one(change: Change) -> None:
 
 
 def test_first_and_last_message_name_the_subscription() -> None:
-    """So that a client on a shared channel can tell streams apart."""
+    """A client on a shared channel can tell streams apart."""
     heard = SubscriptionFilter(tools_list_changed=True)
 
     first, last = (msgspec.to_builtins(each) for each in (acknowledgement(heard, 0), completion(0)))

@@ -90,7 +90,7 @@ def pipe(opened: Session | None = None, *, modern: bool = True) -> ServerConnect
 
 
 def outline(action: Action) -> str:
-    """Return the kind of *action*, with what tells it apart."""
+    """Return the kind of *action*, and the member that tells it from others of the kind."""
     match action:
         case Start(request=request):
             return f"start {request.method} {request.revision.version}"
@@ -174,7 +174,7 @@ def test_server_decides_by_era_and_message(
 
 
 def test_server_opens_a_session_with_the_params() -> None:
-    """The transport makes the session, since it keeps it: in an id, in a store or in memory."""
+    """The transport creates the session and stores it: in an id, in a store or in memory."""
     connection = pipe()
 
     action = connection.receive(INITIALIZE)
@@ -210,15 +210,15 @@ def test_server_rejects_with_the_id_and_method_of_the_request() -> None:
 
 
 def test_server_delivers_a_response_within_its_session() -> None:
-    """The session is needed to check that it was the one that was asked."""
+    """The runtime checks that the request was sent within the same session."""
     action = pipe(opened := session()).receive(RESPONSE)
 
     assert isinstance(action, Deliver)
     assert (opened, RESPONSE) == (action.session, action.message)
 
 
-def test_server_ping_before_initialize_belongs_to_no_session() -> None:
-    """It is answered like any ping, in the words of the newest revision that has it."""
+def test_server_ping_before_initialize_needs_no_session() -> None:
+    """It is answered like any ping, in the newest revision that has the method."""
     action = pipe().receive(PING)
 
     assert isinstance(action, Start)
@@ -226,7 +226,7 @@ def test_server_ping_before_initialize_belongs_to_no_session() -> None:
 
 
 def test_server_names_the_ways_to_begin() -> None:
-    """A client that begins with neither reads both, or the only one that the transport has."""
+    """The error states both, or the only one that the transport has."""
     either, only = pipe().receive(LIST), pipe(modern=False).receive(LIST)
 
     assert isinstance(either, Reject)
@@ -280,7 +280,7 @@ def test_server_batch_has_no_initialize() -> None:
 
 
 def test_server_error_of_a_catalog_is_raised() -> None:
-    """A defect of the server is no verdict on the message: the transport logs it."""
+    """A defect of the server does not reject the message: the transport logs it."""
 
     class Broken(Offer):
         def find(self, method: str, key: str) -> RouteFacts | None:
@@ -291,7 +291,7 @@ def test_server_error_of_a_catalog_is_raised() -> None:
 
 
 def test_server_actions_without_content_are_shared() -> None:
-    """Nothing is made for a notification that has no effect."""
+    """A notification without an effect allocates nothing."""
     assert Accept() == pipe().receive(READY)
     assert SessionReady() == pipe(session()).receive(READY)
 

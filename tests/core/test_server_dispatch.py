@@ -125,7 +125,7 @@ NOT_FOUND, NO_SESSION, UNKNOWN = (-32601, 404), (-32600, 400), (-32602, 200)
         (None, "v999.0.0", None, "tools/list", MISMATCH),
         ("2025-11-25", MODERN_VERSION, None, "tools/list", MISMATCH),
         ("v999.0.0", MODERN_VERSION, None, "tools/list", MISMATCH),
-        # A version nobody serves here, also in a session (2025-11-25: 400).
+        # A version that is not served, also in a session (2025-11-25: 400).
         ("v999.0.0", "v999.0.0", None, "tools/list", UNSUPPORTED),
         ("v999.0.0", None, None, "tools/list", UNSUPPORTED),
         ("v999.0.0", None, None, "initialize", UNSUPPORTED),
@@ -134,7 +134,7 @@ NOT_FOUND, NO_SESSION, UNKNOWN = (-32601, 404), (-32600, 400), (-32602, 200)
         ("\xe9", None, None, "tools/list", UNSUPPORTED),
     ],
 )
-def test_dispatch_era_is_told_by_how_the_client_opens(
+def test_dispatch_era_follows_from_the_first_request(
     version: str | None,
     claimed: str | None,
     session: str | None,
@@ -155,13 +155,13 @@ def test_dispatch_era_is_told_by_how_the_client_opens(
 
 
 @pytest.mark.parametrize("params", [[1], {"_meta": 1}, {"_meta": {PROTOCOL_VERSION: 1}}])
-def test_dispatch_params_that_cannot_be_read_claim_nothing(params: Any) -> None:
-    """A message without header and session is refused as such, whatever its params are."""
+def test_dispatch_unreadable_params_name_no_version(params: Any) -> None:
+    """A message without header and session is rejected for that reason, whatever its params are."""
     with pytest.raises(InvalidRequest, match="no Mcp-Session-Id header"):
         era_of(head(), message("tools/list", params))
 
 
-def test_dispatch_unsupported_version_names_the_ones_there_are() -> None:
+def test_dispatch_unsupported_version_lists_the_supported_ones() -> None:
     """The client may choose another one (2026-07-28, UnsupportedProtocolVersionError)."""
     with pytest.raises(McpError) as caught:
         era_of(head(mcp_protocol_version="v9"), message("tools/list"))
@@ -181,7 +181,7 @@ def test_dispatch_unsupported_version_names_the_ones_there_are() -> None:
         (b"\xff", UnsupportedVersion, 400),
     ],
 )
-def test_dispatch_sessions_streams_are_of_the_revisions_that_have_them(
+def test_dispatch_streams_of_sessions_need_a_legacy_revision(
     version: bytes | None, refusal: type[McpError] | None, status: int
 ) -> None:
     """2026-07-28, "Earlier Streamable HTTP Revisions": 405; an unknown version is 400.
@@ -199,8 +199,8 @@ def test_dispatch_sessions_streams_are_of_the_revisions_that_have_them(
 
 
 @pytest.mark.parametrize("version", [b"2026-07-28", b"2031-01-01"])
-def test_dispatch_batch_belongs_to_a_session_of_its_revision(version: bytes) -> None:
-    """A batch is refused with 400 without a session, and where the version has none."""
+def test_dispatch_batch_needs_a_session_of_its_revision(version: bytes) -> None:
+    """A batch is a 400 without a session, and on a version without batches."""
     with pytest.raises(McpError) as outside:
         check_batch({})
     with pytest.raises(McpError) as elsewhere:
@@ -234,8 +234,8 @@ def modern(
     return request
 
 
-def test_dispatch_plain_request_is_read_at_once() -> None:
-    """One that is in order is decoded once, as what its headers say."""
+def test_dispatch_plain_request_is_decoded_once() -> None:
+    """A valid one is decoded once, with the params type of the method header."""
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
     body |= {"params": {"name": "add", "_meta": META}}
     given = head(mcp_protocol_version=MODERN_VERSION, mcp_method="tools/call", mcp_name="add")
@@ -247,15 +247,15 @@ def test_dispatch_plain_request_is_read_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["=?base64?YWRk?=", "h\u00e9"])
-def test_dispatch_name_that_a_header_cannot_carry_is_not_taken_as_it_is(name: str) -> None:
+def test_dispatch_name_with_invalid_header_characters_is_rejected(name: str) -> None:
     """An intermediary reads another name in such a header, or none."""
     with pytest.raises(HeaderMismatch):
         modern(params={"name": name, "_meta": META}, mcp_name=name)
 
 
 @pytest.mark.parametrize("name", ["mcp_protocol_version", "mcp_method", "mcp_name"])
-def test_dispatch_blanks_around_a_header_do_not_count(name: str) -> None:
-    """RFC 9110, 5.5: they are no part of the value, though not every server takes them off."""
+def test_dispatch_blanks_around_a_header_are_ignored(name: str) -> None:
+    """RFC 9110, 5.5: they are not part of the value, but not every server strips them."""
     standard = {"mcp_protocol_version": MODERN_VERSION, "mcp_method": "tools/call"}
     standard |= {"mcp_name": "add"}
     blank: Any = {name: f" {standard[name]}\t"}
@@ -263,8 +263,8 @@ def test_dispatch_blanks_around_a_header_do_not_count(name: str) -> None:
     assert "add" == modern(**blank).params.name
 
 
-def test_dispatch_modern_request_is_all_a_server_needs() -> None:
-    """A request of 2026-07-28 stands for itself: who asks, for what, and its route."""
+def test_dispatch_modern_request_is_self_contained() -> None:
+    """A request of 2026-07-28 has its client, its params and its route."""
     meta = {**META, CLIENT_INFO: {"name": "c", "version": "1"}, LOG_LEVEL: "error", "own": 1}
     request = modern(params={"name": "add", "arguments": {"a": 1}, "_meta": meta})
 
@@ -301,15 +301,15 @@ def test_dispatch_modern_request_is_all_a_server_needs() -> None:
 def test_dispatch_modern_methods_are_those_of_the_revision(
     method: str, params: dict[str, Any], name: str | None
 ) -> None:
-    """What names a tool, prompt or resource says so in `Mcp-Name`; nothing else has to."""
+    """Methods that name a tool, prompt or resource need `Mcp-Name`; others do not."""
     request = modern(method, {**params, "_meta": META}, mcp_name=name)
 
     assert method == request.method
     assert (name is None) == (request.route is None)
 
 
-def test_dispatch_without_headers_nothing_is_mirrored() -> None:
-    """On a transport without headers the body alone is judged."""
+def test_dispatch_without_headers_checks_the_body_only() -> None:
+    """A transport without headers has nothing to compare the body with."""
     for name in ("add", "zone"):
         params = {"name": name, "arguments": {"zone": "a"}, "_meta": META}
 
@@ -385,18 +385,18 @@ OTHER = {PROTOCOL_VERSION: "2025-11-25", **CAPABLE}
         ),
     ],
 )
-def test_dispatch_modern_faults_are_told_in_order(
+def test_dispatch_modern_faults_are_reported_in_order(
     method: str, params: Any, headers: dict[str, str | None], expected: tuple[int, int]
 ) -> None:
-    """`_meta`, version, routing headers, method, params, mirrored arguments: the first counts."""
+    """`_meta`, version, routing headers, method, params, mirrored arguments: the first one."""
     with pytest.raises(McpError) as caught:
         modern(method, params, Offer("resources/list"), **headers)
 
     assert expected == refused(caught.value)
 
 
-def test_dispatch_name_of_a_task_may_be_missing() -> None:
-    """SEP-2663 has clients send it for a task, and no server demand it; a wrong one is an error."""
+def test_dispatch_name_of_a_task_is_optional() -> None:
+    """SEP-2663: clients send it, servers do not require it; a wrong one is an error."""
     params = {"taskId": "t", "_meta": META}
 
     assert "tasks/get" == modern("tasks/get", params, mcp_name=None).method
@@ -405,8 +405,8 @@ def test_dispatch_name_of_a_task_may_be_missing() -> None:
         modern("tasks/get", params, mcp_name="other")
 
 
-def test_dispatch_mirrored_headers_are_kept_for_a_pending_route() -> None:
-    """Which arguments they repeat is known only when the route is found."""
+def test_dispatch_keeps_mirrored_headers_for_a_pending_route() -> None:
+    """The arguments that they repeat are known only when the route is found."""
     params = {"name": "late", "arguments": {"zone": "a"}, "_meta": META}
 
     request = modern(params=params, mcp_name="late", mcp_param_zone="a")
@@ -415,7 +415,7 @@ def test_dispatch_mirrored_headers_are_kept_for_a_pending_route() -> None:
 
 
 def test_dispatch_resolved_route_is_checked_by_the_kept_headers() -> None:
-    """The request with the route is a new one: what was made of the message does not change."""
+    """The request with the route is a new value; the one of the message is not changed."""
     params = {"name": "late", "arguments": {"zone": "a"}, "_meta": META}
     pending = modern(params=params, mcp_name="late", mcp_param_zone="a")
     route = RouteFacts(headers=(HeaderRule(b"mcp-param-zone", ("zone",), "string"),))
@@ -429,8 +429,8 @@ def test_dispatch_resolved_route_is_checked_by_the_kept_headers() -> None:
         with_route(wrong, route)
 
 
-def test_dispatch_mirrored_argument_that_agrees_is_taken() -> None:
-    """A call whose headers say what its arguments say is accepted; null has no header."""
+def test_dispatch_mirrored_argument_that_agrees_is_accepted() -> None:
+    """A header must equal its argument; null has no header."""
     for arguments, zone in (({"zone": "a"}, "a"), ({"zone": None}, None), ({}, None), (None, None)):
         params = {"name": "zone", "_meta": META}
         params |= {} if arguments is None else {"arguments": arguments}
@@ -440,8 +440,8 @@ def test_dispatch_mirrored_argument_that_agrees_is_taken() -> None:
         assert "zone" == request.params.name
 
 
-def test_dispatch_arguments_no_number_can_hold_are_malformed() -> None:
-    """Arguments that only headers make us read are faults of the client, not of the server."""
+def test_dispatch_numbers_out_of_range_are_malformed() -> None:
+    """They are the client's error even if only a header requires them to be decoded."""
     body = (
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"zone",'
         b'"arguments":{"zone":1e999},"_meta":' + json.dumps(META).encode() + b"}}"
@@ -462,10 +462,10 @@ def test_dispatch_arguments_no_number_can_hold_are_malformed() -> None:
         ("resources/read", "uri", "Resource not found: no", {"uri": "no"}),
     ],
 )
-def test_dispatch_unknown_name_is_told(
+def test_dispatch_unknown_name_is_in_the_error(
     method: str, key: str, words: str, data: dict[str, str]
 ) -> None:
-    """Who asks for what is not there reads its name, in either era."""
+    """A client of either era reads which name does not exist."""
     with pytest.raises(McpError, match=words) as modern_fault:
         modern(method, {key: "no", "_meta": META}, mcp_name="no")
     with pytest.raises(McpError, match=words) as session_fault:
@@ -478,7 +478,7 @@ def session(version: str = "2025-11-25") -> Session:
     return Session("key", 0.0, version, "c", "1", ClientCapabilities())
 
 
-def test_dispatch_session_request_is_all_a_server_needs() -> None:
+def test_dispatch_session_request_is_self_contained() -> None:
     """A request of a session has the session's revision and client."""
     params = {"name": "add", "arguments": {}, "_meta": {"progressToken": 7}}
 
@@ -492,8 +492,8 @@ def test_dispatch_session_request_is_all_a_server_needs() -> None:
     assert {} == session_request(session(), message("ping"), Offer()).meta
 
 
-def test_dispatch_session_does_not_listen_to_words_of_2026() -> None:
-    """What a client of an earlier revision says in the words of a later one is not heard."""
+def test_dispatch_session_ignores_members_of_2026() -> None:
+    """Members that a later revision defines have no meaning in an earlier one."""
     request = session_request(
         session(), message("tools/list", {"_meta": {LOG_LEVEL: "debug"}}), Offer()
     )
@@ -507,7 +507,7 @@ def test_dispatch_session_does_not_listen_to_words_of_2026() -> None:
     ["ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tools/list"],
 )
 def test_dispatch_session_methods_are_those_of_its_revision(method: str, revision: Any) -> None:
-    """What 2026-07-28 took away is there before it."""
+    """Methods that 2026-07-28 removed exist before it."""
     params = {"level": "info", "uri": "file:///a"}
 
     request = session_request(session(revision.version), message(method, params), Offer())
@@ -529,7 +529,7 @@ def test_dispatch_session_methods_are_those_of_its_revision(method: str, revisio
     ],
 )
 def test_dispatch_session_has_no_other_methods(method: str, revision: Any) -> None:
-    """Neither a later revision's methods nor the server's own can be asked for."""
+    """A client can call neither methods of later revisions nor those that servers send."""
     with pytest.raises(McpError) as caught:
         session_request(session(revision.version), message(method, {}), Offer())
 
@@ -537,7 +537,7 @@ def test_dispatch_session_has_no_other_methods(method: str, revision: Any) -> No
 
 
 def test_dispatch_session_method_must_be_offered() -> None:
-    """A method the server does not offer is not found, whatever its params are."""
+    """A method that the server does not offer is not found, whatever its params are."""
     with pytest.raises(McpError) as caught:
         session_request(session(), message("tools/list", [1]), Offer("tools/list"))
 
@@ -545,8 +545,8 @@ def test_dispatch_session_method_must_be_offered() -> None:
 
 
 @pytest.mark.parametrize("params", [[1], "a", {"name": 1}, {}, {"_meta": 1}])
-def test_dispatch_session_params_must_fit(params: Any) -> None:
-    """Params that are not what the method takes are refused before any tool sees them."""
+def test_dispatch_session_params_must_be_valid(params: Any) -> None:
+    """Invalid params are rejected before any tool gets them."""
     with pytest.raises(MalformedParams) as caught:
         session_request(session(), message("tools/call", params), Offer())
 

@@ -1,4 +1,4 @@
-"""The record of a task: which steps it may take, and what each makes of it."""
+"""The record of a task: the allowed steps in each state, and the result of each."""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,15 +53,15 @@ def outcome(task: Task) -> Any:
         Asking({"q": b"{}"}, {"q": b"1"}),
     ],
 )
-def test_task_is_the_same_when_it_was_packed(work: Work) -> None:
-    """What a store gives back is what it was given, whatever the task waits for."""
+def test_task_survives_packing(work: Work) -> None:
+    """Unpacking returns an equal task, for each kind of wait."""
     task = made(work, owner="me", continuation=b"\x00", outcome=DONE, held=3)
 
     assert task == Task.unpack(task.pack())
 
 
 @pytest.mark.parametrize("packed", [b"\x80", b"", b"\x02\x80"])
-def test_task_of_another_release_is_refused(packed: bytes) -> None:
+def test_task_of_another_release_is_rejected(packed: bytes) -> None:
     """The error states that another release wrote the record, and what to do."""
     with pytest.raises(UnknownFormat, match="a task in the store"):
         Task.unpack(packed)
@@ -84,8 +84,8 @@ def test_task_of_another_release_is_refused(packed: bytes) -> None:
         lambda task: task.left(2.0),
     ],
 )
-def test_task_that_is_over_takes_no_step(step: Callable[[Task], Task]) -> None:
-    """Nothing happens after the end: neither a result nor a cancellation."""
+def test_finished_task_rejects_every_step(step: Callable[[Task], Task]) -> None:
+    """After the end neither a result nor a cancellation is accepted."""
     over = made(Working(JOB)).cancelled(2.0)
 
     assert over.over
@@ -93,8 +93,8 @@ def test_task_that_is_over_takes_no_step(step: Callable[[Task], Task]) -> None:
         step(over)
 
 
-def test_task_is_refused_to_whoever_had_an_earlier_turn() -> None:
-    """Who claimed it last has it; who had it before finds that out."""
+def test_task_rejects_an_earlier_fencing_token() -> None:
+    """The last claim counts; a process with an earlier token gets an error."""
     task = made(Working(JOB)).claimed(2.0, crashes=3)
 
     assert task is task.at(1)
@@ -103,22 +103,22 @@ def test_task_is_refused_to_whoever_had_an_earlier_turn() -> None:
 
 
 def test_claim_begins_an_attempt() -> None:
-    """The worker that is given the delivery holds it, and its attempt is counted."""
+    """The worker holds the delivery, and the attempt is counted."""
     task = made(Working(JOB), delivery=4).claimed(2.0, crashes=3)
 
     assert Working(JOB, attempt=1) == task.work
     assert (4, 1, 0) == (task.held, task.fencing_token, task.crashes)
 
 
-def test_claim_of_what_was_given_back_is_no_crash() -> None:
-    """A worker that shuts down lets go of its work."""
+def test_claim_of_a_released_task_is_no_crash() -> None:
+    """A worker releases its task when it shuts down."""
     task = made(Working(JOB)).claimed(2.0, crashes=3).released(3.0).claimed(4.0, crashes=3)
 
     assert (0, Working(JOB, attempt=2)) == (task.crashes, task.work)
 
 
-def test_claim_of_what_is_held_counts_a_crash_up_to_a_cap() -> None:
-    """A job that takes each of its workers with it is Lost, one past the cap."""
+def test_claim_of_a_held_task_counts_a_crash() -> None:
+    """A job that kills each of its workers is Lost after `JobOptions.crashes` of them."""
     task = made(Working(JOB)).claimed(2.0, crashes=2)
     for crashed in (1, 2):
         task = task.claimed(2.0, crashes=2)
@@ -127,7 +127,7 @@ def test_claim_of_what_is_held_counts_a_crash_up_to_a_cap() -> None:
     assert Failed(Lost()) == outcome(task.claimed(2.0, crashes=2))
 
 
-def test_claim_of_what_is_held_settles_what_is_not_to_run_again() -> None:
+def test_claim_of_a_held_task_fails_it_with_on_lost_fail() -> None:
     """With on_lost "fail" the first worker that dies ends the job."""
     task = made(Working(JOB), on_lost="fail").claimed(2.0, crashes=3)
 
@@ -135,8 +135,8 @@ def test_claim_of_what_is_held_settles_what_is_not_to_run_again() -> None:
     assert Failed(Lost()) == outcome(task.claimed(3.0, crashes=3))
 
 
-def test_claim_of_what_is_settled_continues_it_up_to_a_cap() -> None:
-    """A `continue_` that takes each of its workers with it ends the task as lost."""
+def test_claim_of_a_settled_task_is_lost_after_crashes() -> None:
+    """A step that kills each of its workers ends the task as lost."""
     task = made(Working(JOB)).claimed(2.0, crashes=1).settled_with(DONE, 2.0)
 
     again = task.claimed(3.0, crashes=1)
@@ -148,8 +148,8 @@ def test_claim_of_what_is_settled_continues_it_up_to_a_cap() -> None:
     )
 
 
-def test_claim_of_a_foreign_job_has_no_cap() -> None:
-    """To follow somebody else's job once more harms nobody."""
+def test_claim_of_an_external_job_counts_no_crashes() -> None:
+    """Following a job of another queue has no effect on it and can be repeated."""
     task = made(Following(Ref("celery", "7")))
     for _ in range(9):
         task = task.claimed(2.0, crashes=1)
@@ -157,8 +157,8 @@ def test_claim_of_a_foreign_job_has_no_cap() -> None:
     assert not task.settled
 
 
-def test_pause_before_a_retry_doubles_up_to_its_bound() -> None:
-    """However often it failed; chance only shortens it, by `jitter`."""
+def test_backoff_doubles_up_to_its_bound() -> None:
+    """After any number of failures; jitter can only shorten it."""
     job = replace(JOB, backoff=3.0, max_backoff=20.0, jitter=0.5)
     assert [3.0, 6.0, 12.0, 20.0, 20.0] == [job.pause(n, 0.0) for n in (0, 1, 2, 3, 5000)]
     assert [1.5, 10.0] == [job.pause(n, 1.0) for n in (0, 5000)]
@@ -176,8 +176,8 @@ def test_retry_waits_twice_as_long_each_time() -> None:
         second.retried(30.0)
 
 
-def test_progress_keeps_what_is_not_told_anew() -> None:
-    """A message stays until there is another, and so do the numbers."""
+def test_progress_keeps_members_that_are_not_reported() -> None:
+    """A message remains until another is reported, and so do the numbers."""
     task = progressed(made(Running("n1")), 2.0, 1.0, 4.0, "reading")
 
     later = progressed(task, 3.0, 2.0, None, None)
@@ -187,8 +187,8 @@ def test_progress_keeps_what_is_not_told_anew() -> None:
     assert 2.0 == progressed(later, 3.0, None, None, "reading!").progress
 
 
-def test_saved_state_stays_with_the_job() -> None:
-    """It survives retries, hand-overs and deliveries passed on; followers see no change."""
+def test_saved_state_survives_retries_and_redelivery() -> None:
+    """It also survives a takeover and a delivery that was passed on. Followers see no change."""
     task = made(Working(JOB)).claimed(2.0, crashes=3)
     saved = with_saved(task, b"[1]", 3.0)
 
@@ -205,8 +205,8 @@ def test_saved_state_stays_with_the_job() -> None:
     assert Working(JOB) == next_one.work
 
 
-def test_only_a_job_that_is_worked_on_saves_state() -> None:
-    """Its wait may be settled, or be for something else."""
+def test_only_a_running_job_saves_state() -> None:
+    """It is rejected if the wait is settled, or is for something else."""
     for task in (made(Running("n1")), made(Working(JOB)).settled_with(DONE, 2.0)):
         with pytest.raises(OutOfTurn):
             with_saved(task, b"1", 3.0)
@@ -214,16 +214,16 @@ def test_only_a_job_that_is_worked_on_saves_state() -> None:
         with_saved(made(Working(JOB)).cancelled(2.0), b"1", 3.0)
 
 
-def test_job_has_a_run_id_for_each_step() -> None:
-    """One call may have several jobs; an id stays while the call continues after its job."""
+def test_job_has_one_run_id_per_step() -> None:
+    """One call may have several jobs; the id remains while the call continues after its job."""
     task = made(Working(JOB), step=2)
 
     assert ["a:b.2"] * 2 == [run_id(task), run_id(task.settled_with(DONE, 2.0))]
     assert run_id(made(Running("n1"))) is None
 
 
-def test_outcome_is_the_first_one() -> None:
-    """Another outcome is refused; the same, of whoever does not know it was kept, is not."""
+def test_task_keeps_its_first_outcome() -> None:
+    """Another one is rejected; the same one is not, since its writer may repeat the write."""
     task = made(Working(JOB)).settled_with(DONE, 2.0)
 
     assert task is task.settled_with(DONE, 3.0)
@@ -233,8 +233,8 @@ def test_outcome_is_the_first_one() -> None:
         task.retried(3.0)
 
 
-def test_task_waits_again_for_what_its_hook_gave() -> None:
-    """Each wait is a step with a delivery of its own, and nothing of the one before."""
+def test_task_waits_again_after_a_step() -> None:
+    """Each wait is a step with its own delivery, and keeps nothing of the wait before."""
     task = made(Working(JOB)).claimed(2.0, crashes=3).settled_with(DONE, 2.0)
 
     parked = task.parked(Suspended(1, b"c", Working(JOB)), 3.0)
@@ -250,8 +250,8 @@ def test_task_waits_again_for_what_its_hook_gave() -> None:
         parked.parked(Suspended(1, b"c", Working(JOB)), 3.0)
 
 
-def test_task_that_a_worker_awaits_is_still_held_by_it() -> None:
-    """An awaitable of `continue_` runs in the worker's step, which a cancellation has to find."""
+def test_awaiting_task_is_still_held_by_its_worker() -> None:
+    """A step's awaitable runs in its worker, which a cancellation has to reach."""
     task = made(Working(JOB), delivery=4).claimed(2.0, crashes=3).settled_with(DONE, 2.0)
 
     parked = task.parked(Suspended(1, b"c", Awaiting("n2")), 3.0)
@@ -260,7 +260,7 @@ def test_task_that_a_worker_awaits_is_still_held_by_it() -> None:
 
 
 def test_questions_are_answered_one_by_one() -> None:
-    """With the last answer the task is settled, and whoever worked on it before is refused."""
+    """The last answer settles the task and rejects writes of its earlier holder."""
     task = made(Running("n1"))
     asked = task.parked(Suspended(1, b"c", Asking({"a": b"{}", "b": b"{}"})), 2.0)
 
@@ -274,8 +274,8 @@ def test_questions_are_answered_one_by_one() -> None:
     assert Done({"a": 1, "b": {"y": 2}}) == outcome(whole)
 
 
-def test_answers_that_are_not_asked_for_change_nothing() -> None:
-    """SEP-2663, "Task Update Requests": they are ignored."""
+def test_answers_without_a_question_are_ignored() -> None:
+    """SEP-2663, "Task Update Requests"."""
     asked = made(Asking({"a": b"{}"}))
     settled = answered(asked, {"a": b"1"}, 2.0)
 
@@ -284,15 +284,15 @@ def test_answers_that_are_not_asked_for_change_nothing() -> None:
     assert settled is answered(settled, {"a": b"2"}, 3.0)
 
 
-def test_call_is_lost_with_its_process() -> None:
-    """A plain `call` cannot be gone on with: its task fails."""
+def test_running_call_is_lost_with_its_process() -> None:
+    """A hook cannot be resumed in the middle: its task fails."""
     task = made(Running("n1")).left(2.0)
 
     assert ("failed", LOST, None) == (task.status, task.error, task.lives_in)
 
 
-def test_continuation_outlives_its_process() -> None:
-    """What it waited for is Lost, and any process goes on with that."""
+def test_continuation_survives_its_process() -> None:
+    """Its wait ends as Lost, and any process resumes it with that."""
     task = made(Awaiting("n1"), continuation=b"c").left(2.0)
 
     assert (Failed(Lost()), 1, 1, None) == (
@@ -307,7 +307,7 @@ def test_continuation_outlives_its_process() -> None:
 
 
 def test_task_ends_with_a_result_or_an_error() -> None:
-    """An error is a failure; a result that says `isError` is still a result."""
+    """A result with `isError` is not a failure of the task."""
     task = made(Running("n1"))
 
     assert "completed" == task.ended(Finished(result=b"{}"), 2.0).status
@@ -327,13 +327,13 @@ def test_task_ends_with_a_result_or_an_error() -> None:
         (Following(Ref("celery", "7")), True),
     ],
 )
-def test_task_is_delivered_if_an_engine_brings_it_on(work: Work, delivered: bool) -> None:
-    """A job and a foreign job are; what lives in a process or waits for a client is not."""
+def test_task_is_delivered_if_a_worker_takes_its_step(work: Work, delivered: bool) -> None:
+    """A job and an external job are delivered; a wait in a process or for a client is not."""
     assert delivered is made(work).delivered
 
 
-def test_task_has_a_job_until_that_is_settled() -> None:
-    """What is only to be continued is no work for the job's queue."""
+def test_task_has_a_job_until_it_is_settled() -> None:
+    """After that only the next step is left, which is not work for the job's queue."""
     task = made(Working(JOB))
 
     assert JOB == task.job
@@ -342,14 +342,14 @@ def test_task_has_a_job_until_that_is_settled() -> None:
 
 
 def test_resubmitted_task_has_a_new_delivery() -> None:
-    """An engine may refuse the id that it is just delivering."""
+    """An engine may reject an id that it is delivering."""
     task = made(Following(Ref("celery", "7"))).claimed(2.0, crashes=3).resubmitted(2.0, 5.0)
 
     assert (7.0, 1, None) == (task.due, task.delivery, task.held)
 
 
 def test_step_that_is_passed_on_is_no_attempt() -> None:
-    """A process without the code for it leaves it to another, which counts from there."""
+    """A process that lacks its code passes it on, and the attempt is not counted."""
     claimed = made(Working(JOB)).claimed(2.0, crashes=3)
     once = passed_on(claimed, 3.0, 0.5)
     twice = passed_on(once.claimed(4.0, crashes=3), 5.0, 2.0)
@@ -360,7 +360,7 @@ def test_step_that_is_passed_on_is_no_attempt() -> None:
 
 
 def test_continuation_that_is_passed_on_keeps_its_outcome() -> None:
-    """The wait is over, and only `continue_` is left."""
+    """The wait is over, and only the next step is left."""
     settled = made(Working(JOB, attempt=1)).settled_with(DONE, 2.0).claimed(3.0, crashes=3)
     passed = passed_on(settled, 4.0, 1.0)
 
