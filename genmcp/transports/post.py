@@ -162,8 +162,7 @@ async def get(http: HttpRequest) -> None:
             # no stream is offered.
             if not http.mux.offers(LISTEN):
                 raise NotAllowed("This server announces nothing: there is no stream", "POST")
-            owner = http.mux.owners.of(http.client_key)
-            source = await http.mux.listeners.listen(session, owner=owner)
+            source = await http.mux.listeners.listen(session, owner=http.owner)
         else:
             source = await _resumed(http, session, last.strip().decode("latin-1"), stream)
         await stream.serve(source)
@@ -208,8 +207,7 @@ async def _resumed(
     """
     stream, _, number = last.partition("/")
     if stream == LISTENER:
-        owner = http.mux.owners.of(http.client_key)
-        return await http.mux.listeners.listen(session, after=number, owner=owner)
+        return await http.mux.listeners.listen(session, after=number, owner=http.owner)
     if not _NUMBER.fullmatch(number):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
     await http.mux.replay.check(session.key, stream)

@@ -27,6 +27,7 @@ from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.revisions.chain import LATEST
+from genmcp.stores.accounts import Owner
 from genmcp.transports.running_call import Caller
 from genmcp.transports.shutdown import Shutdown
 from genmcp.transports.steps import Deadline, resume
@@ -117,6 +118,11 @@ class HttpRequest(msgspec.Struct, eq=False):
             else:
                 self._client_key = key_of(self.principal, None, None)
         return self._client_key
+
+    @property
+    def owner(self) -> Owner:
+        """The accounts that stored data of the request counts towards."""
+        return self.mux.owners.of(self.client_key)
 
     def _find_address(self) -> str | None:
         """Return the client's address, empty if it is unknown; None for one in this process."""

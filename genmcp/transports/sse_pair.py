@@ -91,8 +91,7 @@ class SsePair:
         with mux.streams.hold(http.client_key):
             session, id = mux.sessions.begin(introduction(REVISION), http.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
-            owner = mux.owners.of(http.client_key)
-            ttl = mux.limits.session
+            owner, ttl = http.owner, mux.limits.session
             await mux.store.apply(Put(_record(session), b"", ttl=ttl, owner=owner, new=True))
             try:
                 source = await mux.listeners.listen(session, opening=opening, owner=owner)
@@ -166,7 +165,7 @@ class _Stream(Pipe):
     def __init__(self, http: HttpRequest, session: str) -> None:
         super().__init__(http.mux, http.principal, http.client_key, http.copied, http.keep)
         self._session = session
-        self._owner = http.mux.owners.of(http.client_key)
+        self._owner = http.owner
 
     async def send(self, message: bytes) -> None:
         """Append *message* to the log that the stream is read from, which is bounded by itself."""
@@ -205,17 +204,12 @@ async def _initialize(
         raise InvalidParams(
             f"clientInfo and capabilities take {len(packed)} bytes, the most is {_LARGEST}"
         )
-    mux = http.mux
-    record = Put(
-        _record(session),
-        packed,
-        ttl=mux.limits.session,
-        expect=entry.version,
-        owner=mux.owners.of(http.client_key),
-        new=True,
-    )
+    mux, owner = http.mux, http.owner
+    ttl, version = mux.limits.session, entry.version
     try:
-        await mux.store.apply(record)
+        await mux.store.apply(
+            Put(_record(session), packed, ttl=ttl, expect=version, owner=owner, new=True)
+        )
     except Conflict:
         raise InvalidRequest("The session has ended, or was initialized twice at once") from None
     result = introduced.welcome(mux.server)

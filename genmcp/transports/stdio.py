@@ -169,7 +169,6 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._ready: list[bytes] = []
         self._size = 0
-        self._due = False
         self._writer: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._closed = False
@@ -199,8 +198,7 @@ class Writer:
         line = frame(message)
         self._ready.append(line)
         self._size += len(line)
-        if self._writer is None and not self._due:
-            self._due = True
+        if self._writer is None and len(self._ready) == 1:
             self._loop.call_soon(self._write)
 
     async def finish(self, seconds: float) -> None:
@@ -215,7 +213,6 @@ class Writer:
 
     def _write(self) -> None:
         """Write the buffer: at once if that cannot block, else in a thread."""
-        self._due = False
         if self._writer is not None or not self._ready or self._closed:
             return
         if self._size <= self._small and self._poll.poll(0):
@@ -248,13 +245,13 @@ class Writer:
                 if was_full and not self.full:
                     self._room.set()
                     self._on_drain()
-        except TimeoutError:
-            logger.warning(
-                "a connection is closed: its client has read nothing for %g seconds (limit: stall)",
-                self._limits.stall,
-            )
-            self._give_up()
-        except OSError:
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                logger.warning(
+                    "a connection is closed: its client has read nothing for %g seconds "
+                    "(limit: stall)",
+                    self._limits.stall,
+                )
             self._give_up()
         finally:
             self._writer = None

@@ -73,8 +73,9 @@ class TimerTable:
             return
         table.pop(item, None)
         # After short waits the timer is left to fire, which is cheaper than to cancel it each time.
-        if not table and seconds > TICK and not any(self._tables.values()):
-            self._disarm()
+        if not table and seconds > TICK and self._timer and not any(self._tables.values()):
+            self._timer.cancel()
+            self._timer, self._due = None, inf
 
     def expire_all(self, seconds: float) -> None:
         """Expire everything that was added with *seconds* now."""
@@ -86,11 +87,6 @@ class TimerTable:
             self._timer.cancel()
         self._due = deadline
         self._timer = self._loop.call_at(deadline, self._tick, context=Context())
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._due = None, inf
 
     def _tick(self) -> None:
         self._timer, self._due = None, inf
@@ -135,6 +131,11 @@ class RateLimiter(msgspec.Struct):
         at = max(now, self._next)
         self._next = at + 1 / self.rate
         return at - now
+
+    async def wait(self) -> None:
+        """Wait until an event is admitted."""
+        if wait := self.turn():
+            await asyncio.sleep(wait)
 
 
 class LatestProgress(msgspec.Struct):

@@ -64,6 +64,28 @@ async def test_batch_names_the_member_that_is_faulty() -> None:
     assert [(7, -32600)] == [(each["id"], each["error"]["code"]) for each in answer.json]
 
 
+async def test_defect_of_the_server_costs_one_member(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception of `Server.find` rejects one member, without its text."""
+
+    class Failing(Suite):
+        def find(self, method: str, key: str) -> Any:
+            if key == "fails":
+                raise ValueError("a defect")
+            return super().find(method, key)
+
+    client = await Client.begin(Endpoint(Failing(name="s", version="1", tools=[echo])), BATCHES)
+
+    answer = await client.send(
+        [client.call("fails", id=1), client.call("echo", {"text": "x"}, id=2)]
+    )
+
+    answers = by_id(answer.json)
+    assert (200, -32603) == (answer.status, answers[1]["code"])
+    assert answers[2]["content"][0]["text"] == "x"
+    assert "a defect" not in answer.body.decode()
+    assert "a defect" in caplog.text
+
+
 async def test_batch_of_one_is_answered_with_a_batch() -> None:
     """The answer has the form of the question."""
     client = await Client.begin(serving(echo), BATCHES)
