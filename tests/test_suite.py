@@ -179,5 +179,5 @@ def test_suite_finds_each_kind_by_its_method() -> None:
 
 def test_suite_takes_no_other_options() -> None:
     """A word that is misspelt is a TypeError, as everywhere."""
-    with pytest.raises(TypeError, match="Suite takes no 'tool'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tool'"):
         Suite(name="test", version="1", tool=[Echo])  # type: ignore[call-arg]

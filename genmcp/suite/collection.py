@@ -30,7 +30,7 @@ class ComponentKind(msgspec.Struct, frozen=True, eq=False):
 
     name: the option of a suite. method: of the requests that name a component. lists: the results
     of its lists, by method. route_of: makes the route of a component. absent: the error for an
-    unknown key. bases: the base classes. mark: the attribute that its decorator sets on functions.
+    unknown key. bases: the base classes.
     """
 
     name: str
@@ -39,12 +39,11 @@ class ComponentKind(msgspec.Struct, frozen=True, eq=False):
     route_of: Callable[[object], ComponentRoute]
     absent: Callable[[str], McpError]
     bases: tuple[type, ...]
-    mark: str = ""
 
     def accepts(self, given: object) -> bool:
         """Return whether *given*, a class, an instance or a function, is of this kind."""
         fits = issubclass if isinstance(given, type) else isinstance
-        return fits(given, self.bases) or hasattr(given, self.mark)  # type: ignore[arg-type]
+        return fits(given, self.bases) or hasattr(given, f"__genmcp_{self.name[:-1]}__")  # type: ignore[arg-type]
 
 
 class Collection:
@@ -136,7 +135,6 @@ TOOLS: Final = ComponentKind(
     _tool_route,
     ToolNotFound,
     (Tool,),
-    "__genmcp_tool__",
 )
 RESOURCES: Final = ComponentKind(
     "resources",
@@ -156,6 +154,5 @@ PROMPTS: Final = ComponentKind(
     _prompt_route,
     PromptNotFound,
     (Prompt, PromptRepo),
-    "__genmcp_prompt__",
 )
 KINDS: Final = (TOOLS, RESOURCES, PROMPTS)

@@ -1,14 +1,14 @@
 """Components that depend on the principal of a request, and their visibility."""
 
 import inspect
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from operator import methodcaller
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from genmcp.channel import Channel
-from genmcp.completion import Completer
 from genmcp.component import ComponentRoute
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
@@ -22,6 +22,7 @@ from genmcp.suite.collection import Collection, ComponentKind
 
 __all__ = ["DeferredRoute", "Extension", "Providers", "private"]
 
+T = TypeVar("T")
 R = TypeVar("R", bound=Result | Continue)
 
 _CACHED: Final = 4096
@@ -70,22 +71,15 @@ class Providers:
         """Return whether an extension may have components of this kind."""
         return any(overrides(each, kind.name, Extension) for each in self._extensions)
 
-    async def find(self, kind: ComponentKind, key: str, channel: Channel) -> ComponentRoute | None:
-        """Return the first route for *key* that the extensions have for the request."""
+    async def first(
+        self, kind: ComponentKind, channel: Channel, look: Callable[[Collection], T | None]
+    ) -> T | None:
+        """Return the first result of *look* for the components of the request, or None."""
         async with aclosing(self.collections(kind, channel)) as collections:
             async for each in collections:
-                route = each.find(key)
-                if route is not None:
-                    return route
-        return None
-
-    async def completer(self, kind: ComponentKind, key: str, channel: Channel) -> Completer | None:
-        """Return the completer of a prompt or resource template for the request."""
-        async with aclosing(self.collections(kind, channel)) as collections:
-            async for each in collections:
-                completer = each.completer(key, channel.principal)
-                if completer is not None:
-                    return completer
+                found = look(each)
+                if found is not None:
+                    return found
         return None
 
     async def collections(
@@ -140,7 +134,8 @@ class DeferredRoute(Route, frozen=True, kw_only=True):
         Raises:
             McpError: the component does not exist for the principal of *channel*.
         """
-        route = self.route or await self.providers.find(self.kind, self.key, channel)
+        find = methodcaller("find", self.key)
+        route: Any = self.route or await self.providers.first(self.kind, channel, find)
         if route is None or not route.is_visible(channel.principal):
             raise self.kind.absent(self.key)
         return VisibilityGuard(

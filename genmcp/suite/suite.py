@@ -1,11 +1,11 @@
 """The ready-made server: tools, resources and prompts under one name."""
 
-from collections.abc import Coroutine, Mapping, Sequence, Set
+from collections.abc import Coroutine, Sequence, Set
+from operator import methodcaller
 from threading import Lock
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import msgspec
-from typing_extensions import Unpack
 
 from genmcp.channel import Channel
 from genmcp.completion import complete
@@ -25,7 +25,7 @@ from genmcp.suite.collection import KINDS, PROMPTS, RESOURCES, TOOLS, Collection
 from genmcp.suite.components import ComponentSnapshot, Registration
 from genmcp.suite.providers import DeferredRoute, Extension, private
 
-__all__ = ["About", "Components", "Suite"]
+__all__ = ["About", "Suite"]
 
 # A tool on a second page does not exist for the many clients that never ask for one. Resources
 # and prompts are chosen by people, and may be more than anybody wants at once.
@@ -34,9 +34,9 @@ _OTHERS_PER_PAGE: Final = 100
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What a suite says of itself beyond its name.
+    """The metadata of a suite.
 
-    title: its name for people. instructions: what a model should know in order to use it.
+    title: its name for people. instructions: how a model should use it.
     """
 
     title: str | None = None
@@ -46,35 +46,28 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     icons: Sequence[Icon] | None = None
 
 
-class Components(TypedDict, total=False):
-    """What a suite is made of, each in the order in which it is listed."""
-
-    tools: Sequence[object]
-    resources: Sequence[object]
-    prompts: Sequence[object]
-    extensions: Sequence[Extension | type[Extension]]
-
-
 class Suite(Server):
     """A server made of tools, resources and prompts.
 
-    tools: `Tool`, and functions under `@tool`. Two of one name are refused.
-    resources: `Resource` and `ResourceRepo`.
-    prompts: `Prompt` and `PromptRepo`, and functions under `@prompt`.
-    extensions: what yields all these for one principal and not for another; the suite's own
-        come first.
-    result_tool: whether to add a tool `get_call_result`, with which clients without tasks fetch the
-        results of calls that were held over (`Tool.hold`). It is listed only if a call of a tool of
-        the suite can be held over; True also lists it if there are extensions. None (default): it
-        is added, unless another tool has that name.
-    page_size: how many a page of a list has at most; by default 1000 tools, and 100 resources,
-        templates or prompts.
+    Args:
+        name, version: those of the server.
+        about: its title, description, instructions, website and icons.
+        tools: `Tool`, and functions under `@tool`. Two tools of one name are an error.
+        resources: `Resource` and `ResourceRepo`.
+        prompts: `Prompt` and `PromptRepo`, and functions under `@prompt`.
+        extensions: sources of components that depend on the principal; the suite's own come first.
+        result_tool: whether to add a tool `get_call_result`, with which clients without tasks fetch
+            the results of calls that ran longer than their `Tool.hold`. It is listed only if a tool
+            of the suite has a `hold`; True also lists it if there are extensions. None (default):
+            it is added, unless another tool has that name.
+        page_size: the maximum number of items of a page of a list; default 1000 tools, and 100
+            resources, templates or prompts.
 
-    Each is an instance, or a class, which is made here without arguments. Of two for one name or
-    URI the first one counts, and is listed.
+    A component is an instance, or a class that is instantiated without arguments. Of two for one
+    name or URI, the first is found and listed.
 
     Raises:
-        ConfigurationError: one of them, or what the suite says of itself, is wrong.
+        ConfigurationError: an option or a component is invalid.
     """
 
     def __init__(
@@ -83,9 +76,12 @@ class Suite(Server):
         name: str,
         version: str,
         about: About | None = None,
+        tools: Sequence[object] = (),
+        resources: Sequence[object] = (),
+        prompts: Sequence[object] = (),
+        extensions: Sequence[Extension | type[Extension]] = (),
         result_tool: bool | None = None,
         page_size: int | None = None,
-        **components: Unpack[Components],
     ) -> None:
         for option, value in (("name", name), ("version", version)):
             if not isinstance(value, str) or not value.strip():
@@ -94,53 +90,51 @@ class Suite(Server):
             raise ConfigurationError(f"Suite: about must be an About, not {about!r}")
         if page_size is not None and (type(page_size) is not int or page_size < 1):
             raise ConfigurationError(f"Suite: page_size must be 1 or more, not {page_size!r}")
-        _check(components)
-        self._about = about or About()
-        check_metadata("About", msgspec.structs.asdict(self._about))
-        self._info = Implementation(
-            name=name,
-            version=version,
-            title=self._about.title,
-            description=self._about.description,
-            website_url=self._about.website_url,
-            icons=self._about.icons,
-        )
+        described = msgspec.structs.asdict(about or About())
+        check_metadata("About", described)
+        self._instructions: str | None = described.pop("instructions")
+        self._info = Implementation(name=name, version=version, **described)
         self._page_size = page_size
         self._announcer = Announcer()
         self._changing = Lock()
         self._result_tool = result_tool
-        kinds = [*((each.name, each) for each in KINDS), ("extensions", None)]
-        given: Mapping[str, Sequence[object]] = components  # type: ignore[assignment]
-        self._replace(
-            [Registration.of(kind, each) for name, kind in kinds for each in given.get(name, ())]
-        )
+        registrations: list[Registration] = []
+        components = {TOOLS: tools, RESOURCES: resources, PROMPTS: prompts, None: extensions}
+        for kind, given in components.items():
+            option = "extensions" if kind is None else kind.name
+            if not isinstance(given, list | tuple):
+                raise ConfigurationError(
+                    f"Suite: {option} must be a list of {option}, not {given!r}"
+                )
+            registrations += [Registration.of(kind, each) for each in given]
+        self._replace(registrations)
 
     def __repr__(self) -> str:
         return f"<Suite {self._info.name} {self._info.version}, {self._snapshot!r}>"
 
     @property
     def info(self) -> Implementation:
-        """The suite's name and version, and what `about` adds to them."""
+        """The suite's name and version, and the metadata of `about`."""
         return self._info
 
     @property
     def instructions(self) -> str | None:
-        """What `about` says a model should know."""
-        return self._about.instructions
+        """The instructions of `about`."""
+        return self._instructions
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """Tools, log messages from them, and what else there is."""
+        """The capabilities: tools and log messages, and those of the other components."""
         return self._snapshot.capabilities
 
     @property
     def methods(self) -> Set[str]:
-        """The methods of tools, and of what else there is."""
+        """The methods for tools, and for the other components."""
         return self._snapshot.methods
 
     @property
     def announcer(self) -> Announcer:
-        """What says that something has changed here; `add` and `remove` use it."""
+        """The announcer of changes; `add` and `remove` use it."""
         return self._announcer
 
     def add(self, *components: object) -> None:
@@ -177,7 +171,7 @@ class Suite(Server):
         self._announce(removed)
 
     def resource_updated(self, uri: str) -> None:
-        """Tell whoever subscribed to the resource *uri* that it holds something else now."""
+        """Notify the subscribers of the resource *uri* that its contents have changed."""
         self._announcer.resource_updated(uri)
 
     def find(self, method: str, key: str) -> Route | None:
@@ -200,7 +194,7 @@ class Suite(Server):
         return DeferredRoute(kind=kind, key=key, providers=snapshot.providers)
 
     def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result | Continue]:
-        """Call, read or get what was found; or complete an argument."""
+        """Run the first hook of the component, or complete an argument."""
         route: Any = request.route
         if route is None:
             return self._complete(request, channel)
@@ -210,11 +204,11 @@ class Suite(Server):
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
-        """Go on with a call of what was found."""
+        """Continue a call of the component."""
         return await route_of(channel.request).resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
-        """Tell what was found that its call was cancelled."""
+        """Notify the component that its call was cancelled."""
         if channel.request.route is not None:
             await route_of(channel.request).cancelled(channel)
 
@@ -242,7 +236,8 @@ class Suite(Server):
             kind, key = RESOURCES, ref.uri
         completer = snapshot.collections[kind].completer(key, channel.principal)
         if completer is None and kind.name in snapshot.extended:
-            completer = await snapshot.providers.completer(kind, key, channel)
+            look = methodcaller("completer", key, channel.principal)
+            completer = await snapshot.providers.first(kind, channel, look)
         return await complete(request, channel, completer)
 
     def _replace(self, registrations: Sequence[Registration]) -> None:
@@ -256,11 +251,3 @@ class Suite(Server):
 
 _BY_METHOD: Final = {kind.method: kind for kind in KINDS}
 _BY_LIST: Final = {method: kind for kind in KINDS for method in kind.lists}
-
-
-def _check(components: Components) -> None:
-    for option, given in components.items():
-        if option not in Components.__annotations__:
-            raise TypeError(f"Suite takes no {option!r}")
-        if not isinstance(given, list | tuple):
-            raise ConfigurationError(f"Suite: {option} must be a list of {option}, not {given!r}")

@@ -32,7 +32,6 @@ from genmcp import (
     tool,
 )
 from genmcp.protocol.prompts import PromptDefinition
-from genmcp.suite.suite import Components
 from tests.asgi import Client
 from tests.speaking import Speaker
 
@@ -119,7 +118,7 @@ async def password(word: str) -> str:
     return word
 
 
-SECRETS: Components = {
+SECRETS: dict[str, Any] = {
     "tools": [Secret, plain],
     "resources": [SecretShelf, SecretManual],
     "prompts": [SecretLetters, password],
@@ -251,7 +250,7 @@ async def other(a: str) -> str:
     return a
 
 
-EMPTY: Components = {"resources": [Resource("x:y", 1)], "prompts": [other]}
+EMPTY: dict[str, Any] = {"resources": [Resource("x:y", 1)], "prompts": [other]}
 
 
 async def test_visible_tool_keeps_its_headers_and_its_way_to_end() -> None:
