@@ -16,13 +16,14 @@ from genmcp.protocol.tools import ToolAnnotations
 __all__ = [
     "Metadata",
     "annotations_of",
-    "as_listed",
     "attributes_of",
     "check_metadata",
     "check_tool_name",
+    "definition_of",
     "instance_of",
     "milliseconds",
     "said_by",
+    "said_by_instance",
     "take_docstring",
     "type_argument",
 ]
@@ -128,17 +129,19 @@ def annotations_of(owner: str, given: Any, kind: type[V]) -> V | None:
         raise ConfigurationError(f"{owner}.annotations: {error}") from None
 
 
-def as_listed(owner: str, definition: V) -> V:
-    """Return *definition* as a client will read it.
+def definition_of(kind: type[V], owner: str, said: Mapping[str, Any], **members: Any) -> V:
+    """Return the definition of *kind* with *members*, and others by name from *said*.
 
-    Through JSON: what cannot be listed is found now, and what is listed stays what it is when
-    somebody changes a dict they gave.
+    It is encoded to JSON and decoded: invalid values are rejected here, and a later change of a
+    dict that was passed has no effect.
 
     Raises:
-        ConfigurationError: it cannot be listed.
+        ConfigurationError: a value cannot be listed.
     """
+    fields: Sequence[str] = kind.__struct_fields__  # type: ignore[attr-defined]
+    given = {key: said[key] for key in fields if key in said} | members
     try:
-        return msgspec.json.decode(json_of(definition), type=type(definition))
+        return msgspec.json.decode(json_of(kind(**given)), type=kind)
     except (ContractError, msgspec.ValidationError) as error:
         raise ConfigurationError(f"{owner} cannot be listed: {error}") from None
 
@@ -167,6 +170,19 @@ def said_by(cls: type, keys: Collection[str]) -> dict[str, Any]:
     """
     own = {key: cls.__dict__[key] for key in keys if key in cls.__dict__}
     return {key: value for key, value in own.items() if not hasattr(type(value), "__get__")}
+
+
+def said_by_instance(provider: object, keys: Collection[str]) -> tuple[str, dict[str, Any]]:
+    """Return the name of *provider* in errors, and its attributes of these *keys*.
+
+    Raises:
+        ConfigurationError: it has no name.
+    """
+    owner: str = getattr(provider, "__name__", type(provider).__name__)
+    said = {key: getattr(provider, key, None) for key in keys}
+    if said["name"] is None:
+        raise ConfigurationError(f"{owner} has no name")
+    return owner, said
 
 
 def instance_of(given: object, kind: type[V]) -> V | None:

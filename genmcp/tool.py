@@ -39,11 +39,12 @@ from genmcp.faults import InvalidArguments
 from genmcp.hook import Hook, check_call, overrides
 from genmcp.metadata import (
     annotations_of,
-    as_listed,
     attributes_of,
     check_metadata,
     check_tool_name,
+    definition_of,
     said_by,
+    said_by_instance,
     type_argument,
 )
 from genmcp.policy import OnLost, Policy, TaskUse
@@ -205,10 +206,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         Raises:
             ConfigurationError: what the tool says of itself is wrong.
         """
-        owner = _owner(tool)
-        said = {key: getattr(tool, key, None) for key in _ATTRIBUTES}
-        if said["name"] is None:
-            raise ConfigurationError(f"{owner} has no name")
+        owner, said = said_by_instance(tool, _ATTRIBUTES)
         _check(owner, said)
         if not overrides(tool, "call", Tool):
             raise ConfigurationError(f"{owner} has no call")
@@ -220,7 +218,14 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             formats=tool.formats,
             extra=tool.extra_arguments,
         )
-        definition = _definition(owner, tool, arguments, output)
+        definition = definition_of(
+            ToolDefinition,
+            owner,
+            said,
+            input_schema=arguments.schema,
+            output_schema=None if output is None else output.document,
+            annotations=annotations_of(owner, tool.annotations, ToolAnnotations),
+        )
         policy = Policy.of(owner, tool, definition.annotations)
         if policy.auto_hold and not can_continue(tool):
             policy = msgspec.structs.replace(policy, auto_hold=False)
@@ -341,22 +346,6 @@ def _schemas(
         raise ConfigurationError(f"{owner}: {error}") from error
 
 
-def _definition(
-    owner: str, tool: Tool[Any], arguments: Arguments, output: Schema | None
-) -> ToolDefinition:
-    definition = ToolDefinition(
-        name=tool.name,
-        input_schema=arguments.schema,
-        title=tool.title,
-        description=tool.description,
-        output_schema=None if output is None else output.document,
-        icons=tool.icons,
-        annotations=annotations_of(owner, tool.annotations, ToolAnnotations),
-        meta=tool.meta,
-    )
-    return as_listed(owner, definition)
-
-
 def _check_one_input(cls: type, argument: Any) -> None:
     """Refuse a `Tool[T]` whose arguments would not arrive as a T."""
     given = cls.__dict__.get("input_schema", argument)
@@ -366,9 +355,3 @@ def _check_one_input(cls: type, argument: Any) -> None:
             f"{cls.__name__}: its arguments are described twice, by Tool[...] and by "
             f"input_schema; leave one of them out"
         )
-
-
-def _owner(tool: Tool[Any]) -> str:
-    """Return what errors call *tool*: its class, or the function it is made of."""
-    found: str = getattr(tool, "__name__", type(tool).__name__)
-    return found

@@ -34,7 +34,14 @@ from genmcp.errors import (
 )
 from genmcp.faults import error_data
 from genmcp.hook import Hook
-from genmcp.metadata import as_listed, attributes_of, check_metadata, said_by, type_argument
+from genmcp.metadata import (
+    attributes_of,
+    check_metadata,
+    definition_of,
+    said_by,
+    said_by_instance,
+    type_argument,
+)
 from genmcp.prompt.arguments import PromptArguments, prompt_arguments
 from genmcp.prompt.messages import prompt_result
 from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptDefinition
@@ -172,10 +179,7 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
         """
         if isinstance(prompt, PromptRepo):
             return _of_repo(prompt)
-        owner = getattr(prompt, "__name__", type(prompt).__name__)
-        said = {key: getattr(prompt, key, None) for key in _ATTRIBUTES}
-        if said["name"] is None:
-            raise ConfigurationError(f"{owner} has no name")
+        owner, said = said_by_instance(prompt, _ATTRIBUTES)
         arguments = _checked(owner, said)
         names = [argument.name for argument in arguments.listed]
         if unknown := [name for name in prompt.completions if name not in names]:
@@ -187,7 +191,9 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
             owner=owner,
             place=f"prompt {prompt.name!r}",
             key=prompt.name,
-            definition=_definition(owner, prompt, arguments),
+            definition=definition_of(
+                PromptDefinition, owner, said, arguments=arguments.listed or None
+            ),
             arguments=arguments,
             get=get,
             completer=Completer(
@@ -305,15 +311,3 @@ def _checked(owner: str, said: Mapping[str, Any]) -> PromptArguments:
 
 def _is_texts(values: Any) -> bool:
     return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)
-
-
-def _definition(owner: str, prompt: Prompt[Any], arguments: PromptArguments) -> PromptDefinition:
-    definition = PromptDefinition(
-        name=prompt.name,
-        title=prompt.title,
-        description=prompt.description,
-        arguments=arguments.listed or None,
-        icons=prompt.icons,
-        meta=prompt.meta,
-    )
-    return as_listed(owner, definition)

@@ -17,12 +17,18 @@ from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, ResourceNotFound
 from genmcp.hook import Hook
-from genmcp.metadata import as_listed, instance_of
+from genmcp.metadata import definition_of, instance_of
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
 from genmcp.protocol.result import Result
 from genmcp.resource.contents import contents_of, size_of
-from genmcp.resource.resource import ReadableComponent, Resource, ResourceRepo, template_of
+from genmcp.resource.resource import (
+    Description,
+    ReadableComponent,
+    Resource,
+    ResourceRepo,
+    template_of,
+)
 from genmcp.uri_template.template import UriTemplate
 
 __all__ = ["ResourceRoute"]
@@ -170,8 +176,8 @@ def _of_resource(resource: Resource) -> ResourceRoute:
             contents=contents, ttl_ms=route.ttl_ms, cache_scope=route.cache_scope
         )
         size = size_of(contents) if size is None else size
-    definition = ResourceDefinition(uri=resource.uri, size=size, **listed)
-    return replace(route, definition=as_listed(owner, definition), fixed=fixed)
+    definition = definition_of(ResourceDefinition, owner, listed, uri=resource.uri, size=size)
+    return replace(route, definition=definition, fixed=fixed)
 
 
 def _of_repo(repo: ResourceRepo) -> ResourceRoute:
@@ -211,12 +217,10 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
 
 
 def _listed(provider: ReadableComponent) -> dict[str, Any]:
-    """Return the members that listed resources and templates have in common."""
-    said = {key: getattr(provider, key) for key in _LISTED}
+    """Return the attributes that are listed of resources and templates."""
+    said = {key: getattr(provider, key) for key in Description.__annotations__}
     return {**said, "annotations": provider.given_annotations}
 
-
-_LISTED: Final = ("name", "title", "description", "mime_type", "icons", "meta")
 
 _REST: Final = "{+path}"
 """What a template has where a wildcard is."""
@@ -226,9 +230,10 @@ def _template(
     owner: str, provider: ReadableComponent, template: UriTemplate, listed: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the members of a route that lists *template*."""
-    definition = ResourceTemplateDefinition(uri_template=template.text, **listed)
     return {
-        "template": as_listed(owner, definition),
+        "template": definition_of(
+            ResourceTemplateDefinition, owner, listed, uri_template=template.text
+        ),
         "completer": Completer.of(
             provider,
             ResourceRepo,
