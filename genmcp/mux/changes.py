@@ -14,7 +14,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -33,7 +33,7 @@ from genmcp.subscription import Listener
 from genmcp.wire import sse
 from genmcp.wire.encoder import Encoder
 
-__all__ = ["LISTENER", "Listeners", "Subscription", "Subscriptions"]
+__all__ = ["LISTENER", "Listeners", "Subscription", "Subscriptions", "on_wire"]
 
 logger = logging.getLogger("genmcp")
 
@@ -126,20 +126,13 @@ class Subscriptions(Listener):
         except StoreError as error:
             logger.warning("listeners are not told of %d changes: %s", len(changes), error)
 
-    @asynccontextmanager
-    async def listening(self, wanted: Iterable[Change]) -> AsyncIterator[Subscription]:
+    def listening(self, wanted: Iterable[Change]) -> AbstractAsyncContextManager[Subscription]:
         """Yield a subscription that receives every change announced while this is entered.
 
         Raises:
             Unavailable: the store could not be reached.
         """
-        follower = self._follower()
-        subscription = Subscription(wanted)
-        await follower.join(subscription)
-        try:
-            yield subscription
-        finally:
-            follower.leave(subscription)
+        return self._follower().listening(wanted)
 
     def change(self, subscription: Subscription, wanted: Iterable[Change]) -> None:
         """Replace the changes that *subscription*, which is of this event loop, wants."""
@@ -166,18 +159,21 @@ class _Follower:
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    async def join(self, subscription: Subscription) -> None:
-        async with self._lock:  # several may join while the first one waits for the store
+    @asynccontextmanager
+    async def listening(self, wanted: Iterable[Change]) -> AsyncIterator[Subscription]:
+        async with self._lock:  # several may begin while the first one waits for the store
             if self._task is None:
                 after = await self._end()
                 self._task = asyncio.get_running_loop().create_task(self._follow(after))
+        subscription = Subscription(wanted)
         self._add(subscription)
-
-    def leave(self, subscription: Subscription) -> None:
-        self._remove(subscription)
-        if not self._listeners and self._task is not None:
-            self._task.cancel()
-            self._task = None
+        try:
+            yield subscription
+        finally:
+            self._remove(subscription)
+            if not self._listeners and self._task is not None:
+                self._task.cancel()
+                self._task = None
 
     def change(self, subscription: Subscription, wanted: frozenset[Change]) -> None:
         self._remove(subscription)
@@ -329,29 +325,14 @@ class Listeners:
         *,
         opening: bytes = b"",
         owner: Owner = (),
-    ) -> AsyncGenerator[bytes, None]:
-        """Return the events for *session* in the wire format, until another listener begins.
+    ) -> AsyncGenerator[Event | bytes, None]:
+        """Return the events for *session*, until another listener begins; see `on_wire`.
 
         With *after*, the store's id of an event, those after it first. If some were dropped, a
-        comment states that, and those that are retained follow. *opening* is sent as soon as no
-        later message can be missed.
+        comment in the wire format states that, and those that are retained follow. *opening*, in
+        the wire format, is sent as soon as no later message can be missed.
 
         Events of the session's log count towards the accounts of *owner*.
-
-        Raises:
-            StoreError: the store has no room, or cannot be written to.
-        """
-        return _on_wire(await self.heard(session, after, opening=opening, owner=owner))
-
-    async def heard(
-        self,
-        session: Session,
-        after: str | None = None,
-        *,
-        opening: bytes = b"",
-        owner: Owner = (),
-    ) -> AsyncGenerator[Event | bytes, None]:
-        """Return the same as `listen`: each message as an event, anything else in wire format.
 
         Raises:
             StoreError: the store has no room, or cannot be written to.
@@ -364,9 +345,12 @@ class Listeners:
         self, session: Session, after: str | None, mine: bytes, opening: bytes, owner: Owner
     ) -> AsyncGenerator[Event | bytes, None]:
         sends = after is not None
-        if after is not None and not await self._has(session.key, after):
-            after = None
-            yield _MISSED
+        if after is not None:
+            try:
+                await self._store.read(_log(session.key), after, limit=1)
+            except Gap:
+                after = None
+                yield _MISSED
         begun = False
         unsent: set[bytes] = set()
         wanted = await self._wanted(session)
@@ -438,13 +422,6 @@ class Listeners:
         uris = [] if entry is None else _decode_uris(entry.value)
         return [*changes_of(everything(self._server.capabilities, uris))]
 
-    async def _has(self, session: str, after: str) -> bool:
-        try:
-            await self._store.read(_log(session), after, limit=1)
-        except Gap:
-            return False
-        return True
-
     async def say(
         self, session: str, message: bytes, owner: Owner = (), *, new: bool = True
     ) -> None:
@@ -478,7 +455,8 @@ class Listeners:
             await self._store.apply(record, msgspec.structs.replace(event, owner=()))
 
 
-async def _on_wire(messages: AsyncGenerator[Event | bytes, None]) -> AsyncGenerator[bytes, None]:
+async def on_wire(messages: AsyncGenerator[Event | bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the events of `Listeners.listen` in the wire format, with their ids."""
     async with aclosing(messages):
         async for each in messages:
             if isinstance(each, Event):

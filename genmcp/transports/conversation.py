@@ -253,7 +253,8 @@ class PipeConnection(Pipe):
         owner = self.mux.owners.of(self.client_key)
         try:
             while True:
-                async with aclosing(await self.mux.listeners.heard(session, owner=owner)) as events:
+                events = await self.mux.listeners.listen(session, owner=owner)
+                async with aclosing(events):
                     async for each in events:
                         if isinstance(each, Event):
                             await self.send(each.data)

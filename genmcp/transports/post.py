@@ -36,7 +36,7 @@ from genmcp.core.server_dispatch import (
 from genmcp.core.session import Session
 from genmcp.core.task import LOST
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
-from genmcp.mux.changes import LISTENER
+from genmcp.mux.changes import LISTENER, on_wire
 from genmcp.mux.replay import OpenCall
 from genmcp.mux.resumption import StoredRequest
 from genmcp.protocol.params import RequestParams
@@ -162,7 +162,7 @@ async def get(http: HttpRequest) -> None:
             # no stream is offered.
             if not http.mux.offers(LISTEN):
                 raise NotAllowed("This server announces nothing: there is no stream", "POST")
-            source = await http.mux.listeners.listen(session, owner=http.owner)
+            source = on_wire(await http.mux.listeners.listen(session, owner=http.owner))
         else:
             source = await _resumed(http, session, last.strip().decode("latin-1"), stream)
         await stream.serve(source)
@@ -207,7 +207,7 @@ async def _resumed(
     """
     stream, _, number = last.partition("/")
     if stream == LISTENER:
-        return await http.mux.listeners.listen(session, after=number, owner=http.owner)
+        return on_wire(await http.mux.listeners.listen(session, after=number, owner=http.owner))
     if not _NUMBER.fullmatch(number):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
     await http.mux.replay.check(session.key, stream)

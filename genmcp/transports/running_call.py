@@ -136,9 +136,7 @@ class CallSink(msgspec.Struct, Generic[C], eq=False):
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the log level of the request, or of its session."""
-        if request.session is None:
-            return request.log_level
-        return await self.caller.mux.sessions.level(request.session)
+        return await self.caller.mux.sessions.level_of(request)
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the thread pool of the mux."""

@@ -25,6 +25,7 @@ from genmcp.errors import (
     StoreError,
     StoreFull,
 )
+from genmcp.mux.changes import on_wire
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.stores.store import Delete, Entry, Put
 from genmcp.transports.listening import EventStream
@@ -95,7 +96,7 @@ class SsePair:
             await mux.store.apply(Put(_record(session), b"", ttl=ttl, owner=owner, new=True))
             try:
                 source = await mux.listeners.listen(session, opening=opening, owner=owner)
-                await EventStream(http).serve(source)
+                await EventStream(http).serve(on_wire(source))
             finally:
                 for call in self._calls.get(session.key, ()):
                     if cancels_on_disconnect(call):
