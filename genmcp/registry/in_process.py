@@ -15,7 +15,7 @@ from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
-from genmcp.transports.conversation import PipeConnection
+from genmcp.transports.pipe import PipeConnection
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
 

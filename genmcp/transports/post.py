@@ -42,7 +42,7 @@ from genmcp.mux.resumption import StoredRequest
 from genmcp.protocol.params import RequestParams
 from genmcp.transports.batch_answers import receive_batch, serve_batch
 from genmcp.transports.listening import EventStream
-from genmcp.transports.piped import Pipe, PipedCall
+from genmcp.transports.pipe import Pipe, PipedCall
 from genmcp.transports.request import HttpRequest, reject
 from genmcp.transports.responder import Responder
 from genmcp.wire.http import judge_get

@@ -29,7 +29,7 @@ from genmcp.mux.changes import on_wire
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.stores.store import Delete, Entry, Put
 from genmcp.transports.listening import EventStream
-from genmcp.transports.piped import Pipe, PipedCall
+from genmcp.transports.pipe import Pipe, PipedCall
 from genmcp.transports.post import perform
 from genmcp.transports.request import (
     HttpRequest,

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 from genmcp.mux.limits import Limits
 from genmcp.mux.mux import Mux, mux_of
 from genmcp.server import Server
-from genmcp.transports.conversation import PipeConnection
+from genmcp.transports.pipe import PipeConnection
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.wire.lines import LineReader, frame
 

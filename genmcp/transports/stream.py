@@ -214,7 +214,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
     _ready: list[Action] = []
     _size: int = 0
     _task: "asyncio.Task[None] | None" = None
-    _read: asyncio.Event | None = None
+    _read: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     _deadline: Deadline | None = None
     _progress: LatestProgress | None = None
     _logs: RateLimiter | None = None
@@ -242,8 +242,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
         """Wait as `Limits.log_rate` demands before a log message is sent."""
         if self._logs is None:
             self._logs = RateLimiter(self._http.mux.limits.log_rate)
-        if wait := self._logs.turn():
-            await asyncio.sleep(wait)
+        await self._logs.wait()
 
     def open(self) -> None:
         """Start the event stream."""
@@ -338,8 +337,6 @@ class ResponseWriter(msgspec.Struct, eq=False):
     async def room(self) -> None:
         """Wait until the client has read enough that more can be sent, or has left."""
         while self._full and not self._closing:
-            if self._read is None:
-                self._read = asyncio.Event()
             self._read.clear()
             await self._read.wait()
 
@@ -370,8 +367,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self._progress.close()
         if self._kept is not None:
             self._kept.discard(self)
-        if self._read is not None:
-            self._read.set()
+        self._read.set()
         task = self._task
         if task is None or task.done():
             return []
@@ -394,17 +390,14 @@ class ResponseWriter(msgspec.Struct, eq=False):
         self._deadline = Deadline(stall)
         try:
             await self._deadline.bound(self._perform())
-        except TimeoutError:
-            logger.info("a client reads nothing any more: its connection is given up")
+        except Exception as error:
             self._response.leave()
-        except ClientLeft:
-            self._response.leave()
-        except Exception:
-            self._response.leave()  # a defect of the host, which gets it back
-            raise
+            if isinstance(error, TimeoutError):
+                logger.info("a connection is closed: its client has read nothing (limit: stall)")
+            elif not isinstance(error, ClientLeft):
+                raise  # a defect of the host, which gets it back
         finally:
-            if self._read is not None:
-                self._read.set()
+            self._read.set()
         if self._progress is not None:
             self._progress.flush()
 

@@ -26,7 +26,7 @@ from genmcp import (
     tool,
 )
 from genmcp.errors import Unavailable
-from genmcp.transports.piped import PipedCall
+from genmcp.transports.pipe import PipedCall
 from genmcp.transports.stdio import Reader, Streams, serve_streams
 from tests.asgi import PATIENCE, TASKS, until
 from tests.transports.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
