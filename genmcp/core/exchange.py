@@ -107,26 +107,19 @@ class Step(IntEnum):
 
 Table = Mapping[tuple[State, Step], State]
 
+
+def _stays(state: State, *steps: Step) -> Table:
+    return {(state, step): state for step in steps}
+
+
 _ALWAYS: Final[Table] = {
     (State.WAITING, Step.ANSWER): State.WAITING,
-    (State.WAITING, Step.LAST): State.DONE,
-    (State.STREAMING, Step.OPEN): State.STREAMING,
-    (State.STREAMING, Step.NOTE): State.STREAMING,
-    (State.STREAMING, Step.ANSWER): State.STREAMING,
-    (State.STREAMING, Step.LAST): State.DONE,
-    (State.STREAMING, Step.BEAT): State.STREAMING,
-    (State.DETACHED, Step.OPEN): State.DETACHED,
-    (State.DETACHED, Step.NOTE): State.DETACHED,
-    (State.DETACHED, Step.ANSWER): State.DETACHED,
-    (State.DETACHED, Step.LAST): State.DONE,
-    (State.DETACHED, Step.BEAT): State.DETACHED,
-    (State.DETACHED, Step.RELEASE): State.DETACHED,
-    (State.DETACHED, Step.LEAVE): State.DETACHED,
+    **_stays(State.STREAMING, Step.OPEN, Step.NOTE, Step.ANSWER, Step.BEAT),
+    **_stays(State.DETACHED, *Step),
+    **{(state, Step.LAST): State.DONE for state in State if state is not State.DONE},
     # Late events, which are ignored: the client disconnects or resumes elsewhere after the last
     # byte, or a timer fires then. What is not in the table is a defect of the caller.
-    (State.DONE, Step.BEAT): State.DONE,
-    (State.DONE, Step.RELEASE): State.DONE,
-    (State.DONE, Step.LEAVE): State.DONE,
+    **_stays(State.DONE, Step.BEAT, Step.RELEASE, Step.LEAVE),
 }
 
 
@@ -153,10 +146,9 @@ def table(*, streams: bool, resumable: bool, cancels: bool) -> Table:
     }
 
 
-_EITHER: Final = (False, True)
 _TABLES: Final = {
-    choice: table(streams=choice[0], resumable=choice[1], cancels=choice[2])
-    for choice in product(_EITHER, _EITHER, _EITHER)
+    kind: table(streams=kind[0], resumable=kind[1], cancels=kind[2])
+    for kind in product((False, True), repeat=3)
 }
 
 
@@ -211,9 +203,8 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         The answer is None if the request was cancelled, which then gets no response (2025-11-25,
         cancellation, "Behavior Requirements").
         """
-        was = self.state
         last = self._answered + 1 == self.expected
-        self._advance(Step.LAST if last else Step.ANSWER)
+        was = self._advance(Step.LAST if last else Step.ANSWER)
         self._answered += 1
         if was is not State.WAITING:
             return self._message(message, last=last, connected=was is State.STREAMING)
@@ -240,8 +231,7 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         return self._detach(0) if self._index or self.primed else []
 
     def _detach(self, retry: int) -> list[Action]:
-        was = self.state
-        self._advance(Step.RELEASE)
+        was = self._advance(Step.RELEASE)
         if was is self.state:
             return []
         begun = self._head() if was is State.WAITING else []
@@ -249,25 +239,23 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
 
     def leave(self) -> bool:
         """Handle a disconnect of the client; return whether it cancels the calls."""
-        was = self.state
-        self._advance(Step.LEAVE)
+        was = self._advance(Step.LEAVE)
         if was is State.WAITING:
             self.stream = None  # the client has no event id to resume from: nothing is stored
         return was is not State.DONE and self.state is State.DONE
 
-    @property
-    def _table(self) -> Table:
-        return _TABLES[self.streams, self.streams and self.stream is not None, self.cancels]
-
-    def _advance(self, step: Step) -> None:
+    def _advance(self, step: Step) -> State:
+        """Take *step*; return the state before it."""
+        was = self.state
+        moves = _TABLES[self.streams, self.streams and self.stream is not None, self.cancels]
         try:
-            self.state = self._table[self.state, step]
+            self.state = moves[was, step]
         except KeyError:
-            raise LocalOutOfTurn(step.name, self.state.name) from None
+            raise LocalOutOfTurn(step.name, was.name) from None
+        return was
 
     def _begin(self, step: Step) -> list[Action]:
-        was = self.state
-        self._advance(step)
+        was = self._advance(step)
         opened = was is State.WAITING and self.state is State.STREAMING
         return self._head() if opened else []
 
