@@ -157,11 +157,6 @@ class Channel(msgspec.Struct, eq=False):
         return self.sink.announcer
 
     @property
-    def static(self) -> Mapping[str, Any]:
-        """The values that every request finds in its assigns."""
-        return {**(self._static or {}), **self._given} if self._given else self._static or {}
-
-    @property
     def assigns(self) -> MutableMapping[str, Any]:
         """The request's own values over those copied from the host's request over static ones.
 
@@ -169,39 +164,34 @@ class Channel(msgspec.Struct, eq=False):
         static values change. Only what was set here can be deleted.
         """
         if self._assigns is None:
-            self.restore({})
+            self._restore({})
         assert self._assigns is not None
         return self._assigns
 
     @property
-    def own(self) -> dict[str, Any]:
-        """The assigns that hooks of this request have set; they travel along in a continuation."""
+    def _own(self) -> dict[str, Any]:
+        """The assigns that hooks of this request have set: those that a continuation stores."""
         own: dict[str, Any] = self.assigns.maps[0]  # type: ignore[attr-defined]
         return own
 
-    def restore(self, own: Mapping[str, Any], gone: Collection[str] = ()) -> None:
-        """Let *own* be what hooks have set so far.
+    def _restore(self, own: Mapping[str, Any], gone: Collection[str] = ()) -> None:
+        """Replace the assigns that hooks have set by *own*.
 
-        Keys of *gone* were copied, and are not there any more: to read one raises AssignGone.
+        Keys of *gone* were copied from another request: reading one raises AssignGone.
         """
         layers = [dict(layer) for layer in (self._copied, self._given, self._static) if layer]
         self._assigns = _Assigns(dict(own), *layers)
         self._assigns.gone = gone
 
-    def give(self, static: Mapping[str, Any]) -> None:
-        """Let *static*, of one of several servers behind a mux, stand over that mux's own values.
+    def _give(self, static: Mapping[str, Any]) -> None:
+        """Set the *static* assigns of one of several servers of a mux, over those of the mux.
 
-        What hooks have set so far stays.
+        What hooks have set is kept.
         """
         if static or self._given:
-            own, gone = self.own, self._assigns.gone if self._assigns else ()
+            own, gone = self._own, self._assigns.gone if self._assigns else ()
             self._given = static
-            self.restore(own, gone)
-
-    @property
-    def copied(self) -> Mapping[str, Any]:
-        """What was copied from the host's request."""
-        return self._copied or {}
+            self._restore(own, gone)
 
     @property
     def call(self) -> CallState:

@@ -134,7 +134,7 @@ class HubServer(Server):
 
     async def cancelled(self, channel: Channel) -> None:
         """Have the server stop."""
-        relay = self._kept.take(channel.own.get(_RELAY))
+        relay = self._kept.take(channel._own.get(_RELAY))
         if relay is not None:
             relay.cancel()
 
@@ -153,7 +153,7 @@ class HubServer(Server):
         except (ClientError, HubError) as error:
             raise _told(error, channel.request.method) from error
         if isinstance(step, Continue):
-            channel.own[_RELAY] = self._kept.keep(relay)
+            channel._own[_RELAY] = self._kept.keep(relay)
         return step
 
     def _work(self, request: Request) -> Work:

@@ -178,7 +178,7 @@ class Continuations:
         if continuation.task is not None:
             await channel.settle()
             channel.call.advance(CallEvent.STORE)
-        channel.restore(continuation.assigns)
+        channel._restore(continuation.assigns)
         continuation = taken(continuation, request.input_responses)
         failed = unable(continuation, channel)
         if continuation.missing and failed is None:
@@ -340,7 +340,7 @@ def _next(
     Raises:
         ContractError: the assigns that hooks have set are not JSON.
     """
-    own = dict(channel.own)
+    own = dict(channel._own)
     check_json("channel.assigns", own)
     if last is None:
         id, key = secrets.token_urlsafe(12), channel.request.key

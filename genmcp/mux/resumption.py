@@ -68,7 +68,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, channel: Channel) -> "StoredRequest":
         """Return the request of *channel*, with those copied assigns that the endpoint keeps."""
-        request, copied, keep = channel.request, channel.copied, channel.sink.keep
+        request, copied, keep = channel.request, channel._copied or {}, channel.sink.keep
         raw = request.raw
         return cls(
             id=request.id,
@@ -139,7 +139,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             raise Elsewhere(unknown, unknown)
         request = msgspec.structs.replace(request, route=route)
         channel = Channel(request, sink, self.principal, static, self.kept)
-        channel.restore(own, self.gone)
+        channel._restore(own, self.gone)
         return channel
 
 

@@ -84,7 +84,7 @@ class _Qualified(Route, frozen=True, kw_only=True):
 
     async def found(self, channel: Channel) -> Route:
         """Return the route that the server has found."""
-        channel.give(self.mux.assigns)
+        channel._give(self.mux.assigns)
         return self.of(self.mux, await self.route.found(channel), self.key) or self
 
     async def resume(
@@ -230,7 +230,7 @@ class Together(Server):
         if request.method != "resources/read":
             params = replace(params, name=route.key)
         own = replace(request, route=route.route, params=params)
-        channel.give(route.mux.assigns)
+        channel._give(route.mux.assigns)
         step: Result | Continue = await route.mux.server.handle(own, channel)
         return step
 
@@ -239,14 +239,14 @@ class Together(Server):
     ) -> Result | Continue:
         """Let the server go on whose it is."""
         mux = _mux_of(channel.request)
-        channel.give(mux.assigns)
+        channel._give(mux.assigns)
         return await mux.server.resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
         """Tell the server whose it is."""
         if channel.request.route is not None:
             mux = _mux_of(channel.request)
-            channel.give(mux.assigns)
+            channel._give(mux.assigns)
             await mux.server.cancelled(channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
@@ -313,12 +313,12 @@ class Together(Server):
             if route is None:
                 raise PromptNotFound(ref.name)
             own = replace(params, ref=replace(ref, name=route.key))
-            channel.give(route.mux.assigns)
+            channel._give(route.mux.assigns)
             step = await route.mux.server.handle(replace(request, params=own), channel)
             return cast(Result | Continue, step)
         for mux in self._servers:
             if "completion/complete" in mux.server.methods:
-                channel.give(mux.assigns)
+                channel._give(mux.assigns)
                 try:
                     return await mux.server.handle(request, channel)
                 except InvalidParams:  # it is of another one
@@ -364,7 +364,7 @@ async def _page(
     Raises:
         InvalidParams: it has not given out this *cursor*.
     """
-    channel.give(mux.assigns)
+    channel._give(mux.assigns)
     try:
         async with asyncio.timeout(LISTING):
             return await mux.server.listed(method, cursor, channel)

@@ -86,8 +86,9 @@ class Providers:
         self, kind: ComponentKind, channel: Channel
     ) -> AsyncGenerator[Collection, None]:
         """Yield each component for the request, in a collection of its own."""
+        static = {**(channel._static or {}), **(channel._given or {})}
         for extension in self._extensions:
-            given: Any = getattr(extension, kind.name)(channel.principal, channel.static)
+            given: Any = getattr(extension, kind.name)(channel.principal, static)
             if inspect.isawaitable(given):
                 given = await given
             try:

@@ -47,9 +47,9 @@ class Tidy(Tool):
                 channel.assigns["files"] = files
                 return Continue("asked", elicit(f"Tidy up {files} files?", Confirm))
             case "asked", Done(Accepted(Confirm(sure=True))):
-                return f"{channel.own} by {channel.request.arguments['who']}"
+                return f"{channel._own} by {channel.request.arguments['who']}"
             case "asked", Failed(Unable()):
-                return f"{channel.own} by {channel.request.arguments['who']}, unasked"
+                return f"{channel._own} by {channel.request.arguments['who']}, unasked"
             case _, Failed(error):
                 raise error
         return "Left alone."

@@ -301,7 +301,7 @@ async def test_assigns_of_the_request_at_hand_are_those_that_count() -> None:
             return await super().call(request, channel)
 
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
-            return f"{channel.assigns['user']} {channel.assigns['own']} {dict(channel.own)}"
+            return f"{channel.assigns['user']} {channel.assigns['own']} {dict(channel._own)}"
 
     tells = Tells(lambda arguments: elicit("Sure?"))
     client = Asked(serving(tells, copy_assigns=["user"]), state={"user": "before"})
