@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
 from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from genmcp.errors import ConfigurationError, ContractError, Expired, ForeignSeal, Forged
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NONCE_BYTES",
-    "Keyring",
     "Part",
     "Purpose",
     "Seal",
@@ -64,80 +63,69 @@ class Purpose(StrEnum):
     EVENT = "event"
 
 
-class Keyring:
-    """The keys made from one secret or from several: the first seals, all open.
+class _Keys(NamedTuple):
+    """The keys of one secret for one purpose."""
 
-    To rotate, put the new secret first and take the old one out once its values have expired.
-    A str is its UTF-8. Secrets are keys, not passwords: nothing slows down guessing a weak one.
-
-    Raises:
-        ConfigurationError: there is no secret, or one that is shorter than 16 bytes.
-    """
-
-    def __init__(self, secret: str | bytes | Sequence[str | bytes]) -> None:
-        secrets = [secret] if isinstance(secret, str | bytes) else secret
-        # A secret given twice counts once, so that the order matches that of the key ids.
-        self._materials = [*dict.fromkeys(map(_bytes, secrets))]
-        for material in self._materials:
-            if len(material) < SECRET_BYTES:
-                raise ConfigurationError(
-                    f"secret: one of {len(material)} bytes is too short, the least is "
-                    f"{SECRET_BYTES}; `openssl rand -base64 32` makes a good one"
-                )
-        self._mark_keys: dict[tuple[Purpose, int], bytes] = {}
-        if not self._materials:
-            raise ConfigurationError("secret: the list is empty; give at least one")
-
-    @cached_property
-    def _ciphers(self) -> "dict[str, dict[Purpose, Cipher]]":
-        from genmcp.core.cipher import Cipher, derive  # see there
-
-        return {
-            _FORMAT + urlsafe_b64encode(derive(material, "key id", 6)).decode()[:6]: {
-                purpose: Cipher(derive(material, purpose, 32)) for purpose in Purpose
-            }
-            for material in self._materials
-        }
-
-    def sealing(self, purpose: Purpose) -> "tuple[str, Cipher]":
-        """Return the key id of the secret that seals, and its cipher for *purpose*."""
-        first = next(iter(self._ciphers))
-        return first, self._ciphers[first][purpose]
-
-    def mark(self, purpose: Purpose, data: bytes, key_id: str = "") -> bytes:
-        """Return the HMAC-SHA-256 of *data* under the secret *key_id*.
-
-        An unknown *key_id* means the secret that seals.
-        """
-        ids = [*self._ciphers]
-        index = ids.index(key_id) if key_id in ids else 0
-        key = self._mark_keys.get((purpose, index))
-        if key is None:
-            from genmcp.core.cipher import derive  # see there
-
-            key = derive(self._materials[index], f"{purpose} mark", 32)
-            self._mark_keys[purpose, index] = key
-        return hmac.digest(key, data, "sha256")
-
-    def opening(self, key_id: str, purpose: Purpose) -> "Cipher | None":
-        """Return the cipher for *purpose* of the secret that *key_id* names, if it is here."""
-        ciphers = self._ciphers.get(key_id)
-        return ciphers[purpose] if ciphers else None
+    cipher: "Cipher"
+    mark: bytes
 
 
 class Seal:
     """Seals and opens values for one audience: a mux, unlike any other with the same secret.
 
-    *max_bytes* bounds the payload of one value, before encryption.
+    Args:
+        secret: one or several secrets; the first seals, all open. To rotate, put the new secret
+            first, and remove the old one once its values have expired. A str is its UTF-8. Secrets
+            are keys, not passwords: nothing slows down guessing a weak one.
+        audience: the name that values are bound to.
+        max_bytes: the maximum size of the payload of one value, before encryption.
+
+    Raises:
+        ConfigurationError: no audience, no secret, or a secret that is shorter than 16 bytes.
     """
 
-    def __init__(self, keyring: Keyring, audience: str, *, max_bytes: int = 32 * 1024) -> None:
+    def __init__(
+        self,
+        secret: str | bytes | Sequence[str | bytes],
+        audience: str,
+        *,
+        max_bytes: int = 32 * 1024,
+    ) -> None:
+        secrets = [secret] if isinstance(secret, str | bytes) else secret
+        # A secret that is given twice counts once, at its first place.
+        self._secrets = [*dict.fromkeys(map(_bytes, secrets))]
+        for each in self._secrets:
+            if len(each) < SECRET_BYTES:
+                raise ConfigurationError(
+                    f"secret: one of {len(each)} bytes is too short, the least is "
+                    f"{SECRET_BYTES}; `openssl rand -base64 32` makes a good one"
+                )
+        if not self._secrets:
+            raise ConfigurationError("secret: the list is empty; give at least one")
         if not audience:
             raise ConfigurationError("audience: must not be empty, or values fit every mux")
-        self._keyring = keyring
         self._max_bytes = max_bytes
         self._longest = _KEY_ID + (max_bytes + _OVERHEAD + 2) // 3 * 4
         self._prefixes = {purpose: _joined((purpose, audience)) for purpose in Purpose}
+
+    @cached_property
+    def _keys(self) -> dict[str, dict[Purpose, _Keys]]:
+        """The keys by the id of their secret, derived when the first value is sealed or opened.
+
+        Each purpose has keys of its own, so that a value of one never opens as another, and no
+        name made by `mark` is a key of a cipher (RFC 5869, 3.2).
+        """
+        from genmcp.core.cipher import Cipher, derive  # see there
+
+        return {
+            _FORMAT + urlsafe_b64encode(derive(secret, "key id", 6)).decode()[:6]: {
+                purpose: _Keys(
+                    Cipher(derive(secret, purpose, 32)), derive(secret, f"{purpose} mark", 32)
+                )
+                for purpose in Purpose
+            }
+            for secret in self._secrets
+        }
 
     def seal(
         self,
@@ -164,8 +152,8 @@ class Seal:
             )
         if len(nonce) != NONCE_BYTES:
             raise ContractError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
-        key_id, cipher = self._keyring.sealing(purpose)
-        box = cipher.encrypt(
+        key_id, keys = next(iter(self._keys.items()))
+        box = keys[purpose].cipher.encrypt(
             nonce, _EXPIRY.pack(now + ttl) + payload, self._prefixes[purpose] + _joined(bound)
         )
         return key_id + _encoded(nonce + box).decode()
@@ -176,8 +164,9 @@ class Seal:
         Equal parts give the same name under the same secret: the one of *key_id* (see `key_id_of`),
         or the one that seals.
         """
+        keys = self._keys.get(key_id) or next(iter(self._keys.values()))
         data = self._prefixes[purpose] + _joined(parts)
-        return _encoded(self._keyring.mark(purpose, data, key_id)[:20]).decode()
+        return _encoded(hmac.digest(keys[purpose].mark, data, "sha256")[:20]).decode()
 
     @staticmethod
     def key_id_of(text: str) -> str:
@@ -197,17 +186,17 @@ class Seal:
         sealed = _decoded(text) if len(text) <= self._longest else None
         if sealed is None:
             raise Forged(f"not a sealed {purpose}")
-        cipher = self._keyring.opening(text[:_KEY_ID], purpose)
-        if cipher is None:
+        keys = self._keys.get(text[:_KEY_ID])
+        if keys is None:
             raise ForeignSeal(f"a {purpose} sealed with another secret")
-        opened = cipher.decrypt(
+        # Authenticated before anything in it is looked at: the text is controlled by the client.
+        opened = keys[purpose].cipher.decrypt(
             sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], self._prefixes[purpose] + _joined(bound)
         )
         if opened is None:
             raise Forged(f"not a {purpose} that was sealed for this")
         (expiry,) = _EXPIRY.unpack_from(opened)
-        # A NaN is never still valid.
-        if not now < expiry:
+        if not now < expiry:  # in this form, since a NaN has expired
             raise Expired(f"the {purpose} has expired")
         return opened[_EXPIRY.size :]
 

@@ -27,21 +27,22 @@ import msgspec
 from msgspec.structs import replace
 
 from genmcp.core.outcome import Failed, pack
-from genmcp.core.task_work import (
+from genmcp.core.waiting import (
     Asking,
     Awaiting,
     End,
     Finished,
     Following,
     InputRequired,
+    Job,
     OnLost,
+    Ref,
     Running,
     Status,
     Suspended,
     Work,
     Working,
 )
-from genmcp.core.waiting import Job, Ref
 from genmcp.errors import Lost, OutOfTurn, UnknownFormat
 
 __all__ = [

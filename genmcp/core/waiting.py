@@ -1,17 +1,36 @@
-"""Values that a hook returns to wait: the awaited work, and where the call continues."""
+"""What a call waits for: as a hook returns it, and as the record of its task stores it."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent import futures
-from typing import Any, ClassVar, Concatenate, Generic, TypeAlias, overload
+from typing import Any, ClassVar, Concatenate, Generic, Literal, TypeAlias, overload
 
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp.core.outcome import Done, Failed
+from genmcp.core.outcome import Done, Failed, pack
 from genmcp.errors import ContractError
 
-__all__ = ["Continue", "Job", "Ref", "Wait", "WaitsFor", "wait_for"]
+__all__ = [
+    "Asking",
+    "Awaiting",
+    "Continue",
+    "End",
+    "Finished",
+    "Following",
+    "InputRequired",
+    "Job",
+    "OnLost",
+    "Ref",
+    "Running",
+    "Status",
+    "Suspended",
+    "Wait",
+    "WaitsFor",
+    "Work",
+    "Working",
+    "wait_for",
+]
 
 T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", default=Any, covariant=True)
@@ -245,3 +264,91 @@ def _check_name(method: object, wait: Wait[Any], *, key: bool) -> None:
         f"then() takes a method of the tool, by whose name another process finds it; {method!r} "
         f"has no such name"
     )
+
+
+End: TypeAlias = Literal["completed", "failed", "cancelled"]
+Status: TypeAlias = Literal["working", "input_required"] | End
+OnLost: TypeAlias = Literal["rerun", "fail"]
+
+
+class Running(msgspec.Struct, frozen=True, tag="running"):
+    """The hook `call` itself runs in the process *node*."""
+
+    node: str
+
+
+class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
+    """What the call waits for runs in the process *node*; any other can continue it."""
+
+    node: str
+
+
+class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
+    """An engine delivers a job; it was begun *attempt* times and failed *failures* times.
+
+    saved: the state with which its next attempt continues, as JSON; None if it saved none. It is
+    part of the job's work, so that the next job of the call starts without one.
+    """
+
+    job: Job
+    attempt: int = 0
+    failures: int = 0
+    saved: bytes | None = None
+
+
+class Following(msgspec.Struct, frozen=True, tag="following"):
+    """A job of another queue is followed."""
+
+    ref: Ref
+
+
+class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
+    """The client is asked; questions and answers are JSON under the same keys."""
+
+    questions: Mapping[str, bytes]
+    answers: Mapping[str, bytes] = {}
+
+    @property
+    def missing(self) -> Mapping[str, bytes]:
+        """The questions that have no answer yet."""
+        return {key: each for key, each in self.questions.items() if key not in self.answers}
+
+    @property
+    def outcome(self) -> bytes:
+        """What the call goes on with when all are answered: its answers, packed."""
+        return pack(Done({key: msgspec.Raw(self.answers[key]) for key in self.questions}))
+
+
+class InputRequired(msgspec.Struct, frozen=True, tag="input_required"):
+    """The client was asked, and continues the call by a request of its own, within *ttl* seconds.
+
+    Only for a private task. *step* is the step of the call that asks, *result* the
+    InputRequiredResult as JSON: copies of the call get the same question.
+    """
+
+    step: int
+    result: bytes
+    ttl: float
+
+
+Work: TypeAlias = Running | Awaiting | Working | Following | Asking | InputRequired
+
+
+class Suspended(msgspec.Struct, frozen=True):
+    """What a hook came to: the call waits again, for *work*."""
+
+    step: int
+    continuation: bytes
+    work: Work
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """What a hook came to: the call is over, with one of *result* and *error*, as JSON.
+
+    An error is an object of `code`, `message` and perhaps `data`. *raised*: the call failed and may
+    be repeated: its idempotency key, if it has one, is free again.
+    """
+
+    result: bytes | None = None
+    error: bytes | None = None
+    raised: bool = False

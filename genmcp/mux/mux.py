@@ -23,7 +23,7 @@ from genmcp.core.client_key import ClientKey
 from genmcp.core.failures import is_expected, outcome_of, refusal_of, status_of
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
-from genmcp.core.seal import Keyring, Purpose, Seal
+from genmcp.core.seal import Purpose, Seal
 from genmcp.core.server import BUILTIN, LISTS, is_offered
 from genmcp.core.session import Session
 from genmcp.core.task import Ref, Suspended
@@ -127,7 +127,7 @@ class Mux:
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         audience = audience or server.info.name
-        seal, clock = Seal(Keyring(_secret(secret, self.store)), audience), _clock(self.store)
+        seal, clock = Seal(_secret(secret, self.store), audience), _clock(self.store)
         self.owners = Owners(self.limits)
         self._complaints = Throttle(logger)
         self._cursors = Cursors(seal, Purpose.CURSOR, clock, ttl=bounds.cursor)
