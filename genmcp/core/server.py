@@ -34,7 +34,6 @@ __all__ = [
     "AT_ONCE",
     "BUILTIN",
     "LISTEN",
-    "LISTS",
     "Accept",
     "Action",
     "Cancel",
@@ -125,7 +124,7 @@ class Offering(Protocol):
 LISTEN: Final = "subscriptions/listen"
 """The method whose response is a stream that a transport serves until either side ends it."""
 
-LISTS: Final = frozenset(
+_LISTS: Final = frozenset(
     {"tools/list", "resources/list", "resources/templates/list", "prompts/list"}
 )
 _SUBSCRIBING: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
@@ -133,7 +132,7 @@ _OF_TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 BUILTIN: Final = _SUBSCRIBING | _OF_TASKS | {"server/discover", "ping", "logging/setLevel"}
 """The methods that a mux answers for any server."""
 
-AT_ONCE: Final = LISTS | _SUBSCRIBING | {"server/discover", "ping", "logging/setLevel"}
+AT_ONCE: Final = _LISTS | _SUBSCRIBING | {"server/discover", "ping", "logging/setLevel"}
 """The methods that are answered even if no slot for a call is free: as a rule they do not wait."""
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Done, Outcome, pack
+from genmcp.core.outcome import Done, pack
 from genmcp.core.params import check_length
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import discovered
@@ -71,25 +71,16 @@ logger = logging.getLogger("genmcp")
 TASKS_CHANGED: Final = "notifications/tasks"
 
 
-class BuiltinMethods:
+class BuiltinMethods(msgspec.Struct, eq=False):
     """The methods that a mux answers for any server. Owned by the mux."""
 
-    def __init__(
-        self,
-        server: Server,
-        sessions: Sessions,
-        listeners: Listeners,
-        tasks: Tasks,
-        encoder: Encoder,
-        limits: Limits,
-    ) -> None:
-        self._server = server
-        self._sessions = sessions
-        self._listeners = listeners
-        self._tasks = tasks
-        self._encoder = encoder
-        self._limits = limits
-        self._owners = Owners(limits)
+    _server: Server
+    _sessions: Sessions
+    _listeners: Listeners
+    _tasks: Tasks
+    _encoder: Encoder
+    _limits: Limits
+    _owners: Owners
 
     async def answer(self, request: Request, channel: Channel) -> Result:
         """Answer *request*, whose method is one of `BUILTIN`.
@@ -101,21 +92,20 @@ class BuiltinMethods:
         session, owner = request.session, self._owners.of(channel.sink.client_key)
         match request.params:
             case TaskParams() | UpdateTaskParams():
-                return await self._task(request.method, request.params, request, channel.principal)
+                return await self._task(request, request.params, channel)
             case SetLevelRequestParams(level=level) if session is not None:
                 await self._sessions.set_level(session, level, owner)
             case SubscribeRequestParams(uri=uri):
-                await self._subscribe(uri, session, channel.principal, owner)
+                await self._subscribe(uri, channel, owner)
             case UnsubscribeRequestParams(uri=uri) if session is not None:
                 await self._listeners.subscribe(session, uri, wanted=False, owner=owner)
         if request.method == "server/discover":
             return discovered(self._server.capabilities, self._server.instructions)
         return Result()
 
-    async def _subscribe(
-        self, uri: str, session: str | None, principal: str | None, owner: Owner
-    ) -> None:
-        if not self._has(principal, uri):
+    async def _subscribe(self, uri: str, channel: Channel, owner: Owner) -> None:
+        session = channel.request.session
+        if not self._has(channel.principal, uri):
             raise ResourceNotFound(uri)
         async with self._server.hearing((uri,)) as announced:
             if uri not in announced:
@@ -124,15 +114,11 @@ class BuiltinMethods:
                 await self._listeners.subscribe(session, uri, wanted=True, owner=owner)
 
     async def _task(
-        self,
-        method: str,
-        params: TaskParams | UpdateTaskParams,
-        request: Request,
-        principal: str | None,
+        self, request: Request, params: TaskParams | UpdateTaskParams, channel: Channel
     ) -> Result:
         _check_tasks(request)
-        service = self._tasks.service
-        if method == "tasks/cancel":  # a task that is over stays as it is
+        service, principal = self._tasks.service, channel.principal
+        if request.method == "tasks/cancel":  # a task that is over stays as it is
             await self._tasks.cancel(params.task_id, principal)
             return Result()
         task = await service.get(params.task_id, principal)
@@ -142,8 +128,7 @@ class BuiltinMethods:
             continuation = Continuation.unpack(task.continuation)
             # All answers are accepted, or none: after an error, the questions stay open.
             answers = _good(continuation, task.work, params.input_responses)
-            packed = {name: pack(each) for name, each in answers.items()}
-            await service.answer(task.id, principal, packed)
+            await service.answer(task.id, principal, answers)
         return Result()
 
     async def honored(self, request: Request, principal: str | None) -> SubscriptionFilter:
@@ -158,11 +143,8 @@ class BuiltinMethods:
         wanted, most = request.params.notifications, self._limits.subscriptions
         uris, tasks = wanted.resource_subscriptions or (), wanted.task_ids or ()
         if max(len(uris), len(tasks)) > most:
-            kind = "resources" if len(uris) > most else "tasks"
-            raise Overloaded(
-                f"A stream is subscribed to at most {most} {kind} (limit: subscriptions)",
-                status=429,
-            )
+            bound = f"{most} {'resources' if len(uris) > most else 'tasks'} (limit: subscriptions)"
+            raise Overloaded(f"A stream is subscribed to at most {bound}", status=429)
         for uri in uris:
             check_length(uri, self._limits.uri)
         if tasks:
@@ -250,8 +232,8 @@ def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
 
 def _good(
     continuation: Continuation, asking: Asking, responses: Mapping[str, msgspec.Raw]
-) -> dict[str, Outcome]:
-    """Return those of *responses*, by their names on the wire, that answer an open question.
+) -> dict[str, bytes]:
+    """Return those of *responses* that answer an open question, packed, by their names on the wire.
 
     Others are ignored (SEP-2663, "Task Update Requests").
 
@@ -259,7 +241,7 @@ def _good(
         InvalidParams: one does not fit (SEP-2663, "Splitting Reads": servers SHOULD return errors
             for clearly invalid requests).
     """
-    good: dict[str, Outcome] = {}
+    good = {}
     for each in continuation.asked:
         if each.name in responses and each.name in asking.missing:
             answer = msgspec.json.decode(responses[each.name])
@@ -267,7 +249,7 @@ def _good(
                 _check(each.question, asking.questions[each.name], answer)
             except ArgumentFaults as error:
                 raise InvalidParams(f"The answer to {each.name!r} does not fit: {error}") from None
-            good[each.name] = Done(answer)
+            good[each.name] = pack(Done(answer))
     return good
 
 
@@ -283,10 +265,10 @@ def _check(question: bytes, shown: bytes, answer: Any) -> None:
     try:
         unpack(question).read(answer)
     except (ArgumentFaults, ConfigurationError):
-        asked = msgspec.json.decode(shown, type=_Shown)
-        if asked.params.requested_schema is None:
+        schema = msgspec.json.decode(shown)["params"].get("requestedSchema")
+        if schema is None:
             raise
-        FormQuestion("", schema=asked.params.requested_schema).read(answer)
+        FormQuestion("", schema=schema).read(answer)
         logger.warning("an answer fits what the client was shown, and not the type of today")
 
 
@@ -294,13 +276,3 @@ def _seen(task: Task) -> tuple[object, ...]:
     """Return what a client sees of a *task*, but for when it was changed last."""
     asked = task.work.missing if isinstance(task.work, Asking) else ()
     return task.status, task.message, task.progress, task.total, (*asked,)
-
-
-class _ShownParams(msgspec.Struct, rename="camel"):
-    requested_schema: Mapping[str, Any] | None = None
-
-
-class _Shown(msgspec.Struct):
-    """A question as it was sent to the client."""
-
-    params: _ShownParams = msgspec.field(default_factory=_ShownParams)

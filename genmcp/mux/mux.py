@@ -24,7 +24,7 @@ from genmcp.core.failures import is_expected, outcome_of, refusal_of, status_of
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
-from genmcp.core.server import BUILTIN, LISTS, is_offered
+from genmcp.core.server import BUILTIN, is_offered
 from genmcp.core.session import Session
 from genmcp.core.task import Ref, Suspended
 from genmcp.core.waiting import Continue
@@ -52,7 +52,7 @@ from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.tasks import Tasks
 from genmcp.mux.telemetry import Observers, Telemetry
 from genmcp.mux.threads import Threads
-from genmcp.protocol.params import InputResponseRequestParams
+from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Server
 from genmcp.stores.store import Store
@@ -159,7 +159,7 @@ class Mux:
         look = min(_LOOK, storage.jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, heartbeats.lives, look=look)
         self.builtin = BuiltinMethods(
-            server, self.sessions, self.listeners, self.tasks, self.encoder, bounds
+            server, self.sessions, self.listeners, self.tasks, self.encoder, bounds, self.owners
         )
         self.offers = partial(is_offered, server)
         # Chosen once: without telemetry, a call pays nothing for it.
@@ -200,14 +200,10 @@ class Mux:
                 if isinstance(result, Suspended):
                     await self.tasks.park(channel, result)
                     return PARKED
-            message = (
-                self.encoder.response(request.revision, request.id, result)
-                if route is not None
-                else self._page(request, result, channel.principal)
-            )
-            if (
-                len(message) > self.limits.result and request.method != "tasks/get"
-            ):  # it was checked
+            cursor = None if route is not None else self._sealed_cursor(result, channel)
+            message = self.encoder.response(request.revision, request.id, result, cursor)
+            # The result of a task was checked when it ended.
+            if len(message) > self.limits.result and request.method != "tasks/get":
                 raise self.limits.too_large()
             return Answer(message, 200, _NO_HEADERS, result)
         except (KeyboardInterrupt, GeneratorExit):
@@ -240,11 +236,11 @@ class Mux:
         return Answer(message, status, error.headers, error, raised)
 
     async def _unrouted(self, request: Request, channel: Channel) -> Result | Continue:
-        method = request.method
+        method, params = request.method, request.params
         if method in BUILTIN:
             return await self.builtin.answer(request, channel)
-        if method in LISTS:
-            cursor = request.params.cursor  # type: ignore[attr-defined]  # a list's params
+        if isinstance(params, PaginatedRequestParams):
+            cursor = params.cursor
             if cursor is not None:
                 cursor = self._cursors.open_cursor(method, channel.principal, cursor)
             return await self.server.listed(method, cursor, channel)
@@ -255,11 +251,11 @@ class Mux:
         message = self.encoder.response(request.revision, request.id, result)
         return Answer(message, 200, _NO_HEADERS, result)
 
-    def _page(self, request: Request, result: Result, principal: str | None) -> bytes:
-        cursor: str | None = None
-        if isinstance(result, PaginatedResult) and result.next_cursor is not None:
-            cursor = self._cursors.seal_cursor(request.method, principal, result.next_cursor)
-        return self.encoder.response(request.revision, request.id, result, cursor)
+    def _sealed_cursor(self, result: Result, channel: Channel) -> str | None:
+        if not isinstance(result, PaginatedResult) or result.next_cursor is None:
+            return None
+        method, principal = channel.request.method, channel.principal
+        return self._cursors.seal_cursor(method, principal, result.next_cursor)
 
     def outcome(self, request: Request, error: BaseException) -> Result | McpError:
         """Return what a call that has ended with *error* comes to."""
