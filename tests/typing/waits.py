@@ -28,6 +28,7 @@ from genmcp import (
     elicit,
     elicit_url,
     job,
+    prompt,
     roots,
     sample,
     tool,
@@ -176,6 +177,41 @@ async def declined(answer: Declined | Dismissed, city: str) -> str:
     return city
 
 
+class Shop:
+    @tool
+    async def buy(self, item: str) -> Continue:
+        elicit("Where?", Street).then(self.paid)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        return elicit("Where?", Street).then(self.ordered, self.kept)
+
+    @buy.step
+    async def ordered(self, street: Street, item: str) -> Continue:
+        return count.job().then(self.paid)
+
+    @buy.step
+    def paid(self, cents: int, item: str) -> str:
+        return f"{item} for {cents}"
+
+    @buy.step
+    def kept(self, answer: Declined | Dismissed) -> str:
+        return "nothing"
+
+
+@prompt
+async def trip(city: str) -> Continue:
+    elicit("Where?", Street).then(far)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return elicit("Where?", Street).then(there)
+
+
+@trip.step
+async def there(street: Street, city: str) -> str:
+    return f"{street.name}, {city}"
+
+
+@trip.step
+async def far(miles: int) -> str:
+    return str(miles)
+
+
 class Guide(Prompt[City]):
     name = "guide"
 
@@ -206,4 +242,5 @@ async def steps_keep_their_signatures() -> None:
     assert_type(await book("Oslo"), Continue)
     assert_type(await settled(1), str)
     assert_type(moved({"number": 1}, "Oslo"), int)
+    assert_type(Shop().paid(1, "nuts"), str)
     await settled("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
