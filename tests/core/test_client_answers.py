@@ -75,10 +75,10 @@ def test_client_answer_of_an_older_revision_has_no_type() -> None:
 
 
 @either_era
-def test_client_answer_that_may_be_kept_is_the_same_in_both_eras(
+def test_client_cacheable_answer_is_equal_in_both_eras(
     made: Callable[..., ClientDispatch],
 ) -> None:
-    """2026-07-28, "Caching": what a server does not say may not be kept."""
+    """2026-07-28, "Caching": without a time to live nothing may be cached."""
     client = made()
     id, _ = client.request("tools/list", now=0)
 
@@ -89,8 +89,8 @@ def test_client_answer_that_may_be_kept_is_the_same_in_both_eras(
     assert expected == answered.result
 
 
-def test_client_answer_says_how_long_it_may_be_kept() -> None:
-    """And where half of that is missing, the other counts."""
+def test_client_answer_has_its_time_to_live() -> None:
+    """If one of the two members is missing, the other applies."""
     client = modern()
     for given, scope in (
         ({"ttlMs": 5, "cacheScope": "public"}, "public"),
@@ -102,8 +102,8 @@ def test_client_answer_says_how_long_it_may_be_kept() -> None:
         assert (5, scope) == (answered.result.ttl_ms, answered.result.cache_scope)
 
 
-def test_client_answer_to_what_nobody_knows_is_what_it_holds() -> None:
-    """A method of an extension has no value here; nor has one that is only told."""
+def test_client_answer_of_an_unknown_method_is_a_mapping() -> None:
+    """A method of an extension has no type here, nor has that of a notification."""
     client = modern()
     for method in ("com.example/x", "notifications/cancelled"):
         id, _ = client.request(method, now=0)
@@ -124,8 +124,8 @@ def test_client_answer_to_what_nobody_knows_is_what_it_holds() -> None:
         [],
     ],
 )
-def test_client_answer_that_is_none_fails_its_request(bad: Any) -> None:
-    """It is the peer's fault, says what is wrong, and the request may have run."""
+def test_client_invalid_answer_fails_its_request(bad: Any) -> None:
+    """The error blames the peer and states the fault; the request may have run."""
     client = modern(capabilities=EVERYTHING)
     id = called(client)
 
@@ -142,7 +142,7 @@ def test_client_answer_that_is_none_fails_its_request(bad: Any) -> None:
     ("method", "kind"),
     [("tools/list", "input_required"), ("com.example/x", "input_required"), ("tools/call", "task")],
 )
-def test_client_answer_must_be_of_a_type_it_can_have(method: str, kind: str) -> None:
+def test_client_answer_must_have_an_allowed_type(method: str, kind: str) -> None:
     """Only some requests may be answered with questions; tasks have to be declared."""
     client = modern()
     id, _ = client.request(method, now=0)
@@ -153,8 +153,8 @@ def test_client_answer_must_be_of_a_type_it_can_have(method: str, kind: str) -> 
     assert kind in str(failed.error)
 
 
-def test_client_answer_may_be_questions() -> None:
-    """2026-07-28, "Multi Round-Trip Requests": what is asked, and the state as it came."""
+def test_client_answer_can_be_questions() -> None:
+    """2026-07-28, "Multi Round-Trip Requests": the questions, and the state unchanged."""
     client = modern(capabilities=EVERYTHING)
     form = {"message": "Go on?", "requestedSchema": {"type": "object", "properties": {}}}
     asked = {"a": {"method": "elicitation/create", "params": form}}
@@ -171,7 +171,7 @@ def test_client_answer_may_be_questions() -> None:
         assert not client.waits_for(id)
 
 
-def test_client_answer_may_be_a_task() -> None:
+def test_client_answer_can_be_a_task() -> None:
     """SEP-2663: the handle in place of the result."""
     client = modern(capabilities=EVERYTHING)
     task = {
@@ -189,7 +189,7 @@ def test_client_answer_may_be_a_task() -> None:
 
 
 @either_era
-def test_client_error_has_the_words_of_the_server(made: Callable[..., ClientDispatch]) -> None:
+def test_client_error_has_the_members_of_the_server(made: Callable[..., ClientDispatch]) -> None:
     """Code, message and data, and the HTTP status; the machine stays READY."""
     client = made()
     id = called(client)
@@ -216,10 +216,10 @@ def test_client_error_has_the_words_of_the_server(made: Callable[..., ClientDisp
         (legacy, "tools/call", -32002),
     ],
 )
-def test_client_error_of_a_missing_resource_is_that_of_2026(
+def test_client_error_of_a_missing_resource_has_the_2026_code(
     made: Callable[..., ClientDispatch], method: str, code: int
 ) -> None:
-    """-32002 meant it before, of resources and nothing else."""
+    """Before, -32002 was the code, for resources only."""
     client = made()
     id, _ = client.request(method, {"uri": "a:b"}, now=0)
 
@@ -229,8 +229,8 @@ def test_client_error_of_a_missing_resource_is_that_of_2026(
     assert code == refused.error.code
 
 
-def test_client_error_without_an_id_is_about_the_response_it_came_on() -> None:
-    """Over HTTP that is known; on one channel nobody knows."""
+def test_client_error_without_an_id_belongs_to_its_response() -> None:
+    """Over HTTP that is known; on one channel it is not."""
     client = modern(per_message=True)
     id = called(client)
 
@@ -240,7 +240,7 @@ def test_client_error_without_an_id_is_about_the_response_it_came_on() -> None:
     assert isinstance(refused, Refused)
 
 
-def test_http_error_under_a_foreign_id_answers_its_request() -> None:
+def test_http_error_with_another_id_answers_its_request() -> None:
     """mcp 1.x sends `"id": "server-error"` with HTTP 400; on another response the id counts."""
     client = modern(per_message=True)
     id = called(client)
@@ -256,8 +256,8 @@ def test_http_error_under_a_foreign_id_answers_its_request() -> None:
 
 
 @either_era
-def test_client_answer_comes_once(made: Callable[..., ClientDispatch]) -> None:
-    """A second one, one after cancellation, and one that nobody waits for are dropped and told."""
+def test_client_answer_is_accepted_once(made: Callable[..., ClientDispatch]) -> None:
+    """A second one, a late one, and one without a request are dropped and reported."""
     client = made()
     answered, cancelled = called(client), called(client)
     client.received(result(answered, ANSWER), 0)
@@ -289,7 +289,7 @@ def test_client_answer_comes_once(made: Callable[..., ClientDispatch]) -> None:
 )
 @pytest.mark.parametrize("state", list(State))
 def test_client_garbage_is_dropped_in_every_state(body: bytes, state: State) -> None:
-    """It is told of, and moves nothing."""
+    """It is reported, and changes nothing."""
     client = in_state(state)
 
     (dropped,) = client.received(body, 0)
@@ -303,7 +303,7 @@ def test_client_garbage_is_dropped_in_every_state(body: bytes, state: State) -> 
     "members", [{}, {"result": {}, "error": {"code": 1, "message": "x"}}, {"error": 5}]
 )
 def test_client_answer_that_is_no_message_fails_its_request(members: dict[str, Any]) -> None:
-    """Whoever waits for it is told at once, instead of running out of time."""
+    """The caller gets the error at once, not a timeout."""
     client = modern()
     id = called(client)
 
@@ -315,7 +315,7 @@ def test_client_answer_that_is_no_message_fails_its_request(members: dict[str, A
 
 
 def test_client_answer_that_is_too_long_fails_its_request() -> None:
-    """Its head tells which, or the response it came on; the connection goes on."""
+    """Its head or its response identifies the request; the connection stays open."""
     client = modern(per_message=True)
     first, second, third = called(client), called(client), called(client)
 
@@ -333,8 +333,8 @@ def test_client_answer_that_is_too_long_fails_its_request() -> None:
     assert client.waits_for(third)
 
 
-def test_client_takes_batches() -> None:
-    """2025-03-26, basic, "Batching"; a faulty member does not hurt the others."""
+def test_client_accepts_batches() -> None:
+    """2025-03-26, basic, "Batching"; a faulty member does not affect the others."""
     client = legacy("2025-03-26")
     first, second = called(client), called(client)
     batch = [

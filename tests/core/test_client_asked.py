@@ -36,8 +36,8 @@ from tests.core.client_lines import (
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_client_ping_of_the_server_is_answered_where_there_is_a_line(state: State) -> None:
-    """2025-11-25, ping: promptly, with an empty result, and without anybody's help."""
+def test_client_answers_a_ping_of_the_server(state: State) -> None:
+    """2025-11-25, ping: promptly and with an empty result, by the machine itself."""
     outcomes = asks(in_state(state), "ping", 7)
 
     if state in (State.CLOSED, State.FAILED):
@@ -51,8 +51,8 @@ def test_client_ping_of_the_server_is_answered_where_there_is_a_line(state: Stat
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_client_question_of_the_server_is_in_turn_when_ready(state: State) -> None:
-    """Before that it is refused, where it can be; after the end there is nobody to be told."""
+def test_client_accepts_questions_when_ready(state: State) -> None:
+    """Before that they are rejected where possible, after the end they are dropped."""
     client = in_state(state)
     outcomes = asks(client, "roots/list")
 
@@ -69,7 +69,7 @@ def test_client_question_of_the_server_is_in_turn_when_ready(state: State) -> No
 
 
 @pytest.mark.parametrize("method", ["ping", "roots/list", "com.example/x"])
-def test_client_request_of_a_2026_server_is_out_of_turn(method: str) -> None:
+def test_client_rejects_requests_of_a_2026_server(method: str) -> None:
     """The server MUST NOT send requests, and the client MUST NOT send responses."""
     (dropped,) = asks(modern(capabilities=EVERYTHING), method)
 
@@ -78,8 +78,8 @@ def test_client_request_of_a_2026_server_is_out_of_turn(method: str) -> None:
     assert "2026-07-28" in str(dropped.fault)
 
 
-def test_client_question_is_a_value_and_answered_once() -> None:
-    """Under the id of the server, with everything its metadata holds."""
+def test_client_question_is_answered_once() -> None:
+    """With the id of the server, and all members of its metadata."""
     client = legacy(capabilities=EVERYTHING)
     form = {"message": "Go on?", "requestedSchema": {"type": "object", "properties": {}}}
 
@@ -99,7 +99,7 @@ def test_client_question_is_a_value_and_answered_once() -> None:
     assert [] == client.refuse(1, McpError("late"))
 
 
-def test_client_question_may_be_refused() -> None:
+def test_client_question_can_be_rejected() -> None:
     """With the error's own code and message."""
     client = legacy(capabilities=EVERYTHING)
     asks(client, "roots/list")
@@ -110,8 +110,8 @@ def test_client_question_may_be_refused() -> None:
     assert [] == client.answer("q", {"roots": []})
 
 
-def test_client_question_nobody_knows_is_asked_as_it_came() -> None:
-    """Whoever answers decides; a mapping is an answer, too."""
+def test_client_question_of_an_unknown_method_is_passed_on() -> None:
+    """The handler decides; a mapping is an answer, too."""
     client = legacy()
 
     (asked,) = asks(client, "com.example/x", a=1)
@@ -130,18 +130,18 @@ def test_client_question_nobody_knows_is_asked_as_it_came() -> None:
         ("2025-11-25", "roots/list", {"_meta": 5}, InvalidParams.code),
     ],
 )
-def test_client_question_that_may_not_be_asked_is_refused(
+def test_client_question_that_is_not_allowed_is_rejected(
     version: str, method: str, params: dict[str, Any], code: int
 ) -> None:
-    """What was not declared, what the revision lacks, and what is malformed."""
+    """Undeclared capabilities, methods that the revision lacks, and malformed params."""
     send, dropped = asks(legacy(version, capabilities=EVERYTHING), method, **params)
 
     assert ("q", code) == (said([send])[0]["id"], said([send])[0]["error"]["code"])
     assert isinstance(dropped, Dropped)
 
 
-def test_client_question_under_an_id_that_waits_is_dropped() -> None:
-    """No answer could be told from the other."""
+def test_client_question_with_a_pending_id_is_dropped() -> None:
+    """The two answers could not be distinguished."""
     client = legacy(capabilities=EVERYTHING)
     asks(client, "roots/list")
 
@@ -151,8 +151,8 @@ def test_client_question_under_an_id_that_waits_is_dropped() -> None:
     assert "'q' again" in str(dropped.fault)
 
 
-def test_client_questions_past_the_limit_are_refused() -> None:
-    """`max_asked` of them wait at most; the server may try again."""
+def test_client_questions_past_the_limit_are_rejected() -> None:
+    """At most `max_asked` of them are pending; the server may retry."""
     client = legacy(capabilities=EVERYTHING, max_asked=1)
     asks(client, "roots/list", 1)
 
@@ -163,8 +163,8 @@ def test_client_questions_past_the_limit_are_refused() -> None:
     assert isinstance(asks(client, "roots/list", 3)[0], Asked)
 
 
-def test_client_question_may_be_withdrawn() -> None:
-    """By the server that asked it; no answer is sent then. Its ids are not those of this side."""
+def test_client_question_can_be_withdrawn() -> None:
+    """The server cancels it, and gets no answer. Its ids are independent of this side's."""
     client = legacy(capabilities=EVERYTHING)
     id = called(client)
     asks(client, "roots/list", id)
@@ -175,8 +175,8 @@ def test_client_question_may_be_withdrawn() -> None:
     assert client.waits_for(id)
 
 
-def test_client_question_of_a_request_that_is_given_up_is_withdrawn() -> None:
-    """With the last of the requests that it can be about; the server is told, too."""
+def test_client_question_ends_with_its_request() -> None:
+    """It ends with the last request that it may belong to; the server gets an error."""
     client = legacy(capabilities=EVERYTHING)
     asks(client, "roots/list", "before")
     first, second = called(client), called(client)
@@ -193,8 +193,8 @@ def test_client_question_of_a_request_that_is_given_up_is_withdrawn() -> None:
     assert [] != client.answer("before", ListRootsResult([]))
 
 
-def test_client_question_on_the_response_of_a_request_is_about_that_one() -> None:
-    """Over HTTP nothing has to be guessed."""
+def test_client_question_on_a_response_belongs_to_its_request() -> None:
+    """Over HTTP the stream identifies the request."""
     client = legacy(capabilities=EVERYTHING, per_message=True)
     first, second = called(client), called(client)
     client.received(message(id="q", method="roots/list"), 0, about=first)
@@ -203,8 +203,8 @@ def test_client_question_on_the_response_of_a_request_is_about_that_one() -> Non
     assert [Withdrawn("q", None)] == told(client.cancel(first))
 
 
-def test_client_question_stops_the_clocks_of_the_requests_before_it_only() -> None:
-    """Who answers may take their time; a request that is sent later cannot wait for that."""
+def test_client_question_stops_timeouts_of_earlier_requests() -> None:
+    """A user may take time to answer; a request that is sent later cannot depend on that."""
     client = legacy(capabilities=EVERYTHING)
     before = called(client, timeouts=Timeouts(idle=5, total=None))
     asks(client, "roots/list")
@@ -216,7 +216,7 @@ def test_client_question_stops_the_clocks_of_the_requests_before_it_only() -> No
 
 
 @pytest.mark.parametrize("per_message", [True, False])
-def test_client_subscription_may_be_ended_by_the_server(per_message: bool) -> None:
+def test_client_subscription_can_be_ended_by_the_server(per_message: bool) -> None:
     """2026-07-28, cancellation: for a subscriptions/listen, and for no other purpose."""
     client = modern(per_message=per_message)
     call = called(client)

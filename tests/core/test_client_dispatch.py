@@ -48,7 +48,7 @@ from tests.core.client_lines import (
 
 @either_era
 @pytest.mark.parametrize("sent", [True, False])
-def test_client_failure_of_the_transport_fails_its_request(
+def test_client_transport_failure_fails_its_request(
     made: Callable[..., ClientDispatch], sent: bool
 ) -> None:
     """It may have run, unless it was never sent; the machine stays READY."""
@@ -60,8 +60,8 @@ def test_client_failure_of_the_transport_fails_its_request(
     assert client.ready
 
 
-def test_client_answer_under_401_is_left_to_the_transport() -> None:
-    """It knows the challenge; the request still waits."""
+def test_client_answer_with_401_is_left_to_the_transport() -> None:
+    """The transport reads the challenge; the request still waits."""
     client = modern(per_message=True)
     id = called(client)
 
@@ -70,7 +70,7 @@ def test_client_answer_under_401_is_left_to_the_transport() -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_client_connection_that_is_lost_is_closed_or_failed(state: State) -> None:
+def test_client_lost_connection_is_closed_or_failed(state: State) -> None:
     """Failed if it never came about; the owner is told once, and so is why.
 
     Where an older server may have ended for what it did not expect, it is not over yet.
@@ -96,8 +96,8 @@ def test_client_connection_that_is_lost_is_closed_or_failed(state: State) -> Non
     assert [] == client.closed(ValueError("again"))
 
 
-def test_client_connection_that_is_lost_fails_what_is_unanswered() -> None:
-    """Each may have run; a question of the server has nobody left to be answered to."""
+def test_client_lost_connection_fails_pending_requests() -> None:
+    """Each may have run; a question of the server gets no answer."""
     client, why = legacy(capabilities=EVERYTHING), ValueError("gone")
     first, second = called(client), called(client)
     asks(client, "roots/list")
@@ -110,7 +110,7 @@ def test_client_connection_that_is_lost_fails_what_is_unanswered() -> None:
     assert (0, None) == (client.pending, client.next_check)
 
 
-def test_client_connection_that_ends_without_a_reason_is_ended_by_the_server() -> None:
+def test_client_connection_that_ends_was_ended_by_the_server() -> None:
     """2026-07-28, stdio, "Shutdown": it may, by closing its output."""
     (disconnected,) = modern().closed()
 
@@ -120,7 +120,7 @@ def test_client_connection_that_ends_without_a_reason_is_ended_by_the_server() -
 
 @pytest.mark.parametrize("state", list(State))
 def test_client_close_ends_everything_in_every_state(state: State) -> None:
-    """More than once does no harm; what comes then is dropped."""
+    """It can be repeated; later messages are dropped."""
     client = in_state(state)
     id = called(client) if state is State.READY else None
 
@@ -135,8 +135,8 @@ def test_client_close_ends_everything_in_every_state(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_client_may_fail_in_every_state(state: State) -> None:
-    """Every request fails with it; from there it can be reset, and begun anew."""
+def test_client_can_fail_in_every_state(state: State) -> None:
+    """Every request fails with it; then the machine can be reset and started again."""
     client, why = in_state(state), ValueError("why not")
     id = called(client) if state is State.READY else None
 
@@ -148,7 +148,7 @@ def test_client_may_fail_in_every_state(state: State) -> None:
     assert (State.NEW, None, 0) == (client.state, client.reason, client.pending)
 
 
-def test_client_shows_where_it_stands() -> None:
+def test_client_repr_has_its_state() -> None:
     """For logs and debuggers."""
     client = modern()
     called(client)
@@ -178,7 +178,7 @@ bodies = st.sampled_from(
     st.sampled_from([None, "2026-07-28", "2025-11-25"]),
     st.lists(bodies | st.sampled_from(["call", "wait", "lose", "close", "fail", "reset", "begin"])),
 )
-def test_client_whatever_happens_each_request_ends_once(
+def test_client_request_ends_once_in_any_order_of_events(
     per_message: bool, revision: str | None, steps: list[bytes | str]
 ) -> None:
     """Nothing the peer says raises; what this side does raises OutOfTurn or is carried out.

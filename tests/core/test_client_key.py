@@ -23,7 +23,7 @@ def test_anonymous_session_counts_for_its_address_too() -> None:
     assert ("address", "10.0.0.1") == key.owner
 
 
-def test_anonymous_request_without_session_counts_for_its_address() -> None:
+def test_anonymous_request_counts_for_its_address() -> None:
     """The address may be unknown, behind a Unix socket for example."""
     assert (("address", ""), ANONYMOUS) == ClientKey(None, None, "").shares
 

@@ -57,8 +57,8 @@ def brought_to(state: State) -> Lifecycle:
 
 
 @pytest.mark.parametrize(("state", "step"), [*product(State, Step)])
-def test_client_lifecycle_step_leads_on_or_says_whose_fault_it_is(state: State, step: Step) -> None:
-    """Each pair is a legal move, or an error that names step and state, and moves nothing."""
+def test_client_lifecycle_takes_a_step_or_blames_a_side(state: State, step: Step) -> None:
+    """Each pair is a transition, or an error with step, state and side that changes nothing."""
     lifecycle = brought_to(state)
     expected = MOVES[step].get(state)
 
@@ -77,7 +77,7 @@ def test_client_lifecycle_step_leads_on_or_says_whose_fault_it_is(state: State, 
 
 @given(st.lists(st.sampled_from(Step)))
 def test_client_lifecycle_never_leaves_its_states(steps: list[Step]) -> None:
-    """Whatever is tried, it stands somewhere, and from anywhere it can be closed."""
+    """Any sequence of steps ends in a state, and each state can be closed."""
     lifecycle = Lifecycle()
     for step in steps:
         try:
@@ -91,8 +91,8 @@ def test_client_lifecycle_never_leaves_its_states(steps: list[Step]) -> None:
     assert lifecycle.state is CLOSED
 
 
-def test_client_lifecycle_keeps_the_first_reason_until_it_is_reset() -> None:
-    """What went wrong first is why; a refused step has it as its cause."""
+def test_client_lifecycle_keeps_its_first_reason_until_reset() -> None:
+    """The first failure is the reason; a rejected step has it as its cause."""
     lifecycle, why = brought_to(READY), ValueError("why")
     lifecycle.take(Step.FAIL, why)
     lifecycle.take(Step.LOSE, ValueError("and then"))
@@ -105,6 +105,6 @@ def test_client_lifecycle_keeps_the_first_reason_until_it_is_reset() -> None:
     assert lifecycle.reason is None
 
 
-def test_client_lifecycle_has_no_reason_where_this_side_closed_it() -> None:
-    """Being closed is not an error."""
+def test_client_lifecycle_has_no_reason_after_a_local_close() -> None:
+    """A close is not an error."""
     assert brought_to(CLOSED).reason is None

@@ -34,8 +34,8 @@ from tests.core.client_lines import (
 
 
 @either_era
-def test_client_notification_of_the_server_is_a_value(made: Callable[..., ClientDispatch]) -> None:
-    """Known ones are decoded; those of extensions are what they hold."""
+def test_client_notification_is_decoded(made: Callable[..., ClientDispatch]) -> None:
+    """Those of extensions are mappings."""
     client = made()
 
     def got(method: str, **params: Any) -> Any:
@@ -57,7 +57,7 @@ def test_client_notification_of_the_server_is_a_value(made: Callable[..., Client
 @pytest.mark.parametrize(
     ("id", "found"), [(5, 5), ("5", "5"), (True, None), (None, None), (5.5, None)]
 )
-def test_client_notification_tells_its_subscription(id: Any, found: Any) -> None:
+def test_client_notification_has_its_subscription(id: Any, found: Any) -> None:
     """2026-07-28, "Receiving Notifications": by its `_meta`, and the response it came on."""
     client = modern(per_message=True)
     params = {"_meta": {"io.modelcontextprotocol/subscriptionId": id}}
@@ -80,8 +80,8 @@ def test_client_notification_tells_its_subscription(id: Any, found: Any) -> None
         ("com.example/x", []),
     ],
 )
-def test_client_notification_that_is_none_is_dropped(method: str, params: Any) -> None:
-    """The fault says which method, and what is wrong."""
+def test_client_invalid_notification_is_dropped(method: str, params: Any) -> None:
+    """The fault names the method and what is wrong."""
     (dropped,) = legacy().received(message(method=method, params=params), 0)
 
     assert isinstance(dropped, Dropped)
@@ -89,8 +89,8 @@ def test_client_notification_that_is_none_is_dropped(method: str, params: Any) -
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_client_notification_is_taken_while_there_is_a_connection(state: State) -> None:
-    """A server may log before it is initialized; before anything was sent it is out of turn."""
+def test_client_notification_needs_a_connection(state: State) -> None:
+    """A server may log before it is initialized, but not before the client has sent anything."""
     (outcome,) = in_state(state).received(
         message(method="notifications/message", params={"level": "info", "data": 1}), 0
     )
@@ -104,7 +104,7 @@ def test_client_notification_is_taken_while_there_is_a_connection(state: State) 
 
 @either_era
 def test_client_progress_belongs_to_its_request(made: Callable[..., ClientDispatch]) -> None:
-    """Under the id, for as long as it runs, and only if it was asked for."""
+    """By its id, while the request is pending, and only if it was requested."""
     client = made()
     id, silent = called(client, progress=True), called(client)
 
@@ -129,10 +129,10 @@ def test_client_progress_belongs_to_its_request(made: Callable[..., ClientDispat
         (legacy, True, True, True),
     ],
 )
-def test_client_cancel_is_told_as_the_transport_has_it(
+def test_client_cancellation_depends_on_the_transport(
     made: Callable[..., ClientDispatch], per_message: bool, notified: bool, hung_up: bool
 ) -> None:
-    """2026-07-28, "Transport-Specific Cancellation": over HTTP by leaving, and only so."""
+    """2026-07-28, "Transport-Specific Cancellation": over HTTP only by a disconnect."""
     client = made(per_message=per_message)
     id = called(client)
 
@@ -147,7 +147,7 @@ def test_client_cancel_is_told_as_the_transport_has_it(
     assert [] == client.cancel(id)
 
 
-def test_client_cancel_does_not_touch_what_opens_the_connection() -> None:
+def test_client_cancellation_of_initialize_is_not_sent() -> None:
     """2025-11-25, cancellation: initialize MUST NOT be cancelled."""
     client = in_state(State.INITIALIZING)
 
@@ -169,7 +169,7 @@ def test_client_cancel_does_not_touch_what_opens_the_connection() -> None:
 def test_client_timeout_is_at_its_deadline_and_not_before(
     timeouts: Timeouts, deadline: float | None
 ) -> None:
-    """It is up when now is the deadline; the request is cancelled, and a late answer dropped."""
+    """At the deadline itself the request is cancelled; a late answer is dropped."""
     client = modern()
     id = called(client, timeouts=timeouts)
     assert deadline == client.next_check
@@ -188,8 +188,8 @@ def test_client_timeout_is_at_its_deadline_and_not_before(
     assert client.next_check is None
 
 
-def test_client_timeout_that_is_idle_begins_anew_with_progress() -> None:
-    """2026-07-28, "Timeouts": it may; a maximum is enforced all the same."""
+def test_client_idle_timeout_restarts_with_progress() -> None:
+    """2026-07-28, "Timeouts": this is allowed, with a maximum."""
     client = modern()
     id = called(client, progress=True, timeouts=Timeouts(idle=10, total=25))
     for now in (9, 18):
@@ -201,16 +201,16 @@ def test_client_timeout_that_is_idle_begins_anew_with_progress() -> None:
     assert TimedOutRequest(id, "tools/call", 25, silent=False) == client.check_timeouts(25)[-1]
 
 
-def test_client_timeout_of_the_rest_of_a_call_is_that_of_the_whole() -> None:
-    """A call may take several requests; who set its time knows no other."""
+def test_client_timeout_applies_to_the_whole_call() -> None:
+    """A call may take several requests; the caller set one timeout."""
     client = modern()
     id = called(client, timeouts=Timeouts(total=0.25, whole=10))
 
     assert TimedOutRequest(id, "tools/call", 10, silent=False) == client.check_timeouts(0.25)[-1]
 
 
-def test_client_timeout_that_is_idle_does_not_run_while_the_server_waits() -> None:
-    """A user may think for as long as the whole request may take, and no longer."""
+def test_client_idle_timeout_is_paused_by_a_question() -> None:
+    """A user may take as long as the whole request may take."""
     client = legacy(capabilities=EVERYTHING)
     called(client, timeouts=Timeouts(idle=10, total=100))
     client.received(message(id="q", method="roots/list"), 0)
@@ -223,7 +223,7 @@ def test_client_timeout_that_is_idle_does_not_run_while_the_server_waits() -> No
 
 
 def test_client_timeout_of_one_leaves_the_others() -> None:
-    """The next check is for the next that may be up."""
+    """The next check is at the next deadline."""
     client = modern()
     first = called(client, timeouts=Timeouts(idle=1))
     second = called(client, timeouts=Timeouts(idle=2))

@@ -40,8 +40,8 @@ from tests.core.client_lines import (
 )
 
 
-def test_client_request_of_2026_says_all_there_is_to_know() -> None:
-    """Version, name and capabilities go with it, and the headers' facts beside it."""
+def test_client_request_of_2026_is_self_contained() -> None:
+    """It has version, name and capabilities, and the values of the headers."""
     client = modern(capabilities=EVERYTHING)
 
     id, (send,) = client.request("tools/call", CALL, now=0, mirrored=((b"mcp-param-a", b"1"),))
@@ -74,8 +74,8 @@ def test_client_request_of_2026_says_all_there_is_to_know() -> None:
     } == said([send])[0]
 
 
-def test_client_request_of_an_older_revision_says_what_it_knows() -> None:
-    """No metadata, no answers to questions, and no name in a header."""
+def test_client_request_of_an_older_revision_has_no_metadata() -> None:
+    """Nor answers to questions, nor a name in a header."""
     client = legacy()
     params = CallToolRequestParams(
         name="add", input_responses={"a": 1}, request_state="s", arguments=msgspec.Raw(b"{}")
@@ -117,8 +117,8 @@ def test_client_request_of_an_older_revision_says_what_it_knows() -> None:
         ("com.example/anything", {"a": [1]}, {"a": [1]}),
     ],
 )
-def test_client_request_can_be_any(method: str, params: Any, wire: Any) -> None:
-    """Every method of the revision, and those of extensions nobody here knows."""
+def test_client_request_can_be_any_method(method: str, params: Any, wire: Any) -> None:
+    """Every method of the revision, and those of unknown extensions."""
     client = legacy()
 
     id, outcomes = client.request(method, params, now=0)
@@ -142,7 +142,9 @@ def test_client_request_can_be_any(method: str, params: Any, wire: Any) -> None:
         ("com.example/x", {"name": "add"}, None),
     ],
 )
-def test_client_request_names_what_a_header_repeats(method: str, params: Any, name: Any) -> None:
+def test_client_request_has_the_value_of_its_name_header(
+    method: str, params: Any, name: Any
+) -> None:
     """2026-07-28, "Standard Request Headers": the member depends on the method."""
     _, (send,) = modern().request(method, params, now=0)
 
@@ -159,10 +161,10 @@ def test_client_request_names_what_a_header_repeats(method: str, params: Any, na
     ],
 )
 @either_era
-def test_client_request_carries_metadata_of_others(
+def test_client_request_keeps_other_metadata(
     made: Callable[..., ClientDispatch], params: Any
 ) -> None:
-    """That in the params, and that beside them; progress is asked for under the id."""
+    """Both in the params and beside them; the progress token is the id."""
     client = made()
 
     id, outcomes = client.request(
@@ -181,8 +183,8 @@ def test_client_request_carries_metadata_of_others(
     assert (len(meta) > len(others)) is (made is modern)
 
 
-def test_client_request_cannot_pretend_another_version() -> None:
-    """What 2026-07-28 reserves for the client's own metadata is the client's."""
+def test_client_request_cannot_override_its_version() -> None:
+    """The client itself sets the members that 2026-07-28 reserves."""
     _, outcomes = modern().request(
         "tools/list", now=0, meta={"io.modelcontextprotocol/protocolVersion": "1999-01-01"}
     )
@@ -192,8 +194,8 @@ def test_client_request_cannot_pretend_another_version() -> None:
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.READY])
-def test_client_request_is_legal_when_ready_only(state: State) -> None:
-    """Anything else is this side's fault; the error has the reason of the state as its cause."""
+def test_client_request_is_allowed_when_ready_only(state: State) -> None:
+    """Before and after, the error has the reason of the state as its cause."""
     client = in_state(state)
 
     for send in (
@@ -208,7 +210,7 @@ def test_client_request_is_legal_when_ready_only(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_client_ping_is_legal_while_initializing_too(state: State) -> None:
+def test_client_ping_is_allowed_while_initializing(state: State) -> None:
     """2025-11-25, lifecycle: nothing else before the server has answered."""
     client = in_state(state)
 
@@ -227,7 +229,7 @@ def test_client_ping_is_legal_while_initializing_too(state: State) -> None:
 def test_client_request_of_another_revision_is_not_sent(
     made: Callable[..., ClientDispatch], method: str
 ) -> None:
-    """The server could not know it; `speaks` tells beforehand."""
+    """The server would reject it; `speaks` answers that beforehand."""
     client = made()
 
     assert not client.speaks(method)
@@ -237,7 +239,7 @@ def test_client_request_of_another_revision_is_not_sent(
 
 
 def test_client_request_past_the_limit_is_not_sent() -> None:
-    """`max_pending` bounds what is unanswered, pings among them."""
+    """`max_pending` bounds pending requests, including pings."""
     client = legacy(max_pending=1)
     id = called(client)
 
@@ -249,8 +251,8 @@ def test_client_request_past_the_limit_is_not_sent() -> None:
     client.request("ping", now=0)
 
 
-def test_client_request_that_is_no_json_leaves_nothing_behind() -> None:
-    """The error is the caller's, and no id waits for an answer."""
+def test_client_request_that_is_no_json_is_not_pending() -> None:
+    """The caller gets the error, and no id waits for an answer."""
     client = modern()
 
     with pytest.raises(TypeError):
@@ -259,8 +261,8 @@ def test_client_request_that_is_no_json_leaves_nothing_behind() -> None:
     assert 0 == client.pending
 
 
-def test_client_notification_is_sent_where_it_means_something() -> None:
-    """Roots are told of before 2026-07-28 only; what nobody knows is sent."""
+def test_client_notification_is_sent_where_it_is_defined() -> None:
+    """Changes of roots are sent before 2026-07-28 only; unknown methods are sent."""
     (send,) = legacy().notify("notifications/roots/list_changed")
     assert isinstance(send, Send)
     assert (None, "notifications/roots/list_changed", "2025-11-25") == (
@@ -278,7 +280,7 @@ def test_client_notification_is_sent_where_it_means_something() -> None:
     )[0]
 
 
-def test_client_log_level_is_a_request_or_goes_with_every_one() -> None:
+def test_client_log_level_is_a_request_or_metadata() -> None:
     """2025-11-25: logging/setLevel; 2026-07-28: a member of `_meta` from now on."""
     id, outcomes = legacy().log_level("warning", now=0)
     (sent,) = said(outcomes)

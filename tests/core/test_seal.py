@@ -178,7 +178,7 @@ def test_seal_that_expires_never_is_possible() -> None:
         SEAL.open(Purpose.EVENT, not_a_time, now=NOW)
 
 
-def test_seal_does_not_tell_that_a_value_of_another_purpose_has_expired() -> None:
+def test_seal_does_not_reveal_expiry_to_another_purpose() -> None:
     """What is not authentic is forged, however old."""
     with pytest.raises(Forged):
         SEAL.open(Purpose.SESSION, sealed(), now=NOW + 3600)
