@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -33,16 +33,15 @@ from genmcp.errors import (
 )
 from genmcp.mux.answers import ask, outcome_of, requests_of, taken, unable
 from genmcp.mux.awaitables import Awaitables
-from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.seals import Seals
+from genmcp.mux.services import Services
+from genmcp.mux.task_channel import pass_on
 from genmcp.mux.task_results import handle_of, result_of
-from genmcp.mux.task_sink import pass_on
 from genmcp.mux.tasks import Tasks, suspended
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.input_required import InputRequiredResult
 from genmcp.protocol.result import Result
-from genmcp.server import Server
-from genmcp.stores.store import Put, Store
+from genmcp.stores.store import Put
 from genmcp.tasks.service import Note, TaskService
 
 __all__ = ["Continuations", "States", "has_tasks"]
@@ -50,27 +49,16 @@ __all__ = ["Continuations", "States", "has_tasks"]
 logger = logging.getLogger("genmcp")
 
 
-class Host(Protocol):
-    """The mux, as far as it is needed here."""
-
-    server: Server
-    store: Store
-    limits: Limits
-    owners: Owners
-    tasks: Tasks
-
-
 class Continuations:
     """The calls of one mux that continue in steps."""
 
-    def __init__(self, host: Host, seal: Seal, now: Callable[[], float]) -> None:
-        """*now*: the clock of all processes that open the same seals."""
-        self._server = host.server
-        self._owners = host.owners
-        self._kept = host.limits.question  # for how many seconds a state is valid
-        self._states = States(seal, now, ttl=self._kept)
-        self._store = host.store
-        self._tasks = host.tasks
+    def __init__(self, services: Services, tasks: Tasks) -> None:
+        self._server = services.server
+        self._store = services.store
+        self._owners = services.owners
+        self._kept = services.limits.question  # for how many seconds a state is valid
+        self._states = States(services.seal, services.clock, ttl=self._kept)
+        self._tasks = tasks
         self._awaitables = Awaitables()
 
     async def begin(self, request: Request, channel: Channel) -> Result | Suspended:

@@ -8,7 +8,6 @@ The call that owns a key is a task from its beginning (`tasks.keyed`), which cop
 
 import asyncio
 import secrets
-from typing import Protocol
 
 import msgspec
 
@@ -19,7 +18,7 @@ from genmcp.core.request import Request
 from genmcp.core.task import InputRequired, Running, Suspended, Task
 from genmcp.errors import InvalidParams, McpError, TaskNotFound
 from genmcp.mux.continuations import Continuations, has_tasks
-from genmcp.mux.limits import Limits
+from genmcp.mux.services import Services
 from genmcp.mux.task_results import finished, handle_of, result_of
 from genmcp.mux.tasks import Tasks, suspended
 from genmcp.protocol.input_required import InputRequiredResult
@@ -27,32 +26,24 @@ from genmcp.protocol.meta import IDEMPOTENCY_KEY
 from genmcp.protocol.result import Result
 from genmcp.protocol.tools import CallToolResult
 from genmcp.server import resolve_route
-from genmcp.stores.store import Store
 from genmcp.tasks.records import HeldTask, Stored
 
 __all__ = ["Idempotency"]
 
 
-class Host(Protocol):
-    """The mux, as far as it is needed here."""
-
-    store: Store
-    limits: Limits
-    tasks: Tasks
-    continuations: Continuations
-
-
 class Idempotency:
     """The calls with keys, of the muxes of one *audience*."""
 
-    def __init__(self, host: Host, audience: str) -> None:
-        self._continuations = host.continuations
-        self._tasks = host.tasks
-        self._keyed = host.tasks.service.keyed
+    def __init__(
+        self, services: Services, tasks: Tasks, continuations: Continuations, audience: str
+    ) -> None:
+        self._continuations = continuations
+        self._tasks = tasks
+        self._keyed = tasks.service.keyed
         self._audience = audience
-        self._ttl = host.limits.idempotency
-        self._question_ttl = host.limits.question
-        self._store = host.store
+        self._ttl = services.limits.idempotency
+        self._question_ttl = services.limits.question
+        self._store = services.store
 
     async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
         """Answer a *request* with a state or a key, or that has to be a task; find its route first.

@@ -47,6 +47,7 @@ from genmcp.mux.replay import Replay
 from genmcp.mux.resumption import Resumption
 from genmcp.mux.seals import Cursors
 from genmcp.mux.server_requests import ServerRequests
+from genmcp.mux.services import Services
 from genmcp.mux.sessions import SessionBroadcast, Sessions
 from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.tasks import Tasks
@@ -57,6 +58,7 @@ from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import Announcer
+from genmcp.tasks.engine import Engine
 from genmcp.tasks.foreign import Snapshot
 from genmcp.tasks.retry import Throttle
 from genmcp.wire.encoder import Encoder
@@ -151,10 +153,8 @@ class Mux:
         )
         self.observers = Observers(telemetry)
         self.asked = ServerRequests(seal, clock, self.bus, self.encoder, timeout=bounds.question)
-        self.tasks = Tasks(self, engine, storage, seal, audience)
-        self.continuations = Continuations(self, seal, clock)
-        self.idempotency = Idempotency(self, audience)
-        self.resumption = Resumption(self)
+        self.services = _services_of(self, seal, clock)
+        self._make_tasks(engine, storage, audience)
         heartbeats = self.tasks.service.heartbeats
         look = min(_LOOK, storage.jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, heartbeats.lives, look=look)
@@ -164,6 +164,21 @@ class Mux:
         self.offers = partial(is_offered, server)
         # Chosen once: without telemetry, a call pays nothing for it.
         self.answer = self._observed if self.observers else self._answer
+
+    def _make_tasks(self, engine: Engine, storage: Storage, audience: str) -> None:
+        services = self.services
+        self.tasks = Tasks(
+            services,
+            engine,
+            storage,
+            audience,
+            # A task is resumed by what is made with the tasks.
+            resume=lambda task, call, outcome: self.resumption.resume(task, call, outcome),
+            cancelled=lambda task, call: self.resumption.cancelled(task, call),
+        )
+        self.continuations = Continuations(services, self.tasks)
+        self.idempotency = Idempotency(services, self.tasks, self.continuations, audience)
+        self.resumption = Resumption(services, self.tasks.service, self.continuations, self.outcome)
 
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"
@@ -310,6 +325,24 @@ class Mux:
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()
+
+
+def _services_of(mux: Mux, seal: Seal, clock: Callable[[], float]) -> Services:
+    return Services(
+        server=mux.server,
+        store=mux.store,
+        seal=seal,
+        clock=clock,
+        limits=mux.limits,
+        owners=mux.owners,
+        assigns=mux.assigns,
+        bus=mux.bus,
+        sessions=mux.sessions,
+        threads=mux.threads,
+        announcer=mux.announcer,
+        observers=mux.observers,
+        outcome_of=lambda id, principal: mux.tasks.outcome_of(id, principal),
+    )
 
 
 def mux_of(target: Mux | Server) -> Mux:

@@ -8,19 +8,17 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.call import CallAction
 from genmcp.core.continuation import Continuation
-from genmcp.core.outcome import Outcome
-from genmcp.core.seal import Purpose, Seal
+from genmcp.core.seal import Purpose
 from genmcp.core.task import (
     Asking,
     Awaiting,
-    Finished,
     Following,
     Job,
     Ref,
@@ -34,37 +32,20 @@ from genmcp.core.task import (
 )
 from genmcp.errors import Conflict, McpError, OutOfTurn, StoreError, TaskNotFound
 from genmcp.mux.answers import requests_of
-from genmcp.mux.bus import MessageBus
-from genmcp.mux.limits import Limits, Owners
-from genmcp.mux.resumption import Resumption, StoredRequest
+from genmcp.mux.services import Services
 from genmcp.mux.storage import Storage
+from genmcp.mux.task_channel import StoredRequest
 from genmcp.mux.task_results import finished, result_of, state_of, tool_error
-from genmcp.mux.threads import Threads
 from genmcp.protocol.input_required import InputRequiredResult
 from genmcp.protocol.tools import CallToolResult
-from genmcp.server import Server
-from genmcp.stores.store import Store
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask
-from genmcp.tasks.service import TaskService
+from genmcp.tasks.service import Resume, TaskService
 
 __all__ = ["Tasks", "suspended"]
 
 logger = logging.getLogger("genmcp")
-
-
-class Host(Protocol):
-    """The mux, as far as it is needed here."""
-
-    server: Server
-    store: Store
-    assigns: dict[str, Any]
-    limits: Limits
-    owners: Owners
-    bus: MessageBus
-    threads: Threads
-    resumption: Resumption
 
 
 class Stop(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
@@ -78,36 +59,41 @@ class Tasks:
 
     def __init__(
         self,
-        host: Host,
+        services: Services,
         engine: Engine,
         storage: Storage,
-        seal: Seal,
         namespace: str,
+        *,
+        resume: Resume,
+        cancelled: Callable[[Task, bytes], Coroutine[Any, Any, None]],
     ) -> None:
-        """*namespace* keeps apart what several muxes, with other tools and clients, store."""
-        self._host = host
-        self._seal = seal
+        """*namespace* keeps apart the tasks of several muxes that share a store.
+
+        resume: continues a call whose wait is over. cancelled: notifies the tool of a stored call.
+        """
+        self._services = services
+        self._cancelled = cancelled
         self._running: dict[str, Callable[[], None]] = {}
         self.service = TaskService(
-            host.store,
+            services.store,
             engine,
-            node=host.bus.node,
-            resume=self._resume,
+            node=services.bus.node,
+            resume=resume,
             foreign=storage.foreign,
-            options=_options(host, storage.jobs),
+            options=_options(services, storage.jobs),
             namespace=namespace,
-            late_bytes=host.limits.late_results,
+            late_bytes=services.limits.late_results,
         )
         self.worker = self.service.worker
         self.worker.busy = self._busy
-        host.bus.subscribe(Stop, self._stop)
+        services.bus.subscribe(Stop, self._stop)
 
     # Calls that become tasks.
 
     @property
     def awaiting(self) -> Awaiting:
         """What a call waits for that waits for something in this process."""
-        return Awaiting(self._host.bus.node)
+        return Awaiting(self._services.bus.node)
 
     async def begin(self, channel: Channel, continuation: Continuation, work: Job | Ref) -> Task:
         """Store a call that waits for *work*, which begins; or find it, if it is stored already.
@@ -122,7 +108,9 @@ class Tasks:
             channel.call.task = keyed.id
             return await self._publish(channel, keyed, parked, call)
         step = str(continuation.step)
-        id = self._seal.mark(Purpose.TASK, continuation.id, step, key_id=continuation.key_id)
+        id = self._services.seal.mark(
+            Purpose.TASK, continuation.id, step, key_id=continuation.key_id
+        )
         channel.call.task = id
         return await self.service.create(self._made(channel, id, parked), call)
 
@@ -136,10 +124,10 @@ class Tasks:
 
         None: the call has ended meanwhile, and its idempotency key says so.
         """
-        self._host.bus.open()
+        self._services.bus.open()
         continuation, keyed = channel.call.continuation, channel.keyed
         call = StoredRequest.of(channel).pack()
-        parked = Suspended(0, b"", Running(self._host.bus.node))
+        parked = Suspended(0, b"", Running(self._services.bus.node))
         if continuation is not None:
             parked = suspended(continuation, self.awaiting)
         if keyed is None:
@@ -199,13 +187,13 @@ class Tasks:
         **fields: Any,
     ) -> Task:
         """Return a new task for the call of *channel*, which waits for *work*."""
-        now = self._host.store.now()
+        now = self._services.store.now()
         return Task(
             id=id,
             owner=channel.principal,
             address=channel.sink.client_key.address,
             tool=channel.request.key,
-            node=self._host.bus.node,
+            node=self._services.bus.node,
             created=now,
             updated=now,
             due=now,
@@ -249,7 +237,7 @@ class Tasks:
         except (StoreError, TaskNotFound) as error:  # it may have expired
             logger.warning("the end of task %s is not written yet: %s", id, error)
         finally:
-            self.stopped(id)
+            self._running.pop(id, None)
 
     async def cancel(self, id: str, owner: str | None) -> None:
         """Cancel a task, wherever it is, and notify its tool; one that is over stays as it is.
@@ -261,7 +249,7 @@ class Tasks:
         if task is not None and task.lives_in is None:  # otherwise the process that stops it does
             call = await self.service.records.call(id)
             if call is not None:
-                await _notify(self._host.resumption.cancelled(task, call))
+                await _notify(self._cancelled(task, call))
 
     async def cancel_work(self, channel: Channel) -> None:
         """Cancel the stored call of *channel* and its job, if it has one."""
@@ -276,22 +264,18 @@ class Tasks:
 
     async def notify_tool(self, channel: Channel) -> None:
         """Call `on_cancel` of the tool that *channel* has called."""
-        await _notify(self._host.server.cancelled(channel))
+        await _notify(self._services.server.cancelled(channel))
 
     async def _cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
         """Cancel a task and stop what runs of it; return it as it was, None if it was over."""
         task = await self.service.cancel(id, owner, private=private)
         if task is not None and task.lives_in is not None:
-            await self._host.bus.send(task.lives_in, Stop(id))
+            await self._services.bus.send(task.lives_in, Stop(id))
         return task
 
-    def stops(self, id: str, stop: Callable[[], None]) -> None:
-        """Let *stop* stop what runs here of the task *id*."""
+    def runs(self, id: str, stop: Callable[[], None]) -> None:
+        """Register the task *id*, whose hook runs in this process; *stop* cancels it."""
         self._running[id] = stop
-
-    def stopped(self, id: str) -> None:
-        """Record that nothing of the task *id* runs here any more."""
-        self._running.pop(id, None)
 
     def _busy(self) -> bool:
         return bool(self._running) or self.service.keyed.busy
@@ -317,10 +301,7 @@ class Tasks:
 
         If the store ends with this process, jobs get no grace: their results reach no client.
         """
-        await self.service.aclose(within=None if self._host.store.durable else 0.0)
-
-    async def _resume(self, task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
-        return await self._host.resumption.resume(task, call, outcome)
+        await self.service.aclose(within=None if self._services.store.durable else 0.0)
 
 
 def suspended(continuation: Continuation, work: Job | Ref | Awaiting | None) -> Suspended:
@@ -338,14 +319,14 @@ def suspended(continuation: Continuation, work: Job | Ref | Awaiting | None) -> 
     return Suspended(continuation.step, continuation.pack(), waits_for)
 
 
-def _options(host: Host, options: JobOptions) -> JobOptions:
-    if not host.store.shared:  # no other process could have code that this one lacks
+def _options(services: Services, options: JobOptions) -> JobOptions:
+    if not services.store.shared:  # no other process could have code that this one lacks
         options = msgspec.structs.replace(options, unknown_timeout=0.0)
     return msgspec.structs.replace(
         options,
-        assigns=lambda task: host.assigns,
-        accounts=host.owners.of_task,
-        in_thread=host.threads.run,
+        assigns=lambda task: services.assigns,
+        accounts=services.owners.of_task,
+        in_thread=services.threads.run,
     )
 
 

@@ -38,7 +38,7 @@ from genmcp.core.task import LOST
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.mux.changes import LISTENER, on_wire
 from genmcp.mux.replay import OpenCall
-from genmcp.mux.resumption import StoredRequest
+from genmcp.mux.task_channel import StoredRequest
 from genmcp.protocol.params import RequestParams
 from genmcp.transports.batch_answers import receive_batch, serve_batch
 from genmcp.transports.listening import EventStream

@@ -19,8 +19,8 @@ from genmcp.core.task import Task
 from genmcp.errors import Conflict, OutOfTurn, StoreError, TaskNotFound, Unavailable
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.mux import Answer, Mux
+from genmcp.mux.task_channel import TaskSink
 from genmcp.mux.task_results import handle_of, held_over
-from genmcp.mux.task_sink import TaskSink
 from genmcp.mux.tasks import suspended
 from genmcp.policy import RESULT_TOOL
 from genmcp.protocol.result import Result
@@ -186,8 +186,8 @@ class Promotion(msgspec.Struct, eq=False):
         call.handle = handle
         if call.phase is CallPhase.TASK:
             call.task, call.fencing_token, call.doubtful = task.id, task.fencing_token, None
-            channel.sink = TaskSink(mux, call, channel.sink.client_key)
-            mux.tasks.stops(task.id, partial(self._call.cancel, CallEvent.TASK_CANCEL))
+            channel.sink = TaskSink(mux.services, mux.tasks.service, call, channel.sink.client_key)
+            mux.tasks.runs(task.id, partial(self._call.cancel, CallEvent.TASK_CANCEL))
         await self._call.hand_out(mux.said(channel.request, handle))
 
     async def _park(self) -> None:

@@ -9,7 +9,7 @@ sources: `RunningCall.cancel`, the host, and the hook itself. Only the first one
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -24,10 +24,9 @@ from genmcp.errors import Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.mux.limits import Slots
 from genmcp.mux.mux import PARKED, Answer, Mux
-from genmcp.protocol.severity import LoggingLevel
-from genmcp.protocol.tools import CallToolRequestParams, CallToolResult
+from genmcp.mux.services import MuxSink, Services
+from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Value
-from genmcp.subscription import Announcer
 from genmcp.transports.promotion import Promotion
 from genmcp.transports.steps import resume
 
@@ -68,7 +67,7 @@ class Caller(Protocol):
 C = TypeVar("C", bound=Caller)
 
 
-class CallSink(msgspec.Struct, Generic[C], eq=False):
+class CallSink(msgspec.Struct, MuxSink, Generic[C], eq=False):
     """Where the messages of a call of *caller* go. Owned by the channel of the call.
 
     over: whether nothing is sent any more.
@@ -84,28 +83,19 @@ class CallSink(msgspec.Struct, Generic[C], eq=False):
         return self.over
 
     @property
+    def services(self) -> Services:
+        """The parts of the mux."""
+        return self.caller.mux.services
+
+    @property
     def client_key(self) -> ClientKey:
         """The client that the request counts towards."""
         return self.caller.client_key
 
     @property
-    def announcer(self) -> Announcer:
-        """Announces changes of the server."""
-        return self.caller.mux.announcer
-
-    @property
     def keep(self) -> Collection[str]:
         """The keys of copied assigns that are stored with a call."""
         return self.caller.keep
-
-    def open(self) -> None:
-        """Start the event stream; ignored where the connection is a stream."""
-
-    def release(self, retry: int) -> None:
-        """End the connection; ignored where the client cannot resume."""
-
-    def watch_client(self) -> None:
-        """Detect a disconnect at once from now on."""
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification; return whether the client accepts any."""
@@ -115,12 +105,6 @@ class CallSink(msgspec.Struct, Generic[C], eq=False):
         """Send a request of the server, or a notification that belongs to one."""
         raise NotImplementedError
 
-    async def following(self, task: str) -> None:
-        """Record that the call waits for the end of *task*; nothing is stored by default."""
-
-    async def flush(self) -> None:
-        """Write pending notifications: none, since they are sent at once."""
-
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
         """Send a request to the client, and return its result as JSON.
 
@@ -129,19 +113,6 @@ class CallSink(msgspec.Struct, Generic[C], eq=False):
         """
         asked = self.caller.mux.asked
         return await asked.ask(request, self.caller.principal, method, params, self.send)
-
-    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
-        """Return the result of the call *id*."""
-        return await self.caller.mux.tasks.outcome_of(id, principal)
-
-    async def level(self, request: Request) -> LoggingLevel | None:
-        """Return the log level of the request, or of its session."""
-        return await self.caller.mux.sessions.level_of(request)
-
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the thread pool of the mux."""
-        caller = self.caller
-        return await caller.mux.threads.run(function, *arguments, client=caller.client_key.owner)
 
 
 class RunningCall(CallSink[C], eq=False):

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from genmcp.core.task import Task
-from genmcp.mux.resumption import StoredRequest
+from genmcp.mux.task_channel import StoredRequest
 from tests.chaos.callers import Caller, Ended, Torn, is_end
 from tests.chaos.processes import Fleet, Place, running, until
 
