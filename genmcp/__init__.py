@@ -34,8 +34,7 @@ from genmcp.mux.limits import Limits
 from genmcp.mux.mux import Mux
 from genmcp.mux.storage import Storage
 from genmcp.mux.telemetry import Telemetry
-from genmcp.prompt.messages import assistant, user
-from genmcp.prompt.prompt import Prompt, PromptRepo
+from genmcp.prompt.prompt import Prompt, PromptRepo, assistant, user
 from genmcp.prompt.template import PromptTemplate
 from genmcp.protocol.completion import Completion
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition

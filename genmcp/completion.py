@@ -45,15 +45,6 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
     hook: Hook | None = None
     options: Mapping[str, Sequence[str]] = {}
 
-    @classmethod
-    def of(cls, provider: object, kind: type, *, owner: str, names: Collection[str]) -> "Completer":
-        """Return what completes *names* by the hook of *provider*, a *kind* of provider.
-
-        Raises:
-            ConfigurationError: the hook yields.
-        """
-        return cls(owner=owner, names=names, hook=Hook.of(provider, "complete", kind))
-
     async def complete(self, params: CompleteRequestParams, channel: Channel) -> CompleteResult:
         """Return how the argument of *params* may go on.
 

@@ -12,6 +12,13 @@ A `def get` runs in a pool of threads, so that it may block; `complete` likewise
 
 One that has to wait, or to ask its client first, returns that, and names the method in which it
 continues: `elicit("Which city?", City).then(self.planned)`.
+
+| a prompt returns | messages |
+|---|---|
+| str, content, `Image`, `Audio`, `(bytes, mime type)` | one, of the user |
+| `user(...)`, `assistant(...)`, a PromptMessage | as it is |
+| a list of these | one after another |
+| `GetPromptResult` | as it is |
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +30,7 @@ from typing_extensions import TypeVar
 from genmcp.channel import Channel
 from genmcp.completion import Completer
 from genmcp.component import Component, ComponentRoute, DescribedComponent
+from genmcp.content import CONTENT, result
 from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
@@ -43,14 +51,65 @@ from genmcp.metadata import (
     type_argument,
 )
 from genmcp.prompt.arguments import PromptArguments, prompt_arguments
-from genmcp.prompt.messages import prompt_result
-from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptDefinition
+from genmcp.protocol.content import Role
+from genmcp.protocol.prompts import (
+    GetPromptResult,
+    PromptArgument,
+    PromptDefinition,
+    PromptMessage,
+)
 from genmcp.protocol.result import CacheScope
+from genmcp.protocol.tools import CallToolResult
 from genmcp.tool import Call
 
-__all__ = ["Prompt", "PromptRepo", "PromptRoute"]
+__all__ = ["Prompt", "PromptRepo", "PromptRoute", "assistant", "prompt_result", "user"]
 
 A = TypeVar("A", default=dict[str, str])
+
+
+def user(content: Any) -> PromptMessage:
+    """Return a message of the user: a text, or other content.
+
+    Raises:
+        ContractError: it is not content, or is more than one.
+    """
+    return _message(content, "user")
+
+
+def assistant(content: Any) -> PromptMessage:
+    """Return a message of the model: a text, or other content.
+
+    Raises:
+        ContractError: it is not content, or is more than one.
+    """
+    return _message(content, "assistant")
+
+
+def prompt_result(value: Any) -> GetPromptResult:
+    """Return the result for *value*, which a prompt has returned.
+
+    Raises:
+        ContractError: a prompt must not return such a value.
+    """
+    if isinstance(value, GetPromptResult):
+        return value
+    is_list = isinstance(value, list | tuple) and not (value and isinstance(value[0], bytes))
+    parts = value if is_list else [value]
+    return GetPromptResult(
+        messages=[part if isinstance(part, PromptMessage) else user(part) for part in parts]
+    )
+
+
+def _message(content: Any, role: Role) -> PromptMessage:
+    if not isinstance(content, (str, tuple, *CONTENT)) or isinstance(content, CallToolResult):
+        raise ContractError(
+            f"{type(content).__name__} is no message: it is a text, content, user(...) or "
+            f"assistant(...), or a list of these"
+        )
+    blocks = result(content).content
+    if len(blocks) != 1:
+        raise ContractError(f"a message has one content, not {len(blocks)}")
+    return PromptMessage(role, blocks[0])
 
 
 class Prompt(DescribedComponent, Generic[A]):
@@ -97,7 +156,7 @@ class Prompt(DescribedComponent, Generic[A]):
         _checked(cls.__name__, said_by(cls, _ATTRIBUTES))
 
     def get(self, request: Call[A], channel: Channel) -> Any:
-        """Return the messages: whatever `genmcp.prompt.messages` knows; or a `Continue`.
+        """Return the messages, as the table of this module lists them; or a `Continue`.
 
         Raises:
             InvalidParams: the arguments are not what the prompt takes.

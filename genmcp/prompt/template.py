@@ -13,17 +13,16 @@ filled in once: what looks like a place in an argument's value is left as it is.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import msgspec
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.prompt.messages import prompt_result
-from genmcp.prompt.prompt import Prompt
+from genmcp.metadata import Metadata
+from genmcp.prompt.prompt import Prompt, prompt_result
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.implementation import Icon
 from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptMessage
 from genmcp.tool import Call
 
@@ -126,12 +125,9 @@ def _names(parts: Sequence[_Part]) -> Iterator[str]:
                 yield from _names(part.parts)
 
 
-class _Said(TypedDict, total=False):
-    name: str
-    title: str
-    description: str
-    icons: Sequence[Icon]
-    meta: Mapping[str, Any]
+class TemplateOptions(Metadata, total=False):
+    """The attributes of a `PromptTemplate`, as keyword arguments."""
+
     arguments: Sequence[PromptArgument]
     completions: Mapping[str, Sequence[str]]
     messages: Any
@@ -160,9 +156,9 @@ class PromptTemplate(Prompt[dict[str, str]]):
     description: str | None = None  # not what is said above
     messages: Any = None
 
-    def __init__(self, **said: Unpack[_Said]) -> None:
+    def __init__(self, **said: Unpack[TemplateOptions]) -> None:
         owner = type(self).__name__
-        if unknown := said.keys() - _Said.__annotations__.keys():
+        if unknown := said.keys() - TemplateOptions.__annotations__.keys():
             raise ConfigurationError(f"{owner} takes no {', '.join(sorted(unknown))}")
         for key, value in said.items():
             setattr(self, key, value)

@@ -18,8 +18,8 @@ from typing_extensions import Unpack
 from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.protocol.content import Annotations, ResourceDefinition
-from genmcp.resource.contents import guessed_type
 from genmcp.resource.resource import Description, ResourceRepo
+from genmcp.resource.route import guessed_type
 
 __all__ = ["Directory", "Files"]
 

@@ -112,7 +112,7 @@ class Resource(ReadableComponent):
 
     uri: a URI; one that ends with `*` is for every URI that begins with what stands before it,
         and is listed as a template.
-    content: whatever `genmcp.resource.contents` knows; or a function, `def` (which may block) or
+    content: whatever `genmcp.resource.route` knows; or a function, `def` (which may block) or
         `async def`, that returns it when it is read. The function gets the URI asked for if it
         has a parameter `uri`, and the channel if it has one called `channel`; None from it
         means that there is no such resource.
@@ -154,7 +154,7 @@ class Resource(ReadableComponent):
         return f"<{type(self).__name__} {getattr(self, 'uri', '')}>"
 
     def read(self, uri: str, channel: Channel, /) -> Any:
-        """Return what it holds: whatever `genmcp.resource.contents` knows; or a `Continue`.
+        """Return what it holds: whatever `genmcp.resource.route` knows; or a `Continue`.
 
         Raises:
             ResourceNotFound: there is no such resource; None says the same.
@@ -232,7 +232,7 @@ class ResourceRepo(ReadableComponent):
         return ()
 
     def read(self, key: Any, channel: Channel, /) -> Any:
-        """Return what the resource holds: whatever `genmcp.resource.contents` knows.
+        """Return what the resource holds: whatever `genmcp.resource.route` knows.
 
         Or a `Continue`, to wait for something or to ask the client.
 

@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from genmcp.channel import Channel
+from genmcp.decorator import tool
 from genmcp.errors import ConfigurationError
 from genmcp.hook import overrides
 from genmcp.metadata import instance_of
@@ -22,7 +23,6 @@ from genmcp.protocol.tools import CallToolResult, ToolAnnotations
 from genmcp.server import Route
 from genmcp.suite.collection import KINDS, TOOLS, Collection, ComponentKind
 from genmcp.suite.providers import DeferredRoute, Extension, Providers
-from genmcp.tool import Call, Tool
 
 __all__ = ["ComponentSnapshot", "Registration"]
 
@@ -98,7 +98,7 @@ class ComponentSnapshot:
         }
         if _has_result_tool(routes[TOOLS], result_tool, extended=bool(providers)):
             tools = map(_with_default_hold, routes[TOOLS])
-            routes[TOOLS] = [*tools, TOOLS.route_of(GetCallResult)]
+            routes[TOOLS] = [*tools, TOOLS.route_of(get_call_result)]
         self.collections = {kind: Collection(kind, routes[kind]) for kind in KINDS}
         _check_tool_names([route.pattern for route in routes[TOOLS]])
         self.routes: dict[str, dict[str, Route]] = {
@@ -145,23 +145,15 @@ class ComponentSnapshot:
         )
 
 
-class CallId(msgspec.Struct):
-    """*id* is the id of the call, as the client received it."""
-
-    id: str
-
-
-class GetCallResult(Tool[CallId]):
-    """Gets the result of an earlier call that went on because it took long, by the call's id."""
-
-    name = RESULT_TOOL
-    title = "Get the result of a call"
-    annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    task = "never"
-
-    async def call(self, request: Call[CallId], channel: Channel) -> CallToolResult:
-        """Return the result, or an `isError` result that states why there is none."""
-        return await channel.outcome_of(request.arguments.id)
+@tool(
+    name=RESULT_TOOL,
+    title="Get the result of a call",
+    annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
+    task="never",
+)
+async def get_call_result(id: str, channel: Channel) -> CallToolResult:
+    """Gets the result of an earlier call by its id, if that was still running when answered."""
+    return await channel.outcome_of(id)
 
 
 def _has_result_tool(tools: Sequence[Any], result_tool: bool | None, *, extended: bool) -> bool:

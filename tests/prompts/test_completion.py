@@ -12,6 +12,7 @@ from genmcp.channel import Channel
 from genmcp.completion import Completer, complete, complete_result, starting_with
 from genmcp.core.request import Client, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
+from genmcp.hook import Hook
 from genmcp.prompt.prompt import Prompt, PromptRepo
 from genmcp.prompt.template import PromptTemplate
 from genmcp.protocol.completion import (
@@ -216,7 +217,8 @@ async def test_completion_of_templates_is_done_by_any_object_with_the_hook() -> 
             return (f"{value}!",)
 
     def completer(provider: object) -> Callable[[str], Completer | None]:
-        return lambda uri: Completer.of(provider, object, owner=f"template {uri}", names=["b"])
+        hook = Hook.of(provider, "complete", object)
+        return lambda uri: Completer(owner=f"template {uri}", names=["b"], hook=hook)
 
     ref = ResourceTemplateReference("a://{b}")
 

@@ -15,8 +15,7 @@ from genmcp.channel import Channel
 from genmcp.content import Image, embedded, link, result
 from genmcp.core.request import Client, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams, McpError
-from genmcp.prompt.messages import assistant, user
-from genmcp.prompt.prompt import Prompt, PromptRoute
+from genmcp.prompt.prompt import Prompt, PromptRoute, assistant, user
 from genmcp.protocol.content import ImageContent, TextContent
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.prompts import (

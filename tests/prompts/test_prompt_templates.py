@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from genmcp.content import Image
 from genmcp.errors import ConfigurationError
-from genmcp.prompt.messages import assistant
-from genmcp.prompt.prompt import PromptRoute
+from genmcp.prompt.prompt import PromptRoute, assistant
 from genmcp.prompt.template import PromptTemplate, Template
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import PromptArgument

@@ -7,7 +7,7 @@ import pytest
 
 from genmcp.content import Image, link
 from genmcp.errors import ArgumentFaults, ContractError
-from genmcp.prompt.messages import assistant, user
+from genmcp.prompt.prompt import assistant, user
 from genmcp.protocol.capabilities import ClientCapabilities, SamplingCapability
 from genmcp.protocol.content import ImageContent, TextContent
 from genmcp.protocol.roots import Root
