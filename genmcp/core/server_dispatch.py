@@ -266,22 +266,17 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
 
 
 def exchange_of(
-    requests: Sequence[Request],
-    revision: Revision,
-    *,
-    streams: bool,
-    stream: str | None = None,
-    expected: int = 1,
-    batch: bool = False,
+    requests: Sequence[Request], *, streams: bool, stream: str | None, batch: int = 0
 ) -> Exchange:
     """Return the exchange that answers *requests*, the accepted ones of one POST.
 
-    streams: whether the client takes event streams. stream: a fresh name for this one, if its
-    client may come back for it. expected: how many answers there will be, those of refused
-    requests among them. From 2026-07-28 on a disconnect cancels; before, it cancels only what a
+    streams: whether the client accepts event streams. stream: a new id for this one, if its client
+    can resume it. batch: the number of responses of a batch, those of rejected members included; 0
+    for a single request. From 2026-07-28 on a disconnect cancels; before, it cancels only what a
     tool wants cancelled (2025-11-25, transports, point 6); in a batch, one such tool decides for
     all.
     """
+    revision = requests[0].revision
     if revision.modern:
         return Exchange(streams=streams)
     return Exchange(
@@ -289,8 +284,8 @@ def exchange_of(
         primed=revision.priming_event,
         streams=streams,
         cancels=any(each.route and each.route.on_disconnect == "cancel" for each in requests),
-        expected=expected,
-        batch=batch,
+        expected=batch or 1,
+        batch=batch > 0,
     )
 
 

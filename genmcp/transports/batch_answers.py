@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from genmcp.core.exchange import Exchange
 from genmcp.core.request import Request
 from genmcp.core.server import Action, Reject, ServerConnection, Start
 from genmcp.errors import InvalidRequest, Overloaded, TooLarge
@@ -48,10 +47,10 @@ def receive_batch(
 
 
 async def serve_batch(
-    visit: HttpRequest, exchange: Exchange, requests: Sequence[Request], refused: Sequence[bytes]
+    visit: HttpRequest, requests: Sequence[Request], refused: Sequence[bytes]
 ) -> None:
     """Answer *requests*, each hook in an asyncio.Task of its own; *refused* are answered."""
-    response = OpenResponse(visit, requests, exchange)
+    response = OpenResponse(visit, requests, len(requests) + len(refused))
     answers = BatchAnswers(visit.mux, refused)
     calls = [Responder(visit, request, response=response) for request in requests]
     left = dict.fromkeys(calls)

@@ -255,7 +255,6 @@ class Endpoint:
         if self._asleep or lost:
             self._asleep = False
             self._at_work = JobsAtWork(worker, self._shutdown, self._sleep)
-            self._at_work.open()
 
     def _sleep(self) -> None:
         self._asleep, self._at_work = True, None

@@ -5,7 +5,6 @@ A plain request of 2026-07-28 does not come here: see `request_at_once`.
 
 import asyncio
 import re
-import secrets
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -31,7 +30,6 @@ from genmcp.core.server_dispatch import (
     check_get,
     check_legacy,
     era_of,
-    exchange_of,
 )
 from genmcp.core.session import Session
 from genmcp.core.task import LOST
@@ -46,7 +44,7 @@ from genmcp.transports.pipe import Pipe, PipedCall
 from genmcp.transports.request import HttpRequest, reject
 from genmcp.transports.responder import Responder
 from genmcp.wire.http import judge_get
-from genmcp.wire.jsonrpc import ErrorBody, Message
+from genmcp.wire.jsonrpc import ErrorBody, Message, encode_batch
 
 __all__ = ["Recovery", "delete", "get", "perform", "post", "session_of"]
 
@@ -127,18 +125,12 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
         with suppress(InvalidRequest):  # a late response must not reject the other members
             await perform(http, action)
     refused = [reject(http, each, session) for each in rejects]
-    if not requests and not refused:
+    if requests:
+        await serve_batch(http, requests, refused)
+    elif refused:
+        await http.reply(200, encode_batch(refused))
+    else:
         await http.reply(202)
-        return
-    exchange = exchange_of(
-        requests,
-        session.revision,
-        stream=secrets.token_urlsafe(9) if http.streams else None,
-        streams=http.streams,
-        expected=len(requests) + len(refused),
-        batch=True,
-    )
-    await serve_batch(http, exchange, requests, refused)
 
 
 async def get(http: HttpRequest) -> None:

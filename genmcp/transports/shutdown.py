@@ -167,16 +167,8 @@ class JobsAtWork:
         self._within: float | None = None
         self._resting: asyncio.Task[None] | None = None
         self._delay: _Delay | None = None
-
-    @property
-    def gone(self) -> bool:
-        """Whether its event loop was closed."""
-        return self._loop.is_closed()
-
-    def open(self) -> None:
-        """Register with the shutdown, and delay the exit of uvicorn until the jobs are released."""
-        self._worker.use(self)
-        self._shutdown.add(self.stop, idle=True)
+        worker.use(self)
+        shutdown.add(self.stop, idle=True)
         server: Any = uvicorn_server()
         tasks = getattr(getattr(server, "server_state", None), "tasks", None)
         if not isinstance(tasks, set):
@@ -191,6 +183,11 @@ class JobsAtWork:
             delay.add_done_callback(tasks.discard, context=Context())
         delay.users += 1
         self._delay = delay
+
+    @property
+    def gone(self) -> bool:
+        """Whether its event loop was closed."""
+        return self._loop.is_closed()
 
     def stop(self) -> None:
         """Start the release of the jobs to other processes."""

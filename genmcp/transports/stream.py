@@ -45,14 +45,14 @@ class OpenResponse(msgspec.Struct, eq=False):
     It waits for the client to disconnect, is registered for the shutdown, and breaks silences. When
     it is closed, nothing of that is left.
 
-    exchange: that of a batch; a single request gets its own with the writer. calls: the calls whose
-    hooks have waited. stopping: whether the server is shutting down. over: whether the response has
+    batch: the number of responses of a batch; 0 for a single request. calls: the calls whose hooks
+    have waited. stopping: whether the server is shutting down. over: whether the response has
     ended.
     """
 
     _http: HttpRequest
     _requests: Sequence[Request]
-    _exchange: Exchange | None = None
+    _batch: int = 0
     calls: list[RunningCall[HttpRequest]] = []
     stopping: bool = False
     over: bool = False
@@ -74,16 +74,12 @@ class OpenResponse(msgspec.Struct, eq=False):
     def writer(self) -> "ResponseWriter":
         """The writer of the response; made at the first access."""
         if self._writer is None:
-            http, exchange = self._http, self._exchange
-            if exchange is None:
-                request = self._requests[0]
-                resumable = http.streams and request.session is not None
-                stream = secrets.token_urlsafe(9) if resumable else None
-                exchange = exchange_of(
-                    self._requests, request.revision, stream=stream, streams=http.streams
-                )
+            http, requests = self._http, self._requests
+            resumable = http.streams and requests[0].session is not None
+            stream = secrets.token_urlsafe(9) if resumable else None
+            exchange = exchange_of(requests, streams=http.streams, stream=stream, batch=self._batch)
             now = http.loop.time()
-            self._writer = ResponseWriter(http, self, self._requests, exchange, spoke=now)
+            self._writer = ResponseWriter(http, self, requests, exchange, spoke=now)
             if exchange.batch:  # the stored events count answers that precede the stream
                 self._writer.store()
             if self._watch is not None:
@@ -285,7 +281,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
     def store(self) -> None:
         """Store the events from now on, if the client can resume the stream."""
         stream, http = self.exchange.stream, self._http
-        session = self._requests[0].session if self._requests else None
+        session = self._requests[0].session
         if session is None or stream is None:
             return
         owner = http.mux.owners.of(http.client_key)
