@@ -21,7 +21,7 @@ integrity is protected. 2025-11-25, transports, "Session Management": an id is v
 import binascii
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import cached_property
 from struct import Struct
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from genmcp.core.cipher import Cipher
 
 __all__ = [
-    "NONCE_BYTES",
     "Part",
     "Purpose",
     "Seal",
@@ -78,6 +77,8 @@ class Seal:
             first, and remove the old one once its values have expired. A str is its UTF-8. Secrets
             are keys, not passwords: nothing slows down guessing a weak one.
         audience: the name that values are bound to.
+        now: the clock by which values expire, in seconds; all processes that open them share it.
+        nonce: returns as many random bytes as it is asked for, from the system's generator.
         max_bytes: the maximum size of the payload of one value, before encryption.
 
     Raises:
@@ -89,6 +90,8 @@ class Seal:
         secret: str | bytes | Sequence[str | bytes],
         audience: str,
         *,
+        now: Callable[[], float],
+        nonce: Callable[[int], bytes],
         max_bytes: int = 32 * 1024,
     ) -> None:
         secrets = [secret] if isinstance(secret, str | bytes) else secret
@@ -104,6 +107,8 @@ class Seal:
             raise ConfigurationError("secret: the list is empty; give at least one")
         if not audience:
             raise ConfigurationError("audience: must not be empty, or values fit every mux")
+        self._now = now
+        self._nonce = nonce
         self._max_bytes = max_bytes
         self._longest = _KEY_ID + (max_bytes + _OVERHEAD + 2) // 3 * 4
         self._prefixes = {purpose: _joined((purpose, audience)) for purpose in Purpose}
@@ -127,20 +132,8 @@ class Seal:
             for secret in self._secrets
         }
 
-    def seal(
-        self,
-        purpose: Purpose,
-        payload: bytes,
-        *,
-        now: float,
-        ttl: float,
-        nonce: bytes,
-        bound: Sequence[Part] = (),
-    ) -> str:
-        """Return *payload* as a text that opens until *ttl* seconds after *now*.
-
-        *now* is in seconds on any clock that all openers share; *nonce* is 12 random bytes, never
-        used before. *bound* are the parts the value is meant for; it opens only with equal ones.
+    def seal(self, purpose: Purpose, payload: bytes, *bound: Part, ttl: float) -> str:
+        """Return *payload* as a text that opens for *ttl* seconds, with the same parts *bound*.
 
         Raises:
             ContractError: the payload is too large, or the nonce has another length.
@@ -150,12 +143,12 @@ class Seal:
                 f"a {purpose} of {len(payload)} bytes cannot be sealed, "
                 f"the most is {self._max_bytes} (max_bytes)"
             )
+        nonce = self._nonce(NONCE_BYTES)
         if len(nonce) != NONCE_BYTES:
             raise ContractError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
         key_id, keys = next(iter(self._keys.items()))
-        box = keys[purpose].cipher.encrypt(
-            nonce, _EXPIRY.pack(now + ttl) + payload, self._prefixes[purpose] + _joined(bound)
-        )
+        plain, prefix = _EXPIRY.pack(self._now() + ttl) + payload, self._prefixes[purpose]
+        box = keys[purpose].cipher.encrypt(nonce, plain, prefix + _joined(bound))
         return key_id + _encoded(nonce + box).decode()
 
     def mark(self, purpose: Purpose, *parts: Part, key_id: str = "") -> str:
@@ -173,7 +166,7 @@ class Seal:
         """Return the id of the secret that sealed *text*, for `mark`."""
         return text[:_KEY_ID]
 
-    def open(self, purpose: Purpose, text: str, *, now: float, bound: Sequence[Part] = ()) -> bytes:
+    def open(self, purpose: Purpose, text: str, *bound: Part) -> bytes:
         """Return what was sealed as *text*, for this purpose, this audience and these parts.
 
         Nothing is told of a value before it is authenticated, and any text may be given.
@@ -196,7 +189,7 @@ class Seal:
         if opened is None:
             raise Forged(f"not a {purpose} that was sealed for this")
         (expiry,) = _EXPIRY.unpack_from(opened)
-        if not now < expiry:  # in this form, since a NaN has expired
+        if not self._now() < expiry:  # in this form, since a NaN has expired
             raise Expired(f"the {purpose} has expired")
         return opened[_EXPIRY.size :]
 

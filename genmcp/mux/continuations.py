@@ -6,7 +6,7 @@ a job and all that a task waits for.
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -33,7 +33,6 @@ from genmcp.errors import (
 )
 from genmcp.mux.answers import ask, outcome_of, requests_of, taken, unable
 from genmcp.mux.awaitables import Awaitables
-from genmcp.mux.seals import Seals
 from genmcp.mux.services import Services
 from genmcp.mux.task_channel import pass_on
 from genmcp.mux.task_results import handle_of, result_of
@@ -57,7 +56,7 @@ class Continuations:
         self._store = services.store
         self._owners = services.owners
         self._kept = services.limits.question  # for how many seconds a state is valid
-        self._states = States(services.seal, services.clock, ttl=self._kept)
+        self._states = States(services.seal, ttl=self._kept)
         self._tasks = tasks
         self._awaitables = Awaitables()
 
@@ -344,15 +343,16 @@ def _next(
 
 
 class States:
-    """The request states of one mux, each valid for *ttl* seconds by the clock *now*.
+    """The request states of one mux, each valid for *ttl* seconds.
 
     The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,
     MRTR, "Server Requirements", points 4 and 5): it is encrypted and authenticated, expires, and
     opens only for the same principal and the same request.
     """
 
-    def __init__(self, seal: Seal, now: Callable[[], float], *, ttl: float) -> None:
-        self._seals = Seals(seal, Purpose.REQUEST_STATE, now, ttl=ttl)
+    def __init__(self, seal: Seal, *, ttl: float) -> None:
+        self._seal = seal
+        self._ttl = ttl
 
     def seal(self, continuation: Continuation, request: Request, principal: str | None) -> str:
         """Return the text that brings *continuation* back with *request*, sent again.
@@ -360,7 +360,8 @@ class States:
         Raises:
             ContractError: it is too large; the message says how large.
         """
-        return self._seals.seal(continuation.pack(), *_bound(request, principal))
+        bound = _bound(request, principal)
+        return self._seal.seal(Purpose.REQUEST_STATE, continuation.pack(), *bound, ttl=self._ttl)
 
     def open(self, request: Request, principal: str | None) -> Continuation:
         """Return the continuation in the `requestState` of *request*.
@@ -370,9 +371,9 @@ class States:
         """
         state = request.request_state or ""
         try:
-            packed = self._seals.open(state, *_bound(request, principal))
+            packed = self._seal.open(Purpose.REQUEST_STATE, state, *_bound(request, principal))
             continuation = Continuation.unpack(packed)
-            key_id = continuation.key_id or self._seals.key_id_of(state)
+            key_id = continuation.key_id or self._seal.key_id_of(state)
             return msgspec.structs.replace(continuation, key_id=key_id)
         except Expired:
             told = "requestState has expired: send the request again without it"

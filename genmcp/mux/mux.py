@@ -31,7 +31,9 @@ from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
+    InvalidParams,
     McpError,
+    SealError,
     StoreError,
     StoreFull,
 )
@@ -45,7 +47,6 @@ from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Owners
 from genmcp.mux.replay import Replay
 from genmcp.mux.resumption import Resumption
-from genmcp.mux.seals import Cursors
 from genmcp.mux.server_requests import ServerRequests
 from genmcp.mux.services import Services
 from genmcp.mux.sessions import SessionBroadcast, Sessions
@@ -129,10 +130,12 @@ class Mux:
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         audience = audience or server.info.name
-        seal, clock = Seal(_secret(secret, self.store), audience), _clock(self.store)
+        clock = _clock(self.store)
+        self._seal = seal = Seal(
+            _secret(secret, self.store), audience, now=clock, nonce=secrets.token_bytes
+        )
         self.owners = Owners(self.limits)
         self._complaints = Throttle(logger)
-        self._cursors = Cursors(seal, Purpose.CURSOR, clock, ttl=bounds.cursor)
         self.subscriptions = Subscriptions(self.store, f"changes:{audience}", bounds)
         self.listeners = Listeners(self.store, self.subscriptions, server, self.encoder, bounds)
         self.announcer = server.announcer or Announcer()
@@ -152,8 +155,8 @@ class Mux:
             waiting_of_client=bounds.waiting_of_client,
         )
         self.observers = Observers(telemetry)
-        self.asked = ServerRequests(seal, clock, self.bus, self.encoder, timeout=bounds.question)
-        self.services = _services_of(self, seal, clock)
+        self.asked = ServerRequests(seal, self.bus, self.encoder, timeout=bounds.question)
+        self.services = _services_of(self, seal)
         self._make_tasks(engine, storage, audience)
         heartbeats = self.tasks.service.heartbeats
         look = min(_LOOK, storage.jobs.lease / 3)
@@ -257,7 +260,7 @@ class Mux:
         if isinstance(params, PaginatedRequestParams):
             cursor = params.cursor
             if cursor is not None:
-                cursor = self._cursors.open_cursor(method, channel.principal, cursor)
+                cursor = self._open_cursor(cursor, channel)
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
 
@@ -266,11 +269,22 @@ class Mux:
         message = self.encoder.response(request.revision, request.id, result)
         return Answer(message, 200, _NO_HEADERS, result)
 
+    # A cursor is bound to its list and its principal. 2026-07-28, server/utilities, "Pagination":
+    # cursors are opaque, and an invalid one is -32602.
+
     def _sealed_cursor(self, result: Result, channel: Channel) -> str | None:
         if not isinstance(result, PaginatedResult) or result.next_cursor is None:
             return None
-        method, principal = channel.request.method, channel.principal
-        return self._cursors.seal_cursor(method, principal, result.next_cursor)
+        cursor = result.next_cursor.encode("utf-8", "surrogatepass")
+        bound = channel.request.method, channel.principal
+        return self._seal.seal(Purpose.CURSOR, cursor, *bound, ttl=self.limits.cursor)
+
+    def _open_cursor(self, text: str, channel: Channel) -> str:
+        bound = channel.request.method, channel.principal
+        try:
+            return self._seal.open(Purpose.CURSOR, text, *bound).decode("utf-8", "surrogatepass")
+        except SealError:
+            raise InvalidParams("Invalid cursor") from None
 
     def outcome(self, request: Request, error: BaseException) -> Result | McpError:
         """Return what a call that has ended with *error* comes to."""
@@ -327,12 +341,11 @@ class Mux:
             await self.store.aclose()
 
 
-def _services_of(mux: Mux, seal: Seal, clock: Callable[[], float]) -> Services:
+def _services_of(mux: Mux, seal: Seal) -> Services:
     return Services(
         server=mux.server,
         store=mux.store,
         seal=seal,
-        clock=clock,
         limits=mux.limits,
         owners=mux.owners,
         assigns=mux.assigns,

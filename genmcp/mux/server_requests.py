@@ -16,7 +16,6 @@ from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.errors import InvalidRequest, Raised, SealError, TimedOut, Unable
 from genmcp.mux.bus import MessageBus
-from genmcp.mux.seals import Seals
 from genmcp.protocol.notifications import CancelledNotificationParams
 from genmcp.protocol.value import Value
 from genmcp.wire.encoder import Encoder
@@ -45,21 +44,17 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
 
 class ServerRequests:
-    """The requests of one mux that wait for an answer, each for *timeout* seconds.
-
-    now: the clock of all processes that open the same seals.
-    """
+    """The requests of one mux that wait for an answer, each for *timeout* seconds."""
 
     def __init__(
         self,
         seal: Seal,
-        now: Callable[[], float],
         bus: MessageBus,
         encoder: Encoder,
         *,
         timeout: float,
     ) -> None:
-        self._seals = Seals(seal, Purpose.SERVER_REQUEST, now, ttl=timeout)
+        self._seal = seal
         self._encoder = encoder
         self._bus = bus
         self._timeout = timeout
@@ -116,7 +111,8 @@ class ServerRequests:
         self._waiting[number] = future
         # A caller that is cancelled cannot cancel it, so that a reply may always be set.
         future.set_running_or_notify_cancel()
-        return number, self._seals.seal(msgspec.msgpack.encode(address), principal)
+        packed, ttl = msgspec.msgpack.encode(address), self._timeout
+        return number, self._seal.seal(Purpose.SERVER_REQUEST, packed, principal, ttl=ttl)
 
     async def deliver(self, session: str, principal: str | None, message: Message) -> None:
         """Deliver a response of *session* to the process that waits for it.
@@ -128,7 +124,8 @@ class ServerRequests:
             StoreError: it cannot be delivered at present.
         """
         try:
-            address = _decode(self._seals.open(str(message.id), principal))
+            packed = self._seal.open(Purpose.SERVER_REQUEST, str(message.id), principal)
+            address = _decode(packed)
         except (SealError, msgspec.MsgspecError):
             address = None
         if address is None or address.session != session:

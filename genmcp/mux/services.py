@@ -26,14 +26,12 @@ __all__ = ["MuxSink", "Services"]
 class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The parts of a mux that its calls and tasks need. Made by the mux, before those.
 
-    clock: that of all processes that open the same seals. outcome_of: returns the result of a call
-    of a principal by its id.
+    outcome_of: returns the result of a call of a principal by its id.
     """
 
     server: Server
     store: Store
     seal: Seal
-    clock: Callable[[], float]
     limits: Limits
     owners: Owners
     assigns: dict[str, Any]

@@ -21,7 +21,6 @@ from genmcp.errors import Expired, ForeignSeal, InvalidParams, SealError, Sessio
 from genmcp.mux.bus import EVERYBODY, MessageBus
 from genmcp.mux.calls import CallRegistry
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Slots
-from genmcp.mux.seals import Seals
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
@@ -58,7 +57,7 @@ class Sessions:
         now: Callable[[], float],
         ended: "SessionBroadcast",
     ) -> None:
-        self._seals = Seals(seal, Purpose.SESSION, now, ttl=limits.session)
+        self._seal = seal
         self._now = now
         self._store = store
         self._lifetime = limits.session
@@ -80,7 +79,7 @@ class Sessions:
                 f"clientInfo and capabilities take {len(packed)} bytes, the most is {_MAX_BYTES}: "
                 f"they come back with every request, in Mcp-Session-Id"
             )
-        return session, self._seals.seal(packed, principal)
+        return session, self._seal.seal(Purpose.SESSION, packed, principal, ttl=self._lifetime)
 
     def open(self, id: str, principal: str | None) -> Session:
         """Return the session of this *id*.
@@ -98,7 +97,7 @@ class Sessions:
 
     def _unseal(self, id: str, principal: str | None, while_trusted: float) -> Session:
         try:
-            packed = self._seals.open(id, principal)
+            packed = self._seal.open(Purpose.SESSION, id, principal)
         except Expired:
             raise SessionGone("Session expired") from None
         except SealError as error:

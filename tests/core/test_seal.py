@@ -16,7 +16,19 @@ OLD, NEW = "the old secret, 24 bytes", "the new secret, 24 bytes"
 NONCE = b"twelve bytes"
 NOW = 1_700_000_000.0
 
-SEAL = Seal(NEW, "studio")
+
+def made(
+    secret: Any = NEW,
+    audience: str = "studio",
+    *,
+    now: float = NOW,
+    nonce: bytes = NONCE,
+    **options: Any,
+) -> Seal:
+    return Seal(secret, audience, now=lambda: now, nonce=lambda size: nonce, **options)
+
+
+SEAL = made()
 
 purposes = st.sampled_from(Purpose)
 nonces = st.binary(min_size=12, max_size=12)
@@ -27,11 +39,11 @@ bounds = st.lists(st.none() | anything | st.binary(), max_size=4)
 def sealed(
     payload: bytes = b"payload", *, seal: Seal = SEAL, bound: tuple[Part, ...] = ("add", None)
 ) -> str:
-    return seal.seal(Purpose.CURSOR, payload, now=NOW, ttl=60, nonce=NONCE, bound=bound)
+    return seal.seal(Purpose.CURSOR, payload, *bound, ttl=60)
 
 
 def opened(text: str, *, seal: Seal = SEAL, bound: tuple[Part, ...] = ("add", None)) -> bytes:
-    return seal.open(Purpose.CURSOR, text, now=NOW, bound=bound)
+    return seal.open(Purpose.CURSOR, text, *bound)
 
 
 @given(purposes, st.binary(max_size=300), nonces, bounds)
@@ -39,15 +51,15 @@ def test_seal_gives_back_what_was_sealed(
     purpose: Purpose, payload: bytes, nonce: bytes, bound: list[Part]
 ) -> None:
     """What is sealed opens with the same purpose and parts."""
-    text = SEAL.seal(purpose, payload, now=NOW, ttl=60, nonce=nonce, bound=bound)
+    text = made(nonce=nonce).seal(purpose, payload, *bound, ttl=60)
 
-    assert payload == SEAL.open(purpose, text, now=NOW, bound=bound)
+    assert payload == SEAL.open(purpose, text, *bound)
 
 
 @given(st.binary(max_size=300), nonces)
 def test_seal_text_is_fit_for_a_header_and_a_url(payload: bytes, nonce: bytes) -> None:
     """A sealed value is letters, digits, "-" and "_" (2025-11-25, "Session Management")."""
-    text = SEAL.seal(Purpose.SESSION, payload, now=NOW, ttl=60, nonce=nonce)
+    text = made(nonce=nonce).seal(Purpose.SESSION, payload, ttl=60)
 
     assert text.isascii()
     assert text.replace("-", "").replace("_", "").isalnum()
@@ -89,12 +101,12 @@ def test_seal_value_has_one_spelling(length: int) -> None:
 def test_seal_raises_nothing_but_forged_for_any_text(purpose: Purpose, text: str) -> None:
     """Whatever a client sends is judged, never a crash."""
     with pytest.raises(Forged):
-        SEAL.open(purpose, text, now=NOW)
+        SEAL.open(purpose, text)
 
 
 def test_seal_does_not_decode_a_text_longer_than_any_it_makes() -> None:
     """The longest value opens; anything longer is refused unread."""
-    small = Seal(NEW, "studio", max_bytes=100)
+    small = made(max_bytes=100)
     longest = sealed(b"x" * 100, seal=small)
 
     assert b"x" * 100 == opened(longest, seal=small)
@@ -106,13 +118,13 @@ def test_seal_does_not_decode_a_text_longer_than_any_it_makes() -> None:
 def test_seal_refuses_another_purpose(purpose: Purpose) -> None:
     """A cursor is no session, and no request state."""
     with pytest.raises(Forged):
-        SEAL.open(purpose, sealed(), now=NOW, bound=("add", None))
+        SEAL.open(purpose, sealed(), "add", None)
 
 
 def test_seal_refuses_another_audience() -> None:
     """Two muxes with one secret do not take each other's values."""
     with pytest.raises(Forged) as caught:
-        opened(sealed(), seal=Seal(NEW, "studio-2"))
+        opened(sealed(), seal=made(NEW, "studio-2"))
 
     assert not isinstance(caught.value, ForeignSeal)
 
@@ -160,28 +172,28 @@ def test_seal_takes_a_str_for_its_utf_8() -> None:
 
 def test_seal_expires() -> None:
     """A value opens before its time has run out, and neither at that moment nor after."""
-    text = SEAL.seal(Purpose.EVENT, b"x", now=NOW, ttl=60, nonce=NONCE)
+    text = SEAL.seal(Purpose.EVENT, b"x", ttl=60)
 
-    assert b"x" == SEAL.open(Purpose.EVENT, text, now=NOW + 59.9)
+    assert b"x" == made(now=NOW + 59.9).open(Purpose.EVENT, text)
     for late in (60, 61, float("inf"), float("nan")):
         with pytest.raises(Expired):
-            SEAL.open(Purpose.EVENT, text, now=NOW + late)
+            made(now=NOW + late).open(Purpose.EVENT, text)
 
 
 def test_seal_that_expires_never_is_possible() -> None:
     """An infinite time to live is one; no time at all has always run out."""
-    for_ever = SEAL.seal(Purpose.EVENT, b"x", now=NOW, ttl=float("inf"), nonce=NONCE)
-    not_a_time = SEAL.seal(Purpose.EVENT, b"x", now=NOW, ttl=float("nan"), nonce=NONCE)
+    for_ever = SEAL.seal(Purpose.EVENT, b"x", ttl=float("inf"))
+    not_a_time = SEAL.seal(Purpose.EVENT, b"x", ttl=float("nan"))
 
-    assert b"x" == SEAL.open(Purpose.EVENT, for_ever, now=NOW * 1000)
+    assert b"x" == made(now=NOW * 1000).open(Purpose.EVENT, for_ever)
     with pytest.raises(Expired):
-        SEAL.open(Purpose.EVENT, not_a_time, now=NOW)
+        SEAL.open(Purpose.EVENT, not_a_time)
 
 
 def test_seal_does_not_reveal_expiry_to_another_purpose() -> None:
     """What is not authentic is forged, however old."""
     with pytest.raises(Forged):
-        SEAL.open(Purpose.SESSION, sealed(), now=NOW + 3600)
+        made(now=NOW + 3600).open(Purpose.SESSION, sealed())
 
 
 def test_seal_limits_the_payload() -> None:
@@ -195,20 +207,20 @@ def test_seal_limits_the_payload() -> None:
 def test_seal_takes_nonces_of_twelve_bytes(nonce: bytes) -> None:
     """Another length is a defect of the caller."""
     with pytest.raises(ContractError, match="12 bytes"):
-        SEAL.seal(Purpose.CURSOR, b"", now=NOW, ttl=1, nonce=nonce)
+        made(nonce=nonce).seal(Purpose.CURSOR, b"", ttl=1)
 
 
 def test_seal_needs_an_audience() -> None:
     """An empty audience is wrong at construction."""
     with pytest.raises(ConfigurationError, match="audience"):
-        Seal(NEW, "")
+        made(NEW, "")
 
 
 def test_keyring_opens_what_an_older_secret_sealed() -> None:
     """During a rotation each process opens what the others sealed."""
-    before = Seal(OLD, "studio")
-    during = Seal([NEW, OLD], "studio")
-    after = Seal([NEW], "studio")
+    before = made(OLD, "studio")
+    during = made([NEW, OLD], "studio")
+    after = made([NEW], "studio")
 
     assert b"1" == opened(sealed(b"1", seal=before), seal=during)
     assert b"2" == opened(sealed(b"2", seal=during), seal=after)
@@ -216,13 +228,13 @@ def test_keyring_opens_what_an_older_secret_sealed() -> None:
 
 def test_keyring_seals_with_the_first_secret() -> None:
     """The order of the list says who seals; a secret given twice keeps its first place."""
-    assert sealed(seal=Seal([OLD, NEW, OLD], "studio")) == sealed(seal=Seal(OLD, "studio"))
+    assert sealed(seal=made([OLD, NEW, OLD], "studio")) == sealed(seal=made(OLD, "studio"))
 
 
 def test_keyring_tells_a_foreign_seal() -> None:
     """A value of a process with another secret is told from a forged one."""
     with pytest.raises(ForeignSeal):
-        opened(sealed(seal=Seal(OLD, "studio")))
+        opened(sealed(seal=made(OLD, "studio")))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +250,7 @@ def test_keyring_does_not_take_just_any_text_for_foreign(text: str) -> None:
 
 def test_keyring_has_a_key_for_each_purpose() -> None:
     """What one purpose's key encrypted, another's does not decrypt, whatever is bound to it."""
-    texts = [SEAL.seal(each, b"payload", now=NOW, ttl=60, nonce=NONCE) for each in Purpose]
+    texts = [SEAL.seal(each, b"payload", ttl=60) for each in Purpose]
 
     # The part that depends on the key and the nonce only: expiry and payload, encrypted.
     assert len(Purpose) == len({text[24:44] for text in texts})
@@ -246,18 +258,18 @@ def test_keyring_has_a_key_for_each_purpose() -> None:
 
 def test_keyring_takes_str_and_bytes() -> None:
     """A secret from the environment is the same as its bytes, also where it is no UTF-8."""
-    assert sealed(seal=Seal(OLD, "a")) == sealed(seal=Seal(OLD.encode(), "a"))
-    assert Seal("\udcff" * 16, "a")
+    assert sealed(seal=made(OLD, "a")) == sealed(seal=made(OLD.encode(), "a"))
+    assert made("\udcff" * 16, "a")
 
 
 @pytest.mark.parametrize("secret", ["", "fifteen bytes..", b"fifteen bytes..", [], [NEW, "short"]])
 def test_keyring_refuses_a_secret_that_is_too_short(secret: str | bytes | list[str]) -> None:
     """Too short a secret, or none, is wrong at construction, and the option is named."""
     with pytest.raises(ConfigurationError, match=r"^secret:") as caught:
-        Seal(secret, "a")
+        made(secret, "a")
 
     assert "fifteen" not in str(caught.value)
-    assert Seal("sixteen bytes...", "a")
+    assert made("sixteen bytes...", "a")
 
 
 @pytest.mark.parametrize(
@@ -303,8 +315,8 @@ def test_canonical_refuses_what_is_not_json(value: Any) -> None:
 def test_mark_is_the_same_under_the_secret_that_sealed() -> None:
     """A process that already seals with the new secret finds the name that the old one gave."""
     old, new = b"o" * 16, b"n" * 16
-    before, after = Seal(old, "a"), Seal([new, old, new], "a")
-    text = before.seal(Purpose.TASK, b"x", now=0.0, ttl=1.0, nonce=NONCE)
+    before, after = made(old, "a"), made([new, old, new], "a")
+    text = before.seal(Purpose.TASK, b"x", ttl=1.0)
     key_id = before.key_id_of(text)
 
     name = before.mark(Purpose.TASK, "t")

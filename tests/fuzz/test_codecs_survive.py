@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.core.seal import NONCE_BYTES, Purpose, Seal
+from genmcp.core.seal import Purpose, Seal
 from genmcp.errors import ConfigurationError, HeaderMismatch, McpError, Refused, SealError
 from genmcp.wire import jsonrpc, mirror, sse
 from genmcp.wire.http import Gate, Security, cors_headers, judge_get, judge_post, preflight_headers
@@ -16,8 +16,8 @@ from genmcp.wire.sse_reader import Event, EventReader
 from tests.fuzz import mutation
 from tests.fuzz.conftest import Plan
 
-SEAL = Seal("z" * 32, "fuzz")
-SEALED = SEAL.seal(Purpose.SESSION, b"payload", now=0, ttl=9, nonce=bytes(NONCE_BYTES))
+SEAL = Seal("z" * 32, "fuzz", now=lambda: 0.0, nonce=bytes)
+SEALED = SEAL.seal(Purpose.SESSION, b"payload", ttl=9)
 GATES = [Gate(Security()), Gate(Security(allowed_origins=["https://a.b"], allowed_hosts=["*.b"]))]
 RULES = [
     mirror.HeaderRule(b"mcp-param-a", ("a",), "string"),
@@ -107,7 +107,7 @@ def sealed_value(rng: Random) -> None:
     if text == SEALED:
         return
     with pytest.raises(SealError):
-        SEAL.open(Purpose.SESSION, text, now=1)
+        SEAL.open(Purpose.SESSION, text)
 
 
 HEADERS = [
