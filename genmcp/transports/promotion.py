@@ -6,7 +6,7 @@ repeated with the same id, since the record may have been written.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -44,7 +44,7 @@ class Promotable(Protocol):
     def cancel(self, event: CallEvent) -> None:
         """Do as `report` does, from any thread."""
 
-    def perform(self, actions: Sequence[CallAction]) -> None:
+    def perform(self, actions: Collection[CallAction]) -> None:
         """Perform those of *actions* that take no time."""
 
     async def hand_out(self, answer: Answer) -> None:

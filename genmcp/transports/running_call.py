@@ -9,7 +9,7 @@ sources: `RunningCall.cancel`, the host, and the hook itself. Only the first one
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -196,32 +196,41 @@ class RunningCall(CallSink[C], eq=False):
         try:
             answer = await work
         except asyncio.CancelledError as error:
-            return await self._finish(channel, NO_ANSWER, error)
+            return await self._interrupted(channel, error)
         except BaseException:  # the process exits, or the loop was closed
             self.end()
             raise
-        if channel.state is None:  # nothing happened to the call that needs a decision
-            self.end()
+        self.end()
+        call = channel.state
+        if call is None:  # nothing happened to the call that needs a decision
             return answer
-        return await self._finish(channel, answer)
+        call.outcome = answer.outcome  # set before a late promotion reads it
+        actions = call.advance(CallEvent.PARKED if answer is PARKED else CallEvent.RETURNED)
+        if self._promotion is None and CallAction.RESPOND in actions:
+            return answer
+        if self.handed_out:
+            await self.caller.mux.tasks.ended(channel, actions)
+        return await self._finish(channel, answer, actions)
+
+    async def _interrupted(self, channel: Channel, error: asyncio.CancelledError) -> Answer:
+        """Handle the end of the hook by a cancellation.
+
+        Raises:
+            asyncio.CancelledError: *error*, which has another source than the call.
+        """
+        try:
+            self.end(error)
+        finally:
+            actions = channel.call.advance(CallEvent.INTERRUPTED)
+            if self.handed_out:
+                await self.caller.mux.tasks.ended(channel, actions)
+        return await self._finish(channel, NO_ANSWER, actions)
 
     async def _finish(
-        self, channel: Channel, answer: Answer, cancelled: asyncio.CancelledError | None = None
+        self, channel: Channel, answer: Answer, actions: Collection[CallAction]
     ) -> Answer:
-        """Perform what the end of the hook with *answer* demands; return the answer to send."""
-        mux, call = self.caller.mux, channel.call
-        call.outcome = answer.outcome  # set before a late promotion reads it
-        was_task, event = call.promoted, CallEvent.RETURNED
-        if answer is PARKED:
-            event = CallEvent.PARKED
-        elif answer is NO_ANSWER:
-            event = CallEvent.INTERRUPTED
-        try:
-            self.end(cancelled)
-        finally:
-            actions = call.advance(event)
-            if was_task:
-                await mux.tasks.ended(channel, actions)
+        """Perform the *actions* at the end of the hook; return the answer to send."""
+        mux = self.caller.mux
         self.perform(actions)
         if CallAction.CANCEL_WORK in actions:
             await mux.tasks.cancel_work(channel)
@@ -270,7 +279,7 @@ class RunningCall(CallSink[C], eq=False):
         if self.channel is not None:
             self.perform(self.channel.call.advance(event))
 
-    def perform(self, actions: Sequence[CallAction]) -> None:
+    def perform(self, actions: Collection[CallAction]) -> None:
         """Perform those of *actions* that take no time."""
         for action in actions:
             if action is CallAction.CANCEL_HOOK:
