@@ -85,6 +85,9 @@ PING = request("ping")
 READY = notification("notifications/initialized")
 
 
+_DROPPED = ("drop -32602", "drop -32600", "drop -32602")
+
+
 def pipe(opened: Session | None = None, *, modern: bool = True) -> ServerConnection:
     return ServerConnection(Offer(), opened, modern=modern)
 
@@ -154,8 +157,18 @@ def test_server_decides_by_session_and_message(
         # 2026-07-28, Streamable HTTP: a client cancels by closing the connection.
         (cancelled(requestId=7), "Accept", "drop -32600", "cancel 7"),
         (cancelled(requestId=[]), "drop -32602", "drop -32600", "drop -32602"),
+        (cancelled(), "drop -32602", "drop -32600", "Accept"),
         (READY, "Accept", "drop -32600", "SessionReady"),
         (notification("initialize"), "Accept", "drop -32600", "Accept"),
+        (notification("notifications/unknown"), "Accept", "drop -32600", "Accept"),
+        (message(method="notifications/unknown", params=[]), *_DROPPED),
+        (message(error={"code": 1, "message": "no"}), "drop -32600", "drop -32600", "Deliver"),
+        # Without `_meta`, a request is none of 2026-07-28, whatever its method.
+        (PING, "respond -32602", "respond -32602", "start ping"),
+        (request("unknown"), "respond -32602", "respond -32602", "respond -32601"),
+        (request("resources/list"), "respond -32602", "respond -32602", "respond -32601"),
+        (request("tools/call"), "respond -32602", "respond -32602", "respond -32602"),
+        (request("initialize"), "respond -32602", "respond -32602", "respond -32602"),
     ],
 )
 def test_server_decides_by_era_and_message(
@@ -171,6 +184,33 @@ def test_server_decides_by_era_and_message(
     assert modern == over_http(Era.MODERN)
     assert handshake == over_http(Era.HANDSHAKE)
     assert over_http(Era.SESSION).startswith(in_session)
+
+
+@pytest.mark.parametrize(
+    ("given", "action"),
+    [
+        (LIST, "start tools/list 2025-03-26"),
+        (MODERN_LIST, "start tools/list 2025-03-26"),
+        (PING, "start ping 2025-03-26"),
+        (request("unknown"), "respond -32601"),
+        (request("resources/list"), "respond -32601"),
+        (request("tools/call"), "respond -32602"),
+        (READY, "SessionReady"),
+        (cancelled(requestId=7), "cancel 7"),
+        (cancelled(), "Accept"),
+        (cancelled(requestId=[]), "drop -32602"),
+        (notification("notifications/unknown"), "Accept"),
+        (notification("initialize"), "Accept"),
+        (RESPONSE, "Deliver"),
+    ],
+)
+def test_server_decides_on_members_of_a_batch(given: Message, action: str) -> None:
+    """2025-03-26, basic, "Batching": within a session, over HTTP or a pipe, and never without."""
+    opened = session("2025-03-26")
+
+    for headers in (None, HEADERS):
+        connection = ServerConnection(Offer(), opened, headers=headers)
+        assert action == outline(connection.receive_member(given))
 
 
 def test_server_opens_a_session_with_the_params() -> None:
