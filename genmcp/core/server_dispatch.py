@@ -277,13 +277,12 @@ def exchange_of(
     all.
     """
     revision = requests[0].revision
-    if revision.modern:
-        return Exchange(streams=streams)
     return Exchange(
         stream=stream,
         primed=revision.priming_event,
         streams=streams,
-        cancels=any(each.route and each.route.on_disconnect == "cancel" for each in requests),
+        cancels=revision.modern
+        or any(each.route and each.route.on_disconnect == "cancel" for each in requests),
         expected=batch or 1,
         batch=batch > 0,
     )

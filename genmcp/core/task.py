@@ -21,7 +21,7 @@ Three numbers keep processes apart that both think it is theirs:
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -340,28 +340,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self._ended("failed", now, Finished(error=LOST, raised=True))
 
     def _ended(self, end: End, now: float, ended: Finished) -> "Task":
-        return self._next(
-            "end",
-            now,
-            end=end,
-            result=ended.result,
-            error=ended.error,
-            raised=ended.raised,
-            **_NOTHING_LEFT,
-        )
+        left = {"continuation": b"", "work": None, "held": None, "outcome": None}
+        came_to = {"result": ended.result, "error": ended.error, "raised": ended.raised}
+        return self._next("end", now, end=end, **came_to, **left)
 
     def _next(self, step: str, now: float, /, **fields: object) -> "Task":
         if self.end is not None:
             raise OutOfTurn(step, self.status)
         return replace(self, updated=now, changes=self.changes + 1, **fields)
-
-
-_NOTHING_LEFT: Final[Mapping[str, Any]] = {
-    "continuation": b"",
-    "work": None,
-    "held": None,
-    "outcome": None,
-}
 
 
 def answered(task: Task, answers: Mapping[str, bytes], now: float) -> Task:
@@ -377,7 +363,7 @@ def answered(task: Task, answers: Mapping[str, bytes], now: float) -> Task:
     if not new:
         return task
     asking = replace(task.work, answers={**task.work.answers, **new})
-    task = replace(task, updated=now, changes=task.changes + 1, work=asking)
+    task = task._next("answer", now, work=asking)
     return task if asking.missing else task.settled_with(asking.outcome, now).taken_over(now)
 
 
@@ -389,11 +375,9 @@ def progressed(
     Raises:
         OutOfTurn: it is over.
     """
-    if task.end is not None:
-        raise OutOfTurn("progress", task.status)
     reported = {"progress": progress, "total": total, "message": message}
-    new: dict[str, Any] = {key: each for key, each in reported.items() if each is not None}
-    return replace(task, updated=now, changes=task.changes + 1, **new)
+    new = {key: each for key, each in reported.items() if each is not None}
+    return task._next("progress", now, **new)
 
 
 def published(task: Task, parked: Suspended, now: float, ttl: float) -> Task:

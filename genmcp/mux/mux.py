@@ -245,13 +245,16 @@ class Mux:
         self.observers.ended(request, answer.outcome or handle, answer.raised, marks)
         return answer
 
-    def refusal(
-        self, request: Request, error: McpError, raised: BaseException | None = None
+    def respond(
+        self, request: Request, outcome: Result | McpError, raised: BaseException | None = None
     ) -> Answer:
-        """Return the answer that says *error*, for what the hook *raised*."""
-        message = self.encoder.error(request.revision, request.id, error)
-        status = status_of(error, request.revision)
-        return Answer(message, status, error.headers, error, raised)
+        """Return the answer with *outcome*; *raised*: the exception of the hook, if it failed."""
+        revision, id = request.revision, request.id
+        if isinstance(outcome, McpError):
+            message = self.encoder.error(revision, id, outcome)
+            return Answer(message, status_of(outcome, revision), outcome.headers, outcome, raised)
+        message = self.encoder.response(revision, id, outcome)
+        return Answer(message, 200, _NO_HEADERS, outcome, raised)
 
     async def _unrouted(self, request: Request, channel: Channel) -> Result | Continue:
         method, params = request.method, request.params
@@ -263,11 +266,6 @@ class Mux:
                 cursor = self._open_cursor(cursor, channel)
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
-
-    def said(self, request: Request, result: Result) -> Answer:
-        """Return the answer that says *result*."""
-        message = self.encoder.response(request.revision, request.id, result)
-        return Answer(message, 200, _NO_HEADERS, result)
 
     # A cursor is bound to its list and its principal. 2026-07-28, server/utilities, "Pagination":
     # cursors are opaque, and an invalid one is -32602.
@@ -303,15 +301,12 @@ class Mux:
         if not isinstance(error, Exception):
             error = RuntimeError("a hook ended itself")
         try:
-            outcome = outcome_of(error, request, reference)
-            if isinstance(outcome, McpError):
-                return self.refusal(request, outcome, error)
-            return msgspec.structs.replace(self.said(request, outcome), raised=error)
+            return self.respond(request, outcome_of(error, request, reference), error)
         except (TypeError, ValueError, msgspec.MsgspecError) as fault:
             # What an McpError carries is up to whoever raised it.
             logger.error("an error cannot be said [%s]", reference, exc_info=fault)
             told = InternalError(f"Internal error (reference {reference})", reference=reference)
-            return self.refusal(request, told, fault)
+            return self.respond(request, told, fault)
 
     async def job_value(self, task: str) -> Outcome | None:
         """Return the outcome of the last job of a task whose result exceeded the limit."""
@@ -364,14 +359,7 @@ def mux_of(target: Mux | Server) -> Mux:
     Raises:
         ConfigurationError: it is not one server; a hub, or a registry, has many.
     """
-    if isinstance(target, Mux):
-        return target
-    if not isinstance(target, Server) and callable(getattr(target, "server", None)):
-        raise ConfigurationError(
-            f"{target!r} is not one server: give what its server() returns; "
-            "a RegistryEndpoint serves each server of a registry as well"
-        )
-    return Mux(target)
+    return target if isinstance(target, Mux) else Mux(target)
 
 
 def error_of(error: Exception) -> McpError:
@@ -387,11 +375,14 @@ def error_of(error: Exception) -> McpError:
 
 
 def _checked(server: Server) -> Server:
-    if not isinstance(server, Server):
+    if isinstance(server, Server):
+        return server
+    if callable(getattr(server, "server", None)):
         raise ConfigurationError(
-            f"server must be an instance of a Server (a Suite), not {server!r}"
+            f"{server!r} is not one server: give what its server() returns; "
+            "a RegistryEndpoint serves each server of a registry as well"
         )
-    return server
+    raise ConfigurationError(f"server must be an instance of a Server (a Suite), not {server!r}")
 
 
 def _clock(store: Store) -> Callable[[], float]:

@@ -120,9 +120,9 @@ class BatchAnswers:
             if call.closed or request.session in ended:
                 return NO_ANSWER
             if response.stopping:
-                return self._mux.refusal(request, Overloaded("The server is shutting down"))
+                return self._mux.respond(request, Overloaded("The server is shutting down"))
             if self.full:  # not started, so the client can retry it
-                return self._mux.refusal(request, self.overflow())
+                return self._mux.respond(request, self.overflow())
             begun = call.begin()
             answer = begun if isinstance(begun, Answer) else await call.outcome(begun)
             await asyncio.sleep(0)  # let requests of other clients run between two members
@@ -145,6 +145,6 @@ class BatchAnswers:
         size = len(answer.message or b"")
         if size > self._left:
             self._left = 0
-            return self._mux.refusal(request, self.overflow())
+            return self._mux.respond(request, self.overflow())
         self._left -= size
         return answer

@@ -261,7 +261,7 @@ class Recovery(Pipe):
             if call.task is None:
                 lost = msgspec.json.decode(LOST, type=ErrorBody)
                 raise McpError(lost.message, code=lost.code)
-            answer = self.mux.said(request, await self._followed(request, call.task))
+            answer = self.mux.respond(request, await self._followed(request, call.task))
         except Exception as error:  # the client must get a response in any case
             answer = self.mux.failure(request, error)
         await self.respond(request, answer.message)

@@ -188,7 +188,7 @@ class Promotion(msgspec.Struct, eq=False):
             call.task, call.fencing_token, call.doubtful = task.id, task.fencing_token, None
             channel.sink = TaskSink(mux.services, mux.tasks.service, call, channel.sink.client_key)
             mux.tasks.runs(task.id, partial(self._call.cancel, CallEvent.TASK_CANCEL))
-        await self._call.hand_out(mux.said(channel.request, handle))
+        await self._call.hand_out(mux.respond(channel.request, handle))
 
     async def _park(self) -> None:
         """Write the step that the call has reached, if it is another one than was written."""

@@ -131,7 +131,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
     def cancelled_answer(self) -> Answer:
         """Return the answer of a call that its host, or its hook, has cancelled."""
-        return self.caller.mux.refusal(self.request, Overloaded("The call was cancelled"))
+        return self.caller.mux.respond(self.request, Overloaded("The call was cancelled"))
 
     def overloaded(self, error: Overloaded) -> Answer:
         """Return the answer of a request that found no slot, with the status of *error*."""
@@ -145,7 +145,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
         )
         visit.mux.observers.rejected(rejection)
         # On every revision, since nothing has begun.
-        return msgspec.structs.replace(visit.mux.refusal(request, error), status=error.status)
+        return msgspec.structs.replace(visit.mux.respond(request, error), status=error.status)
 
     # Pending and open.
 

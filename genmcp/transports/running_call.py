@@ -239,7 +239,7 @@ class RunningCall(CallSink[C], eq=False):
         if CallAction.RESPOND in actions:
             return answer
         if CallAction.REFUSE in actions:
-            return mux.refusal(self.request, Overloaded("The server is shutting down"))
+            return mux.respond(self.request, Overloaded("The server is shutting down"))
         return NO_ANSWER
 
     def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
