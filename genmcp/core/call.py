@@ -211,9 +211,7 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     # Cancellation. It is repeated, since a hook may ignore the first one. A call that its client
     # has cancelled gets no response, whatever comes later.
     **_all(
-        (*_WAITED_FOR, *_ENDING),
-        (_E.CANCEL, _E.LEAVE),
-        Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
+        (*_WAITED_FOR, *_ENDING), (_E.CANCEL, _E.LEAVE), Transition(_P.CANCELLED, (_A.CANCEL_HOOK,))
     ),
     **_all((*_WAITED_FOR, _P.STOPPING), (_E.SHUTDOWN,), Transition(_P.STOPPING, (_A.CANCEL_HOOK,))),
     (_P.CANCELLED, _E.SHUTDOWN): Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
@@ -314,10 +312,7 @@ class CallState(msgspec.Struct, eq=False):
     @property
     def promoted(self) -> bool:
         """Whether the client of this process has a handle, and the result goes to the record."""
-        return self.handle is not None and self.phase in (
-            CallPhase.TASK,
-            CallPhase.CANCELLED_TASK,
-        )
+        return self.handle is not None and self.phase in (CallPhase.TASK, CallPhase.CANCELLED_TASK)
 
     @property
     def undecided(self) -> bool:

@@ -16,13 +16,7 @@ from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams, Unsubs
 from genmcp.protocol.value import decoder_for
 from genmcp.wire.jsonrpc import Message
 
-__all__ = [
-    "check_length",
-    "check_names",
-    "decoded",
-    "notification_params",
-    "session_params",
-]
+__all__ = ["check_length", "check_names", "decoded", "notification_params", "session_params"]
 
 
 class _CancelledParams(NotificationParams):

@@ -32,11 +32,7 @@ from genmcp.errors import ConfigurationError, ContractError, Expired, ForeignSea
 if TYPE_CHECKING:
     from genmcp.core.cipher import Cipher
 
-__all__ = [
-    "Part",
-    "Purpose",
-    "Seal",
-]
+__all__ = ["Part", "Purpose", "Seal"]
 
 Part: TypeAlias = str | bytes | None
 """Something a sealed value is bound to; a str is its UTF-8, and None is not the empty str."""

@@ -6,8 +6,7 @@ actions. Nothing that a client sends makes the machine raise; an exception of `C
 is the server author's code, passes through.
 """
 
-from collections.abc import Container
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -21,9 +20,9 @@ from genmcp.core.server_dispatch import (
     modern_request,
     session_request,
 )
-from genmcp.core.session import Session, begin, introduction
+from genmcp.core.session import Offering, Session, begin, introduction
 from genmcp.errors import InvalidRequest, McpError
-from genmcp.protocol.capabilities import TASKS, ServerCapabilities
+from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeRequestParams
@@ -103,22 +102,6 @@ ANONYMOUS: Final = begin(introduction(REVISION), key="", now=0.0)
 _ACCEPT: Final = Accept()
 _READY: Final = SessionReady()
 _INITIALIZE: Final = REVISION.methods["initialize"]
-
-
-class Offering(Protocol):
-    """The capabilities and methods that a server declares, which decide how requests are routed."""
-
-    @property
-    def capabilities(self) -> ServerCapabilities:
-        """The capabilities that it declares."""
-
-    @property
-    def methods(self) -> Container[str]:
-        """The methods that it answers itself."""
-
-    @property
-    def announcer(self) -> object | None:
-        """The source of its change notifications, if it sends any."""
 
 
 LISTEN: Final = "subscriptions/listen"

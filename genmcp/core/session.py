@@ -4,6 +4,7 @@ The server keeps nothing for a session; every request brings it along. 2025-11-2
 "Session Management", and lifecycle, "Initialization".
 """
 
+from collections.abc import Container
 from functools import cached_property
 from typing import Final, Protocol
 
@@ -17,26 +18,34 @@ from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams, InitializeResult
 
-__all__ = ["Session", "begin", "introduction"]
+__all__ = ["Offering", "Session", "begin", "introduction"]
 
 
 _SPOKEN: Final = [revision.version for revision in LEGACY]
 
 
-class Introduced(Protocol):
-    """The server, as far as `initialize` introduces it."""
+class Offering(Protocol):
+    """What a server declares: `initialize` introduces it, and its requests are routed, by that."""
 
     @property
     def info(self) -> Implementation:
-        """Its name and version."""
-
-    @property
-    def capabilities(self) -> ServerCapabilities:
-        """Its capabilities."""
+        """The name and version."""
 
     @property
     def instructions(self) -> str | None:
-        """Its instructions for the model."""
+        """The instructions for the model."""
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """The capabilities."""
+
+    @property
+    def methods(self) -> Container[str]:
+        """The methods that the server itself answers."""
+
+    @property
+    def announcer(self) -> object | None:
+        """The source of its change notifications, if it sends any."""
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
@@ -63,7 +72,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
         if not self.revision.batches:
             raise InvalidRequest(f"The body must be one message: {self.version} has no batches")
 
-    def welcome(self, server: Introduced) -> InitializeResult:
+    def welcome(self, server: Offering) -> InitializeResult:
         """Return the result of the `initialize` that began the session."""
         return InitializeResult(
             protocol_version=self.version,

@@ -58,13 +58,7 @@ from genmcp.tasks.service import Change, TaskService
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = [
-    "TASKS_CHANGED",
-    "BuiltinMethods",
-    "detailed_of",
-    "status_of",
-    "watching",
-]
+__all__ = ["TASKS_CHANGED", "BuiltinMethods", "detailed_of", "status_of", "watching"]
 
 logger = logging.getLogger("genmcp")
 

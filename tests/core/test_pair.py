@@ -61,6 +61,8 @@ class Server:
     info = Implementation("server", "1")
     capabilities = ServerCapabilities(tools={})  # type: ignore[arg-type]
     instructions = None
+    methods = ()
+    announcer = None
 
 
 def result_of(request: Request) -> Value:
