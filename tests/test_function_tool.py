@@ -12,8 +12,14 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from genmcp import Channel, ConfigurationError, Continue, Image, Suite, tool
-from genmcp.decorator import FunctionTool, function_component
+from genmcp import Channel, ConfigurationError, Continue, Image, Prompt, Suite, Tool, tool
+from genmcp.decorator import (
+    FunctionTool,
+    PromptOptions,
+    ToolOptions,
+    function_component,
+)
+from genmcp.metadata import attributes_of
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
 from genmcp.tool import ToolRoute
@@ -440,3 +446,17 @@ def test_function_tool_refuses_what_it_would_ignore() -> None:
 
 class Item(BaseModel):
     name: str
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "hooks", "signature"),
+    [
+        (ToolOptions, Tool, {"visible", "on_cancel"}, {"input_schema"}),
+        (PromptOptions, Prompt, {"visible", "complete"}, {"arguments"}),
+    ],
+)
+def test_decorator_takes_every_option_of_the_class(
+    options: type, kind: type, hooks: set[str], signature: set[str]
+) -> None:
+    """Except for the one that the signature gives; hooks without `self` are options too."""
+    assert set(options.__annotations__) == {*attributes_of(kind), *hooks} - signature
