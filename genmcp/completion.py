@@ -1,13 +1,13 @@
-"""Completion: how an argument of a prompt, or a variable of a resource template, may go on.
+"""Completion of the arguments of prompts, and of the variables of resource templates.
 
 2026-07-28, server/utilities, "Completion". A provider completes with a hook,
 
     async def complete(self, argument, value, context, channel):
         return [city for city in cities if city.startswith(value)]
 
-where *argument* is the name of what is typed, *value* what is typed so far, and *context* the
-arguments chosen already. It returns texts, the likeliest first; or a `Completion` if it knows how
-many there are in all; or None, if it has nothing to say of this argument.
+where *argument* is the name of the argument, *value* its text so far, and *context* the values of
+other arguments. It returns texts, the likeliest first; or a `Completion`, with the total number; or
+None for the fixed values of the argument.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,11 +33,11 @@ MOST_VALUES: Final = 100
 
 
 class Completer(msgspec.Struct, frozen=True, kw_only=True):
-    """What completes the arguments of one prompt, or the variables of one resource template.
+    """Completes the arguments of one prompt, or the variables of one resource template.
 
-    owner: what errors call it. names: what it has to complete; None if only the hook knows.
-    hook: the provider's `complete`, if it has one. options: fixed values by argument, for those
-    the hook says nothing of.
+    owner: its name in errors. names: the arguments; None if only the hook knows them. hook: the
+    `complete` of the provider, or None. options: fixed values by argument, for which the hook
+    returns None.
     """
 
     owner: str
@@ -46,11 +46,11 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Sequence[str]] = {}
 
     async def complete(self, params: CompleteRequestParams, channel: Channel) -> CompleteResult:
-        """Return how the argument of *params* may go on.
+        """Return the completions of the argument of *params*.
 
         Raises:
-            InvalidParams: there is no such argument.
-            ContractError: the hook returned something else than texts.
+            InvalidParams: the argument does not exist.
+            ContractError: the hook did not return texts.
         """
         name, value = params.argument.name, params.argument.value
         if self.names is not None and name not in self.names:
@@ -70,10 +70,10 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
 async def complete(
     request: Request, channel: Channel, completer: Completer | None
 ) -> CompleteResult:
-    """Answer a `completion/complete` by *completer*, which is that of what the request refers to.
+    """Answer a `completion/complete` by the *completer* of the prompt or template it refers to.
 
     Raises:
-        InvalidParams: there is none, or it has no such argument.
+        InvalidParams: the prompt, template or argument does not exist.
     """
     params = request.params
     assert isinstance(params, CompleteRequestParams)
@@ -85,7 +85,7 @@ async def complete(
 
 
 def complete_result(found: Any) -> CompleteResult:
-    """Return the result that *found*, returned by a hook, stands for: at most 100 values.
+    """Return the result for *found*, which a hook has returned: at most 100 values.
 
     Raises:
         ContractError: it is not a list of texts, a Completion or a CompleteResult of them.
@@ -98,7 +98,7 @@ def complete_result(found: Any) -> CompleteResult:
 
 
 def starting_with(options: Iterable[str], value: str) -> list[str]:
-    """Return those of *options* that *value* may become, in their order; case does not count."""
+    """Return the *options* that begin with *value*, in their order; case is ignored."""
     typed = value.casefold()
     return [option for option in options if option.casefold().startswith(typed)]
 
@@ -106,7 +106,7 @@ def starting_with(options: Iterable[str], value: str) -> list[str]:
 def _bounded(given: Completion) -> Completion:
     values = given.values
     if not isinstance(values, list | tuple) or not all(isinstance(each, str) for each in values):
-        raise ContractError("it must return a list of texts, a Completion, or None")
+        raise ContractError("return a list of texts, a Completion, or None")
     more = len(values) > MOST_VALUES
     if given.has_more is None and given.total is not None:
         more = given.total > len(values) or more

@@ -1,4 +1,4 @@
-"""Hooks: the functions a user writes, `def` or `async def`, told apart once."""
+"""Hooks: the functions of a user, `def` or `async def`."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from genmcp.errors import ConfigurationError
 __all__ = ["Hook", "Visible", "check_call", "overrides", "visibility"]
 
 Visible = Callable[[str | None], bool]
-"""Whether there is something for a principal, None being whoever is not authenticated."""
+"""Whether a component exists for a principal, None being an unauthenticated client."""
 
 
 class Hook(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class Hook(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, provider: object, name: str, kind: type) -> "Hook | None":
-        """Return the hook *name* of *provider*; None if it has none but that of its base, *kind*.
+        """Return the hook *name* of *provider*; None if it has only that of its base, *kind*.
 
         Raises:
             ConfigurationError: it yields.
@@ -35,7 +35,7 @@ class Hook(msgspec.Struct, frozen=True):
         return cls(function, inspect.iscoroutinefunction(function))
 
     async def __call__(self, channel: Channel, *arguments: Any) -> Any:
-        """Call it, with the threads of *channel* if it may block."""
+        """Call the function, in a thread of *channel* if it may block."""
         if self.is_async:
             return await self.function(*arguments)
         value = await channel.in_thread(self.function, *arguments)
@@ -43,7 +43,7 @@ class Hook(msgspec.Struct, frozen=True):
 
 
 def overrides(provider: object, name: str, kind: type) -> bool:
-    """Whether *provider* has a hook *name* of its own, and not that of its base, *kind*."""
+    """Return whether *provider* overrides the hook *name* of its base, *kind*."""
     function = getattr(provider, name, None)
     base = getattr(kind, name, None)
     return function is not None and (
@@ -52,22 +52,22 @@ def overrides(provider: object, name: str, kind: type) -> bool:
 
 
 def check_call(owner: str, call: Callable[..., Any]) -> None:
-    """Check that *call* is something that returns.
+    """Check that *call* is not a generator function.
 
     Raises:
         ConfigurationError: it yields.
     """
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise ConfigurationError(
-            f"{owner} yields; return one result, and report on the way with channel.progress"
+            f"{owner} yields; return one result, and report progress with channel.progress"
         )
 
 
 def visibility(provider: Any, kind: type) -> Visible | None:
-    """Return what tells who may see *provider*; None if it does not override that of *kind*.
+    """Return the `visible` of *provider*; None if it does not override that of *kind*.
 
     Raises:
-        ConfigurationError: it is no `def`.
+        ConfigurationError: it is not a `def`.
     """
     if not overrides(provider, "visible", kind):
         return None

@@ -1,4 +1,4 @@
-"""What tools, resources, prompts and suites say of themselves, checked when they are made."""
+"""The attributes of tools, resources, prompts and suites, and their checks."""
 
 import inspect
 import re
@@ -19,11 +19,11 @@ __all__ = [
     "attributes_of",
     "check_metadata",
     "check_tool_name",
+    "class_attributes",
     "definition_of",
+    "instance_attributes",
     "instance_of",
     "milliseconds",
-    "said_by",
-    "said_by_instance",
     "take_docstring",
     "type_argument",
 ]
@@ -64,42 +64,42 @@ _CHOICES: Mapping[str, tuple[str, str]] = {
 
 
 def check_metadata(
-    owner: str, said: Mapping[str, Any], *, annotations: type = ToolAnnotations
+    owner: str, attributes: Mapping[str, Any], *, annotations: type = ToolAnnotations
 ) -> None:
-    """Check what *owner* says of itself, *annotations* being those it may have.
+    """Check the *attributes* of *owner*, whose annotations are of the type *annotations*.
 
-    None says nothing.
+    None is no value.
 
     Raises:
-        ConfigurationError: the message names *owner*, the member, and what it takes.
+        ConfigurationError: one is invalid; the message names *owner* and the attribute.
     """
     for key, (kinds, words) in _MEMBERS.items():
-        value = said.get(key)
+        value = attributes.get(key)
         if value is None:
             continue
         if not isinstance(value, kinds):
             raise ConfigurationError(f"{owner}.{key} must be {words}, not {value!r}")
         if isinstance(value, str) and not value.strip():
             raise ConfigurationError(f"{owner}.{key} is blank")
-    ttl = said.get("cache_ttl", 0)
+    ttl = attributes.get("cache_ttl", 0)
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 <= ttl < inf:
         raise ConfigurationError(f"{owner}.cache_ttl must be a number of seconds, not {ttl!r}")
     for key, (first, second) in _CHOICES.items():
-        if said.get(key, first) not in (first, second):
+        if attributes.get(key, first) not in (first, second):
             raise ConfigurationError(
-                f"{owner}.{key} must be {first!r} or {second!r}, not {said[key]!r}"
+                f"{owner}.{key} must be {first!r} or {second!r}, not {attributes[key]!r}"
             )
-    for icon in said.get("icons") or ():
+    for icon in attributes.get("icons") or ():
         if not isinstance(icon, Icon):
             raise ConfigurationError(f"{owner}.icons must be a list of Icon, not of {icon!r}")
-    annotations_of(owner, said.get("annotations"), annotations)
+    annotations_of(owner, attributes.get("annotations"), annotations)
 
 
 def check_tool_name(owner: str, name: str) -> None:
-    """Check the *name* of a tool, which is not any text.
+    """Check the *name* of a tool.
 
     Raises:
-        ConfigurationError: it is not as the specification has it.
+        ConfigurationError: the specification does not permit it.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
@@ -108,10 +108,10 @@ def check_tool_name(owner: str, name: str) -> None:
 
 
 def annotations_of(owner: str, given: Any, kind: type[V]) -> V | None:
-    """Return the annotations *given* as a *kind* or as a mapping with the names of the wire.
+    """Return the annotations *given* as a *kind*, or as a mapping with the names of the protocol.
 
     Raises:
-        ConfigurationError: there is no such annotation, or it is not of its type.
+        ConfigurationError: an annotation is unknown, or of another type.
     """
     if given is None or isinstance(given, kind):
         return given
@@ -122,15 +122,17 @@ def annotations_of(owner: str, given: Any, kind: type[V]) -> V | None:
     known = [field.encode_name for field in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
     for key in given:
         if key not in known:
-            raise ConfigurationError(f"{owner}.annotations: {key!r} is none of {', '.join(known)}")
+            raise ConfigurationError(
+                f"{owner}.annotations: {key!r} is not one of {', '.join(known)}"
+            )
     try:
         return msgspec.convert(dict(given), kind)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{owner}.annotations: {error}") from None
 
 
-def definition_of(kind: type[V], owner: str, said: Mapping[str, Any], **members: Any) -> V:
-    """Return the definition of *kind* with *members*, and others by name from *said*.
+def definition_of(kind: type[V], owner: str, attributes: Mapping[str, Any], **members: Any) -> V:
+    """Return the definition of *kind* with *members*, and others by name from *attributes*.
 
     It is encoded to JSON and decoded: invalid values are rejected here, and a later change of a
     dict that was passed has no effect.
@@ -139,7 +141,7 @@ def definition_of(kind: type[V], owner: str, said: Mapping[str, Any], **members:
         ConfigurationError: a value cannot be listed.
     """
     fields: Sequence[str] = kind.__struct_fields__  # type: ignore[attr-defined]
-    given = {key: said[key] for key in fields if key in said} | members
+    given = {key: attributes[key] for key in fields if key in attributes} | members
     try:
         return msgspec.json.decode(json_of(kind(**given)), type=kind)
     except (ContractError, msgspec.ValidationError) as error:
@@ -147,12 +149,12 @@ def definition_of(kind: type[V], owner: str, said: Mapping[str, Any], **members:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return *seconds* as the wire has them."""
+    """Return *seconds* in milliseconds, as the protocol has them."""
     return round(seconds * 1000)
 
 
 def take_docstring(cls: Any) -> None:
-    """Make the docstring of *cls* its description, unless it gives one itself."""
+    """Set the description of *cls* to its docstring, unless the class sets one."""
     described = inspect.cleandoc(cls.__doc__ or "")
     if described and "description" not in cls.__dict__:
         cls.description = described
@@ -163,30 +165,30 @@ def attributes_of(kind: type) -> Sequence[str]:
     return [key for base in kind.__mro__ for key in inspect.get_annotations(base)]
 
 
-def said_by(cls: type, keys: Collection[str]) -> dict[str, Any]:
-    """Return what *cls* itself says under *keys*.
+def class_attributes(cls: type, keys: Collection[str]) -> dict[str, Any]:
+    """Return the attributes of these *keys* that *cls* itself sets.
 
-    What has a `__get__` only an instance tells: a property, a slot.
+    Those with a `__get__`, such as a property or a slot, have a value only for an instance.
     """
     own = {key: cls.__dict__[key] for key in keys if key in cls.__dict__}
     return {key: value for key, value in own.items() if not hasattr(type(value), "__get__")}
 
 
-def said_by_instance(provider: object, keys: Collection[str]) -> tuple[str, dict[str, Any]]:
+def instance_attributes(provider: object, keys: Collection[str]) -> tuple[str, dict[str, Any]]:
     """Return the name of *provider* in errors, and its attributes of these *keys*.
 
     Raises:
         ConfigurationError: it has no name.
     """
     owner: str = getattr(provider, "__name__", type(provider).__name__)
-    said = {key: getattr(provider, key, None) for key in keys}
-    if said["name"] is None:
+    attributes = {key: getattr(provider, key, None) for key in keys}
+    if attributes["name"] is None:
         raise ConfigurationError(f"{owner} has no name")
-    return owner, said
+    return owner, attributes
 
 
 def instance_of(given: object, kind: type[V]) -> V | None:
-    """Return *given*, or, if it is a class, one of it made without arguments; None if no *kind*.
+    """Return *given*, or an instance if it is a class; None if it is not of *kind*.
 
     Raises:
         ConfigurationError: the class takes arguments.
@@ -204,12 +206,12 @@ def instance_of(given: object, kind: type[V]) -> V | None:
 
 
 def type_argument(cls: type, root: type, value: Any = Any) -> Any:
-    """Return T if *cls* says, itself, that it is a `root[T]`; None if not, or if T is any dict.
+    """Return T if *cls* is declared as a `root[T]`; None if not, or if T is a plain dict.
 
-    Any dict has texts as keys, and anything or a *value* as values.
+    A plain dict has texts as keys, and any value or a *value* as values.
 
     Raises:
-        ConfigurationError: T is given by its name.
+        ConfigurationError: T is a string.
     """
     argument = _argument(cls, root)
     if argument is None or argument is Any or isinstance(argument, TypeVar):
@@ -224,9 +226,9 @@ def type_argument(cls: type, root: type, value: Any = Any) -> Any:
 
 
 def _argument(cls: type, root: type) -> Any:
-    """Return the T of *cls* by its own bases: a type, a TypeVar where it is still open, or None.
+    """Return the T of *cls* from its own bases: a type, a TypeVar if it is open, or None.
 
-    A class between may be generic: `class Search(Tool[A], Generic[A])`, then `Search[Books]`.
+    A class in between may be generic: `class Search(Tool[A], Generic[A])`, then `Search[Books]`.
     """
     for base in cls.__dict__.get("__orig_bases__", ()):
         origin = get_origin(base)

@@ -1,4 +1,4 @@
-"""What becomes of a call that takes long."""
+"""How calls that run long are handled."""
 
 from math import inf
 from typing import Any, Final, Literal
@@ -43,40 +43,42 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def eager(self) -> bool:
-        """Whether something is to be seen to before the call runs."""
+        """Whether something has to be decided before the call runs."""
         return self.task == "always" or self.requires_tasks
 
     @classmethod
     def of(cls, owner: str, provider: Any, annotations: ToolAnnotations | None) -> "Policy":
-        """Return what *provider*, a tool, says in its attributes.
+        """Return the policy of *provider*, a tool.
 
         Raises:
-            ConfigurationError: one of them is wrong; the message names *owner* and the attribute.
+            ConfigurationError: one is invalid; the message names *owner* and the attribute.
         """
-        said = {name: getattr(provider, name) for name in _TIMES | _CHOICES.keys() | _FLAGS}
-        if said["hold"] == "auto":
-            said["hold"], said["auto_hold"] = None, True
+        attributes = {name: getattr(provider, name) for name in _TIMES | _CHOICES.keys() | _FLAGS}
+        if attributes["hold"] == "auto":
+            attributes["hold"], attributes["auto_hold"] = None, True
         for name, values in _CHOICES.items():
-            if said[name] not in values:
+            if attributes[name] not in values:
                 taken = " or ".join(map(repr, values))
-                raise ConfigurationError(f"{owner}.{name} must be {taken}, not {said[name]!r}")
+                raise ConfigurationError(
+                    f"{owner}.{name} must be {taken}, not {attributes[name]!r}"
+                )
         for name in _TIMES:
-            value = said[name]
+            value = attributes[name]
             if value is None and name == "hold":
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
                 raise ConfigurationError(
                     f"{owner}.{name} must be a positive number of seconds, not {value!r}"
                 )
-        if said["task"] == "never" and said["requires_tasks"]:
+        if attributes["task"] == "never" and attributes["requires_tasks"]:
             raise ConfigurationError(f"{owner}: task = 'never', and requires_tasks: which?")
-        if said["on_lost"] is None:
-            said["on_lost"] = "rerun" if _may_rerun(annotations) else "fail"
-        return cls(**said)
+        if attributes["on_lost"] is None:
+            attributes["on_lost"] = "rerun" if _may_rerun(annotations) else "fail"
+        return cls(**attributes)
 
 
 NEVER_A_TASK: Final = Policy(task="never")
-"""That of what has no tasks: prompts and resources."""
+"""The policy of prompts and resources."""
 
 _TIMES = {"patience", "ttl", "hold"}
 _FLAGS = {"requires_tasks", "once"}

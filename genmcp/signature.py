@@ -1,4 +1,4 @@
-"""A function read for what its signature says: arguments for a client, and a channel."""
+"""The signature of a function: the arguments that a client sends, and the channel."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ __all__ = ["Signature", "check_bound", "is_channel", "name_of"]
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """What the parameters of a function say.
+    """The parameters of a function.
 
     arguments: a struct with a field for each parameter. channels: those that get the channel
-    instead. returned: the hint of what it returns, None without one.
+    instead. returned: the hint of its result, None without one.
     """
 
     arguments: type[msgspec.Struct]
@@ -66,15 +66,15 @@ class Signature(msgspec.Struct, frozen=True):
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return what errors call *function*."""
+    """Return the name of *function* in errors."""
     return function.__qualname__.rpartition("<locals>.")[2]
 
 
 def check_bound(function: Callable[..., Any]) -> None:
-    """Check that *function* is no method without its instance.
+    """Check that *function* is not a method without its instance.
 
     Raises:
-        ConfigurationError: it is.
+        ConfigurationError: it is one.
     """
     if next(iter(inspect.signature(function).parameters), None) == "self":
         raise ConfigurationError(

@@ -42,9 +42,9 @@ from genmcp.metadata import (
     attributes_of,
     check_metadata,
     check_tool_name,
+    class_attributes,
     definition_of,
-    said_by,
-    said_by_instance,
+    instance_attributes,
     type_argument,
 )
 from genmcp.policy import OnLost, Policy, TaskUse
@@ -154,23 +154,23 @@ class Tool(DescribedComponent, Generic[A]):
             if "input_schema" not in cls.__dict__:
                 cls.input_schema = argument
         super().__init_subclass__(**options)
-        said = said_by(cls, _ATTRIBUTES)
-        _check(cls.__name__, said)
-        _schemas(cls.__name__, said.get("input_schema"), said.get("output_schema"))
+        attributes = class_attributes(cls, _ATTRIBUTES)
+        _check(cls.__name__, attributes)
+        _schemas(cls.__name__, attributes.get("input_schema"), attributes.get("output_schema"))
 
     def validate(self, request: Call[A], channel: Channel) -> Any:
-        """Return the call as `call` should see it.
+        """Return the call that `call` gets.
 
-        Runs after the schema's own checks and before `call`; keep it free of effects, it may
-        run again for the same call.
+        It runs after the check of the schema and before `call`. It must have no effects: it runs
+        again when the call continues with another request or in another process.
 
         Raises:
-            InvalidParams: the call is refused, as if the schema had refused it.
+            InvalidParams: the call is rejected, as if the schema had rejected it.
         """
         return request
 
     def call(self, request: Call[A], channel: Channel) -> Any:
-        """Do the work and return its result: whatever `genmcp.content` knows; or a wait.
+        """Do the work and return its result, as `genmcp.content` lists them; or a wait.
 
         A wait names the method in which the call continues: `elicit("Sure?").then(self.sure)`. The
         general form is `Continue(tag, on)`, which continues in `continue_`.
@@ -189,7 +189,7 @@ class Tool(DescribedComponent, Generic[A]):
 
 
 class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
-    """A tool made ready once, so that a call costs only what its message needs."""
+    """The route of a tool."""
 
     provider: Tool[Any]
     definition: ToolDefinition
@@ -204,10 +204,10 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         """Return the route of *tool*.
 
         Raises:
-            ConfigurationError: what the tool says of itself is wrong.
+            ConfigurationError: an attribute is invalid or missing.
         """
-        owner, said = said_by_instance(tool, _ATTRIBUTES)
-        _check(owner, said)
+        owner, attributes = instance_attributes(tool, _ATTRIBUTES)
+        _check(owner, attributes)
         if not overrides(tool, "call", Tool):
             raise ConfigurationError(f"{owner} has no call")
         check_call(owner, tool.call)
@@ -221,7 +221,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         definition = definition_of(
             ToolDefinition,
             owner,
-            said,
+            attributes,
             input_schema=arguments.schema,
             output_schema=None if output is None else output.document,
             annotations=annotations_of(owner, tool.annotations, ToolAnnotations),
@@ -264,39 +264,45 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         return self.result_of("call", value, request)
 
     async def seen(self, request: Request, channel: Channel) -> Any:
-        """Return the arguments of *request*, as `validate` leaves them."""
+        """Return the validated arguments of *request*."""
         call = self._call(request)
         if self.validates:
             call = await self._validated(call, channel)
         return call.arguments
 
     def first_of(self, request: Request) -> Call[Any]:
-        """Return the call, as `validate` leaves it."""
+        """Return the call with its validated arguments."""
         return Call(request.arguments, request)
 
     def declined(self, text: str) -> str:
-        """Return *text*, unless the result has to be data."""
+        """Return *text*, unless the tool has an output schema."""
         if self.output is not None:
             raise ToolError(text)
         return text
 
     def result_of(self, hook: str, value: Any, request: Request) -> CallToolResult:
-        """Return the result that *value* stands for; its data is as the output schema says."""
+        """Return the result for *value*, checked against the output schema."""
         try:
             result = to_result(value, structured=self.output is not None)
         except ContractError as error:
             raise self.broken(hook, value, str(error)) from error
         if self.output is not None and not result.is_error:
             if result.structured_content is msgspec.UNSET:
-                raise self.broken(hook, value, "an output_schema wants structured content")
+                raise self.broken(
+                    hook,
+                    value,
+                    "with an output_schema, return an object, or a result with structured content",
+                )
             text = json_of(result.structured_content)
             faults = self.output.check(msgspec.json.decode(text), text)
             if faults:
-                raise self.broken(hook, value, f"output_schema says: {'; '.join(faults)}")
+                raise self.broken(
+                    hook, value, f"it does not match output_schema: {'; '.join(faults)}"
+                )
         return result
 
     async def cancelled(self, channel: Channel) -> None:
-        """Let the tool know that the call of *channel* was cancelled."""
+        """Call `on_cancel` for the call of *channel*."""
         if self.cancels is not None:
             await self.set_arguments(channel)
             await self.cancels(channel, channel)
@@ -314,20 +320,22 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             if inspect.isawaitable(validated):
                 validated = await validated
         except InvalidParams as error:
-            # SEP-1303: what the tool itself refuses is for the model to read as well.
+            # SEP-1303: the model should read what `validate` rejects, too.
             raise InvalidArguments(self.definition.name, [error.message], error.data) from error
         if not isinstance(validated, Call):
-            raise self.broken("validate", validated, "it must return the call")
+            raise self.broken(
+                "validate", validated, "it must return the call, or request.replace(arguments)"
+            )
         return validated
 
 
 _ATTRIBUTES = attributes_of(Tool)
 
 
-def _check(owner: str, said: Mapping[str, Any]) -> None:
-    check_metadata(owner, said)
-    if said.get("name") is not None:
-        check_tool_name(owner, said["name"])
+def _check(owner: str, attributes: Mapping[str, Any]) -> None:
+    check_metadata(owner, attributes)
+    if attributes.get("name") is not None:
+        check_tool_name(owner, attributes["name"])
 
 
 def _schemas(
@@ -347,7 +355,7 @@ def _schemas(
 
 
 def _check_one_input(cls: type, argument: Any) -> None:
-    """Refuse a `Tool[T]` whose arguments would not arrive as a T."""
+    """Reject a `Tool[T]` whose arguments would not be passed as a T."""
     given = cls.__dict__.get("input_schema", argument)
     as_dict = isinstance(given, Mapping) and is_typeddict(argument)
     if given is not argument and not as_dict and not hasattr(type(given), "__get__"):

@@ -298,13 +298,13 @@ async def test_content_that_fits_its_output_schema_is_sent(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"id": "x"}, "output_schema says: /id: expected an integer"),
-        ({}, "output_schema says: (root): missing required property"),
-        ("text", "output_schema says: (root): expected an object"),
-        (None, "output_schema says: (root): expected an object"),
-        (Image(b""), "an output_schema wants structured content"),
-        (result("text"), "an output_schema wants structured content"),
-        (CallToolResult([], Order("x")), "output_schema says: /id: expected an integer"),  # type: ignore[arg-type]
+        ({"id": "x"}, "it does not match output_schema: /id: expected an integer"),
+        ({}, "it does not match output_schema: (root): missing required property"),
+        ("text", "it does not match output_schema: (root): expected an object"),
+        (None, "it does not match output_schema: (root): expected an object"),
+        (Image(b""), "with an output_schema, return an object"),
+        (result("text"), "with an output_schema, return an object"),
+        (CallToolResult([], Order("x")), "output_schema: /id: expected an integer"),  # type: ignore[arg-type]
     ],
 )
 async def test_content_that_does_not_fit_its_output_schema_does_not_leave(

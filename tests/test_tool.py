@@ -84,7 +84,7 @@ def declare(**attributes: Any) -> type[Tool]:
         ({"description": "  "}, "Odd.description is blank"),
         ({"description": ["x"]}, "Odd.description must be a text, not ['x']"),
         ({"annotations": True}, "Odd.annotations must be ToolAnnotations or a mapping"),
-        ({"annotations": {"readonlyHint": True}}, "Odd.annotations: 'readonlyHint' is none of"),
+        ({"annotations": {"readonlyHint": True}}, "Odd.annotations: 'readonlyHint' is not one of"),
         ({"annotations": {"readOnlyHint": "no"}}, "Odd.annotations: Expected `bool | null`"),
         ({"icons": "icon.png"}, "Odd.icons must be a list of Icon, not 'icon.png'"),
         ({"icons": [{"src": "x"}]}, "Odd.icons must be a list of Icon, not of {'src': 'x'}"),

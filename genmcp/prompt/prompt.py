@@ -1,4 +1,4 @@
-"""A prompt as a class, and as what a request finds.
+"""Prompts as classes, repositories of prompts, and their routes.
 
     class Review(Prompt[ReviewArguments]):
         \"\"\"Asks for a review of some code.\"\"\"
@@ -8,10 +8,10 @@
         async def get(self, request: Call[ReviewArguments], channel: Channel) -> str:
             return f"Review this {request.arguments.language} code:\\n{request.arguments.code}"
 
-A `def get` runs in a pool of threads, so that it may block; `complete` likewise.
+A `def get` or `def complete` runs in a pool of threads, so that it may block.
 
-One that has to wait, or to ask its client first, returns that, and names the method in which it
-continues: `elicit("Which city?", City).then(self.planned)`.
+A prompt that has to wait, or to ask its client first, returns a wait, and names the method in which
+it continues: `elicit("Which city?", City).then(self.planned)`.
 
 | a prompt returns | messages |
 |---|---|
@@ -45,9 +45,9 @@ from genmcp.hook import Hook
 from genmcp.metadata import (
     attributes_of,
     check_metadata,
+    class_attributes,
     definition_of,
-    said_by,
-    said_by_instance,
+    instance_attributes,
     type_argument,
 )
 from genmcp.prompt.arguments import PromptArguments, prompt_arguments
@@ -103,7 +103,7 @@ def prompt_result(value: Any) -> GetPromptResult:
 def _message(content: Any, role: Role) -> PromptMessage:
     if not isinstance(content, (str, tuple, *CONTENT)) or isinstance(content, CallToolResult):
         raise ContractError(
-            f"{type(content).__name__} is no message: it is a text, content, user(...) or "
+            f"{type(content).__name__} is no message: return a text, content, user(...) or "
             f"assistant(...), or a list of these"
         )
     blocks = result(content).content
@@ -115,23 +115,23 @@ def _message(content: Any, role: Role) -> PromptMessage:
 class Prompt(DescribedComponent, Generic[A]):
     """A prompt. Subclass it, name it, and write `get`.
 
-    What it says of itself is attributes: of the class, of an instance, or properties.
+    It is configured by attributes of the class or of an instance, or by properties.
 
-    name: what it is got by; any text.
-    title, description, icons, meta: what its listing says of it; the class's docstring is its
-        description unless it gives one.
-    arguments: a list of `PromptArgument`, whose values arrive as a dict of texts; or a type
-        (struct, dataclass, TypedDict, pydantic model): `Prompt[T]` is short for it. Its fields
-        are listed, and a text that came for a number, a boolean, a list or an object is read as
-        one. None lists no arguments.
-    completions: the values of some arguments, for completion. Those of an argument that is an
-        enum, a Literal or a bool are known without.
-    cache_ttl, cache_scope: for how many seconds a client may keep the list it is in, and whether
-        for others too (2026-07-28, server/utilities, "Caching").
+    name: the name of the prompt; any text.
+    title, description, icons, meta: as in `prompts/list`; the default of description is the
+        docstring of the class.
+    arguments: a list of `PromptArgument`, whose values are passed as a dict of texts; or a type
+        (struct, dataclass, TypedDict, pydantic model): `Prompt[T]` is short for it. Its fields are
+        listed, and the text for a number, a boolean, a list or an object is parsed. None lists no
+        arguments.
+    completions: the possible values of arguments, by name. Those of an argument that is an enum, a
+        Literal or a bool need not be given.
+    cache_ttl, cache_scope: seconds for which a client may cache the list of prompts, and whether
+        the cache may be shared (2026-07-28, server/utilities, "Caching").
 
     Raises:
-        ConfigurationError: when the class is made, if one of these is wrong; when it is
-            registered, if it is wrong only then, or if the name or `get` is missing.
+        ConfigurationError: an attribute is invalid. Raised when the class is defined if possible,
+            otherwise, or if the name or `get` is missing, when the prompt is registered.
     """
 
     __genmcp_hook__ = "get"
@@ -153,23 +153,23 @@ class Prompt(DescribedComponent, Generic[A]):
                 )
             cls.arguments = argument
         super().__init_subclass__(**options)
-        _checked(cls.__name__, said_by(cls, _ATTRIBUTES))
+        _checked(cls.__name__, class_attributes(cls, _ATTRIBUTES))
 
     def get(self, request: Call[A], channel: Channel) -> Any:
         """Return the messages, as the table of this module lists them; or a `Continue`.
 
         Raises:
-            InvalidParams: the arguments are not what the prompt takes.
+            InvalidParams: the arguments are not those of the prompt.
         """
         raise NotImplementedError
 
     def complete(
         self, argument: str, value: str, context: Mapping[str, str], channel: Channel
     ) -> Any:
-        """Return how the *argument*, typed as far as *value*, may go on.
+        """Return completions of *value* for the *argument*.
 
-        *context* has the arguments that are chosen already. Return texts, the likeliest first, a
-        `Completion`, or None for what the prompt knows by `completions` and its types.
+        *context* has the values of other arguments. Return texts, the likeliest first, a
+        `Completion`, or None for those that follow from `completions` and the types.
         """
         return None
 
@@ -238,8 +238,8 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
         """
         if isinstance(prompt, PromptRepo):
             return _of_repo(prompt)
-        owner, said = said_by_instance(prompt, _ATTRIBUTES)
-        arguments = _checked(owner, said)
+        owner, attributes = instance_attributes(prompt, _ATTRIBUTES)
+        arguments = _checked(owner, attributes)
         names = [argument.name for argument in arguments.listed]
         if unknown := [name for name in prompt.completions if name not in names]:
             raise ConfigurationError(f"{owner}.completions: there is no argument {unknown[0]!r}")
@@ -251,7 +251,7 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
             place=f"prompt {prompt.name!r}",
             key=prompt.name,
             definition=definition_of(
-                PromptDefinition, owner, said, arguments=arguments.listed or None
+                PromptDefinition, owner, attributes, arguments=arguments.listed or None
             ),
             arguments=arguments,
             get=get,
@@ -357,13 +357,13 @@ def _of_repo(repo: PromptRepo) -> PromptRoute:
 _ATTRIBUTES = attributes_of(Prompt)
 
 
-def _checked(owner: str, said: Mapping[str, Any]) -> PromptArguments:
-    check_metadata(owner, said)
-    completions = said.get("completions", {})
+def _checked(owner: str, attributes: Mapping[str, Any]) -> PromptArguments:
+    check_metadata(owner, attributes)
+    completions = attributes.get("completions", {})
     if not isinstance(completions, Mapping) or not all(map(_is_texts, completions.values())):
         raise ConfigurationError(f"{owner}.completions must be lists of texts by argument")
     try:
-        return prompt_arguments(said.get("arguments"))
+        return prompt_arguments(attributes.get("arguments"))
     except ConfigurationError as error:
         raise ConfigurationError(f"{owner}: {error}") from error
 

@@ -153,14 +153,14 @@ class PromptTemplate(Prompt[dict[str, str]]):
             what is no argument.
     """
 
-    description: str | None = None  # not what is said above
+    description: str | None = None  # not the docstring
     messages: Any = None
 
-    def __init__(self, **said: Unpack[TemplateOptions]) -> None:
+    def __init__(self, **options: Unpack[TemplateOptions]) -> None:
         owner = type(self).__name__
-        if unknown := said.keys() - TemplateOptions.__annotations__.keys():
+        if unknown := options.keys() - TemplateOptions.__annotations__.keys():
             raise ConfigurationError(f"{owner} takes no {', '.join(sorted(unknown))}")
-        for key, value in said.items():
+        for key, value in options.items():
             setattr(self, key, value)
         try:
             given = prompt_result(self.messages).messages

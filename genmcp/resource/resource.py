@@ -11,7 +11,7 @@ class Books(ResourceRepo):
         return [ResourceDefinition(f"library://books/{b.id}", b.title) for b in page], cursor
 
     async def read(self, key: dict[str, str], channel: Channel) -> Any:
-        return await book(key["id"])  # None: there is none
+        return await book(key["id"])  # None if there is no such book
 """
 
 import re
@@ -34,7 +34,7 @@ from genmcp.uri_template.template import UriTemplate
 
 __all__ = ["Description", "ReadableComponent", "Resource", "ResourceRepo", "template_of"]
 
-# RFC 3986, appendix A, as far as a URI can be told from other texts.
+# RFC 3986, appendix A, as far as it distinguishes a URI from other texts.
 _URI = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*:(?:[!#$&-;=?-Z\[\]_a-z~]|%[0-9A-Fa-f]{2})*""")
 
 _ARGUMENTS: Final = ("uri", "channel")
@@ -72,7 +72,7 @@ class ReadableComponent(DescribedComponent):
         """Set *attributes* on this instance.
 
         Raises:
-            ConfigurationError: there is no such attribute.
+            ConfigurationError: one of them does not exist.
         """
         for key, value in attributes.items():
             if key not in Description.__annotations__:
@@ -83,11 +83,11 @@ class ReadableComponent(DescribedComponent):
         """Check the attributes.
 
         Raises:
-            ConfigurationError: the message names the class, the attribute, and what it takes.
+            ConfigurationError: one is invalid; the message names the class and the attribute.
         """
         owner = type(self).__name__
-        said = {key: getattr(self, key) for key in Description.__annotations__}
-        check_metadata(owner, said, annotations=Annotations)
+        attributes = {key: getattr(self, key) for key in Description.__annotations__}
+        check_metadata(owner, attributes, annotations=Annotations)
         given = self.given_annotations
         if given is not None and given.priority is not None and not 0 <= given.priority <= 1:
             raise ConfigurationError(
@@ -99,35 +99,35 @@ class ReadableComponent(DescribedComponent):
         """The annotations as a struct.
 
         Raises:
-            ConfigurationError: one is of another type, or there is no such annotation.
+            ConfigurationError: an annotation is unknown, or of another type.
         """
         return annotations_of(type(self).__name__, self.annotations, Annotations)
 
 
 class Resource(ReadableComponent):
-    """One resource: its URI, and what it holds or a function that tells.
+    """One resource: its URI, and its contents or a function that returns them.
 
         Resource("config://app", {"debug": False}, name="configuration")
         Resource("docs://*", read_page, name="documentation", mime_type="text/markdown")
 
-    uri: a URI; one that ends with `*` is for every URI that begins with what stands before it,
-        and is listed as a template.
-    content: whatever `genmcp.resource.route` knows; or a function, `def` (which may block) or
-        `async def`, that returns it when it is read. The function gets the URI asked for if it
-        has a parameter `uri`, and the channel if it has one called `channel`; None from it
-        means that there is no such resource.
-    name: what its listing calls it; otherwise the function's name, or the URI.
-    title, description, icons, meta, annotations: what its listing says of it; the function's
-        docstring is its description unless one is given.
-    mime_type: the type of what it holds, where that does not say.
-    size: in bytes; it is listed, and known by itself where a value is given.
-    cache_ttl, cache_scope: for how many seconds a client may keep what it read or listed, and
-        whether anybody may have it (`"public"`) or only who asked (`"private"`, the default).
+    uri: a URI; one that ends with `*` is for every URI with the prefix before it, and is listed as
+        a template.
+    content: a value of the table in `genmcp.resource.route`; or a function, `def` (which may block)
+        or `async def`, that returns one for each read. The function gets the requested URI if it
+        has a parameter `uri`, and the channel if it has a parameter `channel`; it returns None if
+        there is no such resource.
+    name: as listed; the default is the name of the function, or the URI.
+    title, description, icons, meta, annotations: as listed; the default of description is the
+        docstring of the function.
+    mime_type: the type of contents that do not have one of their own.
+    size: in bytes, as listed; the default is the size of a content that is a value.
+    cache_ttl, cache_scope: for how many seconds a client may cache what it read or listed, and
+        whether the cache may be shared (`"public"`; default `"private"`).
 
-    A subclass may say all this with attributes, and write `read` in place of a content.
+    A subclass may set them as attributes, and write `read` instead of a content.
 
     Raises:
-        ConfigurationError: there is no such attribute; when it is registered, if one is wrong.
+        ConfigurationError: an attribute does not exist; when it is registered: one is invalid.
     """
 
     description: str | None = None
@@ -154,19 +154,19 @@ class Resource(ReadableComponent):
         return f"<{type(self).__name__} {getattr(self, 'uri', '')}>"
 
     def read(self, uri: str, channel: Channel, /) -> Any:
-        """Return what it holds: whatever `genmcp.resource.route` knows; or a `Continue`.
+        """Return the contents, as the table in `genmcp.resource.route` lists them; or a `Continue`.
 
         Raises:
-            ResourceNotFound: there is no such resource; None says the same.
+            ResourceNotFound: there is no such resource; returning None is the same.
         """
         raise NotImplementedError
 
     @property
     def reader(self) -> Hook | None:
-        """What tells what it holds; None if the content is a value.
+        """The hook that returns its contents; None if the content is a value.
 
         Raises:
-            ConfigurationError: the function yields, or wants arguments nobody gives.
+            ConfigurationError: the function yields, or has other parameters than it may have.
         """
         own = Hook.of(self, "read", Resource)
         if own is not None or not callable(self.content):
@@ -178,7 +178,7 @@ class Resource(ReadableComponent):
         return Hook(partial(_call, self.content, wanted), iscoroutinefunction(self.content))
 
     def check(self) -> None:
-        """Check the attributes, the URI and the size among them."""
+        """Check the attributes, including the URI and the size."""
         super().check()
         owner = type(self).__name__
         uri = getattr(self, "uri", None)
@@ -192,21 +192,21 @@ class Resource(ReadableComponent):
 
 
 class ResourceRepo(ReadableComponent):
-    """A repository. Subclass it, say what its URIs are, and write `read`.
+    """A repository. Subclass it, set its prefix or template, and write `read`.
 
-    prefix: what its URIs begin with; the first registered that fits a URI is asked for it.
-        Without one it is what stands before the first variable of the template.
-    template: RFC 6570; lists the repository among the templates, under `name`.
-    name, title, description, icons, meta, annotations, mime_type: what the listing of the
-        template says of it; the class's docstring is its description unless it gives one.
-    cache_ttl, cache_scope: for how many seconds a client may keep what it read or listed, and
-        whether anybody may have it (`"public"`) or only who asked (`"private"`, the default).
+    prefix: the prefix of its URIs; the first registered component that covers a URI serves it. The
+        default is the text before the first variable of the template.
+    template: RFC 6570; the repository is listed among the templates, under `name`.
+    name, title, description, icons, meta, annotations, mime_type: as listed with the template; the
+        default of description is the docstring of the class.
+    cache_ttl, cache_scope: for how many seconds a client may cache what it read or listed, and
+        whether the cache may be shared (`"public"`; default `"private"`).
 
     The hooks may be `def` or `async def`. A `def list`, `read` or `complete` runs in a pool of
     threads, so that it may block; a `def parse_uri` runs at once.
 
     Raises:
-        ConfigurationError: when it is registered, if one of these is wrong, or `read` is missing.
+        ConfigurationError: when it is registered: one of them is invalid, or `read` is missing.
     """
 
     description: str | None = None
@@ -214,17 +214,17 @@ class ResourceRepo(ReadableComponent):
     template: str | UriTemplate | None = None
 
     def parse_uri(self, uri: str) -> Any:
-        """Return what `read` gets for *uri*; None if there is no such resource.
+        """Return the key of *uri* for `read`; None if there is no such resource.
 
-        Without one of your own: the variables of the template, or *uri* without a template.
+        The default is a dict of the variables of the template, or *uri* without a template.
         """
         return uri if self.template is None else template_of(self.template).match(uri)
 
     def list(self, cursor: Any, channel: Channel, /) -> Any:
         """Return a page of the resources, as ResourceDefinition; or a pair: page, next cursor.
 
-        A *cursor* is None at first, then what was returned: any JSON. None ends the list. Pages
-        may have any size; a client gets what fits one of its own.
+        *cursor* is None for the first page, then the one that was returned: any JSON value. None
+        ends the list. Pages may have any size; a client gets pages of its own size.
 
         Raises:
             InvalidParams: the cursor is out of date.
@@ -232,11 +232,9 @@ class ResourceRepo(ReadableComponent):
         return ()
 
     def read(self, key: Any, channel: Channel, /) -> Any:
-        """Return what the resource holds: whatever `genmcp.resource.route` knows.
+        """Return the contents, as the table in `genmcp.resource.route` lists them; or a `Continue`.
 
-        Or a `Continue`, to wait for something or to ask the client.
-
-        *key* is what `parse_uri` returned. None: there is no such resource.
+        *key* is the result of `parse_uri`. Return None if there is no such resource.
 
         Raises:
             ResourceNotFound: there is none.
@@ -246,25 +244,25 @@ class ResourceRepo(ReadableComponent):
     def complete(
         self, argument: str, value: str, context: Mapping[str, str], channel: Channel, /
     ) -> Any:
-        """Return how the variable *argument* of the template, typed as far as *value*, may go on.
+        """Return completions of *value* for the variable *argument* of the template.
 
-        *context* has the variables that are chosen already. Return texts, the likeliest first, a
-        `Completion`, or None if there is nothing to say.
+        *context* has the values of other variables. Return texts, the likeliest first, a
+        `Completion`, or None for no completions.
         """
         return None
 
 
 @lru_cache
 def template_of(template: str | UriTemplate) -> UriTemplate:
-    """Return the template a repository gives, made once."""
+    """Return the template of a repository, parsed once."""
     return template if isinstance(template, UriTemplate) else UriTemplate(template)
 
 
 def _wanted(owner: str, function: Callable[..., Any]) -> Sequence[str]:
-    """Return which of the arguments there are *function* has parameters for."""
+    """Return those of the arguments `uri` and `channel` that *function* has parameters for."""
     try:
         parameters = signature(function).parameters.values()
-    except ValueError:  # of some functions written in C nobody knows
+    except ValueError:  # a function written in C without a signature
         return ()
     for parameter in parameters:
         optional = parameter.default is not Parameter.empty or parameter.kind in _REST

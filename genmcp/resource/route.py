@@ -49,7 +49,7 @@ from genmcp.uri_template.template import UriTemplate
 
 __all__ = ["ResourceRoute", "guessed_type"]
 
-# Python's own table, and not that of the machine it runs on; with what it learned only lately.
+# Python's own table, not that of the machine, with types that only later versions know.
 _TYPES: Final[Mapping[str, str]] = {
     **mimetypes.MimeTypes(filenames=()).types_map[True],
     ".markdown": "text/markdown",
@@ -80,7 +80,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         """Return the route of *provider*: a Resource or ResourceRepo, or a class of them.
 
         Raises:
-            ConfigurationError: it is neither, or what it says of itself is wrong.
+            ConfigurationError: it is neither, or an attribute is invalid.
         """
         made = instance_of(provider, ReadableComponent)
         if isinstance(made, Resource):
@@ -93,7 +93,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
 
     @property
     def pattern(self) -> str:
-        """The URI; of several, what they begin with, and a `*`."""
+        """The URI, or the prefix of several with a `*`."""
         return self.key + "*" if self.is_prefix else self.key
 
     def key_of(self, definition: Any) -> str:
@@ -106,7 +106,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         """Read the resource that *request* asks for.
 
         Raises:
-            ResourceNotFound: there is none, says the hook.
+            ResourceNotFound: the hook has found none.
         """
         if self.fixed is not None:
             return self.fixed
@@ -124,10 +124,10 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
-        """Go on with a read that has waited.
+        """Continue a read that has waited.
 
         Raises:
-            ResourceNotFound: there is none, says the hook.
+            ResourceNotFound: the hook has found none.
         """
         try:
             step = await super().resume(continuation, outcome, channel)
@@ -139,10 +139,10 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         return step
 
     async def seen(self, request: Request, channel: Channel) -> Any:
-        """Return the key of what *request* asks for, by which the hook knows it.
+        """Return the key of the requested resource, as the hook gets it.
 
         Raises:
-            ResourceNotFound: it has none.
+            ResourceNotFound: the URI has no key.
         """
         uri: str = request.params.uri  # type: ignore[attr-defined]
         if self.parse_uri is None:
@@ -155,7 +155,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         return key
 
     def result_of(self, hook: str, value: Any, request: Request) -> ReadResourceResult:
-        """Return the contents that *value* stands for."""
+        """Return the result for *value*."""
         if isinstance(value, ReadResourceResult):
             return value
         uri: str = request.params.uri  # type: ignore[attr-defined]
@@ -169,7 +169,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
 
 
 def _not_found(request: Request) -> ResourceNotFound:
-    """Return the error by the URI asked for, which a hook may call otherwise."""
+    """Return the error with the requested URI; the hook may have named another one."""
     return ResourceNotFound(request.params.uri)  # type: ignore[attr-defined]
 
 
@@ -246,19 +246,19 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
 
 
 def _listed(provider: ReadableComponent) -> dict[str, Any]:
-    """Return the attributes that are listed of resources and templates."""
-    said = {key: getattr(provider, key) for key in Description.__annotations__}
-    return {**said, "annotations": provider.given_annotations}
+    """Return the attributes for the definition of a resource or template."""
+    attributes = {key: getattr(provider, key) for key in Description.__annotations__}
+    return {**attributes, "annotations": provider.given_annotations}
 
 
 _REST: Final = "{+path}"
-"""What a template has where a wildcard is."""
+"""The variable of the template for a wildcard."""
 
 
 def _template(
     owner: str, provider: ReadableComponent, template: UriTemplate, listed: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the members of a route that lists *template*."""
+    """Return the members of a route that is listed with *template*."""
     return {
         "template": definition_of(
             ResourceTemplateDefinition, owner, listed, uri_template=template.text
@@ -276,12 +276,12 @@ async def _given(value: Any, uri: str, channel: Channel) -> Any:
 
 
 def guessed_type(path: str) -> str | None:
-    """Return the media type that files with the suffix of *path* have, None if nobody knows."""
+    """Return the media type for the suffix of *path*, None if it is unknown."""
     return _TYPES.get(posixpath.splitext(path)[1].lower())
 
 
 def contents_of(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
-    """Return the contents that *value*, returned by a hook for *uri*, stands for.
+    """Return the contents for *value*, which a hook has returned for *uri*.
 
     *mime_type* is the declared one.
 
@@ -294,7 +294,7 @@ def contents_of(value: Any, uri: str, mime_type: str | None) -> list[ResourceCon
 
 
 def size_of(contents: Sequence[ResourceContents]) -> int:
-    """Return how many bytes *contents* have before they are encoded."""
+    """Return the size of *contents* in bytes, before they are encoded."""
     return sum(
         len((each.text or "").encode()) + len(b64decode(each.blob or "")) for each in contents
     )

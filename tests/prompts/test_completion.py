@@ -280,7 +280,7 @@ async def test_completion_of_something_else_than_texts_is_told(found: Any) -> No
         async def complete(self, *arguments: Any) -> Any:
             return found
 
-    with pytest.raises(ContractError, match=r"^complete of prompt review: it must return a list"):
+    with pytest.raises(ContractError, match=r"^complete of prompt review: return a list of texts"):
         await ask(PromptReference("review"), "note", prompts=prompts_of([Odd]))
 
 

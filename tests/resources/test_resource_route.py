@@ -393,7 +393,7 @@ def yields() -> Any:
         (declare(Echo, cache_ttl="1"), "Odd.cache_ttl must be a number of seconds, not '1'"),
         (declare(Echo, cache_scope="all"), "Odd.cache_scope must be 'public' or 'private'"),
         (declare(Echo, annotations=5), "Odd.annotations must be Annotations or a mapping"),
-        (declare(Shelves, annotations={"x": 5}), "Odd.annotations: 'x' is none of audience"),
+        (declare(Shelves, annotations={"x": 5}), "Odd.annotations: 'x' is not one of audience"),
         (declare(Shelves, annotations={"audience": 5}), "Odd.annotations: Expected `array | null`"),
         (declare(Shelves, annotations={"priority": 2}), "Odd.annotations: priority must be 0 to 1"),
         (declare(Shelves, annotations=Annotations(["dog"])), "Odd cannot be listed: Invalid enum"),  # type: ignore[list-item]
