@@ -1,7 +1,7 @@
 """The responses of a batch: how many of its requests run at once, and the size of the whole."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from genmcp.core.request import Request
 from genmcp.core.server import Action, Reject, ServerConnection, Start
@@ -63,7 +63,10 @@ async def serve_batch(
     try:
         for message in refused:
             response.writer.refuse(message)
-        async for call in answers.in_turn(calls):
+        # Nothing is started for a request before its turn: a client may send many batches whose
+        # first requests wait, and an asyncio.Task for each of the others would dominate memory use.
+        for call in calls:
+            await answers.turns.acquire()
             members.add(asyncio.create_task(answer_member(call)))
         for ended in await asyncio.gather(*members, return_exceptions=True):
             # A hook that has cancelled itself does not cancel the others.
@@ -98,16 +101,6 @@ class BatchAnswers:
         self.turns = asyncio.Semaphore(mux.limits.batch_concurrency)
         self._mux = mux
         self._left = mux.limits.result - sum(map(len, refused))
-
-    async def in_turn(self, calls: Iterable[Responder]) -> AsyncIterator[Responder]:
-        """Acquire a turn for each of *calls* and yield it; `answer` releases the turn.
-
-        Nothing is started for a request before its turn: a client may send many batches whose
-        first requests wait, and an asyncio.Task for each of the others would dominate memory use.
-        """
-        for call in calls:
-            await self.turns.acquire()
-            yield call
 
     async def answer(self, call: Responder, response: OpenResponse) -> Answer:
         """Start *call*, which holds a turn; return its answer, and release the turn.

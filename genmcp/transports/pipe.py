@@ -269,7 +269,10 @@ class PipeConnection(Pipe):
             logger.debug("a response is dropped: %s", error)
 
     def _reject(self, action: Reject) -> bytes:
-        return reject(self, action, self._server.session)
+        session = self._server.session
+        if session is None:
+            return reject(self, action)
+        return reject(self, action, session.key, session.revision)
 
     # Messages to the client.
 

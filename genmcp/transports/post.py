@@ -86,7 +86,7 @@ async def _respond(http: HttpRequest, session: Session | None, action: Action) -
         body = mux.encoder.response(session.revision, action.id, session.welcome(mux.server))
         await http.reply(200, body, headers)
     elif isinstance(action, Reject) and action.answered and session is not None:
-        await http.reply(200, reject(http, action, session))
+        await http.reply(200, reject(http, action, session.key, session.revision))
     else:
         await perform(http, action)
         await http.reply(202)
@@ -124,7 +124,7 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
     for action in others:
         with suppress(InvalidRequest):  # a late response must not reject the other members
             await perform(http, action)
-    refused = [reject(http, each, session) for each in rejects]
+    refused = [reject(http, each, session.key, session.revision) for each in rejects]
     if requests:
         await serve_batch(http, requests, refused)
     elif refused:

@@ -20,13 +20,13 @@ import msgspec
 from genmcp.core.client_key import ClientKey, address_of, key_of
 from genmcp.core.exchange import Action, Begin, Chunk, End, Whole
 from genmcp.core.server import Reject
-from genmcp.core.session import Session
 from genmcp.errors import ConfigurationError, InvalidRequest, TooLarge, TooSlow
 from genmcp.mux.limits import Limits, Slots
 from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.revisions.revision import Revision
 from genmcp.stores.accounts import Owner
 from genmcp.transports.running_call import Caller
 from genmcp.transports.shutdown import Shutdown
@@ -277,15 +277,16 @@ def decode(body: bytes, limits: Limits) -> jsonrpc.Message | list[jsonrpc.Messag
 # The response, and the connection.
 
 
-def reject(caller: Caller, action: Reject, session: Session | None = None) -> bytes:
+def reject(
+    caller: Caller, action: Reject, session: str | None = None, revision: Revision = LATEST
+) -> bytes:
     """Report a rejected message to telemetry; return the error response."""
-    key, revision = (None, LATEST) if session is None else (session.key, session.revision)
     rejection = Rejection(
         error=action.error,
         id=action.id,
         method=action.method,
         principal=caller.principal,
-        session=key,
+        session=session,
     )
     caller.mux.observers.rejected(rejection)
     return caller.mux.encoder.error(revision, action.id, action.error)

@@ -7,24 +7,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from threading import get_ident
 from typing import Any, Final
 
-import msgspec
-
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.core.server import LISTEN
+from genmcp.core.server import LISTEN, Reject
 from genmcp.errors import Overloaded, Unable
 from genmcp.mux.mux import Answer
-from genmcp.mux.telemetry import Rejection
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
 from genmcp.protocol.value import Value
 from genmcp.transports.listening import listen
-from genmcp.transports.request import ClientLeft, HttpRequest, as_headers, reply
+from genmcp.transports.request import ClientLeft, HttpRequest, as_headers, reject, reply
 from genmcp.transports.running_call import RunningCall
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.steps import Deadline, resume
@@ -114,15 +112,16 @@ class Responder(RunningCall[HttpRequest], eq=False):
         # The client has not read it yet. The watch and the heartbeat end now, but the shutdown
         # waits for the write, and shortens it.
         visit = self.caller
-        write = _LastWrite(Deadline(visit.mux.limits.stall))
-        visit.shutdown.add(write.stop)
+        deadline = Deadline(visit.mux.limits.stall)
+        stop = partial(deadline.hasten, LAST_WORDS)
+        visit.shutdown.add(stop)
         response.close()
         try:
-            await write.deadline.bound(resume(sending, waited))
+            await deadline.bound(resume(sending, waited))
         except TimeoutError:
             raise ClientLeft from None
         finally:
-            visit.shutdown.discard(write.stop)
+            visit.shutdown.discard(stop)
 
     def respond(self, answer: Answer) -> None:
         """Send *answer* through the open response, unless the client got a handle."""
@@ -136,16 +135,10 @@ class Responder(RunningCall[HttpRequest], eq=False):
     def overloaded(self, error: Overloaded) -> Answer:
         """Return the answer of a request that found no slot, with the status of *error*."""
         visit, request = self.caller, self.request
-        rejection = Rejection(
-            error=error,
-            id=request.id,
-            method=request.method,
-            principal=visit.principal,
-            session=request.session,
-        )
-        visit.mux.observers.rejected(rejection)
-        # On every revision, since nothing has begun.
-        return msgspec.structs.replace(visit.mux.respond(request, error), status=error.status)
+        action = Reject(error, True, request.id, request.method)
+        message = reject(visit, action, request.session, request.revision)
+        # The status is sent on every revision, since the response has not begun.
+        return Answer(message, error.status, error.headers, error)
 
     # Pending and open.
 
@@ -274,16 +267,6 @@ class Responder(RunningCall[HttpRequest], eq=False):
         response.writer.answer(self.request, answer)
         if response.closed:  # so that a disconnect does not matter any more
             await response.writer.finish()
-
-
-class _LastWrite(msgspec.Struct, eq=False):
-    """A JSON body that its client has not read yet. Registered with the shutdown until it has."""
-
-    deadline: Deadline
-
-    def stop(self) -> None:
-        """Give the client `LAST_WORDS` seconds to read the rest."""
-        self.deadline.hasten(LAST_WORDS)
 
 
 async def finish_at_once(response: OpenResponse) -> None:

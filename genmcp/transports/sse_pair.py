@@ -140,9 +140,10 @@ class SsePair:
                 case OpenSession():
                     response = await _initialize(http, session, action, entry)
                 case Reject():
-                    response = reject(http, action, session)
+                    response = reject(http, action, session.key, session.revision)
         except McpError as error:
-            response = reject(http, Reject(error, True, http.id, http.method), session)
+            action = Reject(error, True, http.id, http.method)
+            response = reject(http, action, session.key, session.revision)
         if not http.answered:
             await http.reply(202)
         await stream.send(response)
