@@ -39,17 +39,15 @@ from genmcp.errors import (
 )
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.builtin_methods import BuiltinMethods
-from genmcp.mux.bus import MessageBus
-from genmcp.mux.calls import CallRegistry
+from genmcp.mux.bus import MessageBus, ServerRequests
 from genmcp.mux.changes import Listeners, Subscriptions
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Owners
 from genmcp.mux.replay import Replay
 from genmcp.mux.resumption import Resumption
-from genmcp.mux.server_requests import ServerRequests
 from genmcp.mux.services import Services
-from genmcp.mux.sessions import SessionBroadcast, Sessions
+from genmcp.mux.sessions import CallRegistry, SessionBroadcast, Sessions
 from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.tasks import Tasks
 from genmcp.mux.telemetry import Observers, Telemetry

@@ -85,21 +85,13 @@ class Replay:
         self.node = node
         self._lives = lives
         self._look = look
-        self._store = store
-        self._append = partial(
+        self.store = store
+        self.append = partial(
             Append, ttl=limits.replay, keep=limits.replay_events, keep_bytes=limits.replay_bytes
         )
         # The responses that send each stream, so that one that resumes it can take over from them.
         self._writers: dict[str, list[Writer]] = {}
         self._lock = Lock()  # a session's streams may be on several event loops
-
-    async def append(self, log: str, *events: StoredEvent, owner: Owner = ()) -> None:
-        """Store *events* of the stream *log*; they count towards the accounts of *owner*.
-
-        Raises:
-            StoreError: the store has no room, or cannot be written to.
-        """
-        await self._store.apply(*(self._append(log, _encode(each), owner=owner) for each in events))
 
     def add(self, log: str, writer: Writer) -> None:
         """Register a *writer* of the stream *log*."""
@@ -121,7 +113,7 @@ class Replay:
         """
         log = _log(session, stream)
         # A call may be silent for longer than its events are retained.
-        if log not in self._writers and not await self._store.read(log, limit=1):
+        if log not in self._writers and not await self.store.read(log, limit=1):
             raise InvalidRequest(
                 "Unknown Last-Event-ID: the stream is not of this session, or is not kept any more"
             )
@@ -186,7 +178,7 @@ class Replay:
         while True:
             # Gap: this reader was so slow that its place was dropped. It continues with the rest.
             with suppress(Gap):
-                async with aclosing(self._store.follow(log)) as events:
+                async with aclosing(self.store.follow(log)) as events:
                     coming = asyncio.ensure_future(anext(events))
                     try:
                         while True:
@@ -244,7 +236,7 @@ class StoredStream:
         # Set before the write, so that the record says which calls are open once it is stored.
         before, self._stored = self._stored, records[-1].index
         try:
-            await self._append(*((each.index, each.message, each.last) for each in records))
+            await self._write(*((each.index, each.message, each.last) for each in records))
         except StoreError as error:
             self._stored = before
             # The client still receives them; only a resumption after a disconnect is lost.
@@ -265,7 +257,7 @@ class StoredStream:
         self.set_task(request, task)
         if self._begun:
             try:
-                await self._append((0, b"", False))
+                await self._write((0, b"", False))
             except StoreError as error:
                 logger.warning("the task that a stream waits for cannot be kept: %s", error)
 
@@ -284,18 +276,22 @@ class StoredStream:
         if self._begun:
             with suppress(StoreError):
                 try:
-                    await self._replay.append(self._log, _END, owner=self._owner)
+                    await self._append(_END, owner=self._owner)
                 except OverShare:  # also the stream of a client without room
-                    await self._replay.append(self._log, _END)
+                    await self._append(_END)
 
-    async def _append(self, *events: tuple[int, bytes, bool]) -> None:
+    async def _write(self, *events: tuple[int, bytes, bool]) -> None:
         calls = tuple(
             OpenCall(each.id, each.method, task)
             for each, task in self._calls.items()
             if self._is_open(each)
         )
         stored = (StoredEvent(*each, self._replay.node, calls) for each in events)
-        await self._replay.append(self._log, *stored, owner=self._owner)
+        await self._append(*stored, owner=self._owner)
+
+    async def _append(self, *events: StoredEvent, owner: Owner = ()) -> None:
+        store, append = self._replay.store, self._replay.append
+        await store.apply(*(append(self._log, _encode(each), owner=owner) for each in events))
 
     def _is_open(self, request: Request) -> bool:
         """Return whether the response to *request* is not among the events given to the store."""

@@ -1,4 +1,4 @@
-"""Legacy sessions: begun, opened with each request, and ended in all processes.
+"""Legacy sessions: begun, opened with each request, and ended in all processes with their calls.
 
 A session is sealed into its id, so that a mux stores none. It stores, within bounds, the ids that
 clients have ended, and the log level that a session has set.
@@ -9,17 +9,18 @@ import secrets
 from collections.abc import Callable
 from functools import lru_cache
 from heapq import heappop, heappush
-from typing import Final
+from threading import Lock
+from typing import Final, Protocol
 
 import msgspec
 
+from genmcp.core.call import CallEvent
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.session import Session, begin
 from genmcp.errors import Expired, ForeignSeal, InvalidParams, SealError, SessionGone, StoreError
 from genmcp.mux.bus import EVERYBODY, MessageBus
-from genmcp.mux.calls import CallRegistry
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Slots
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
@@ -27,7 +28,7 @@ from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Delete, Put, Store
 
-__all__ = ["SessionBroadcast", "Sessions"]
+__all__ = ["CallRegistry", "SessionBroadcast", "Sessions"]
 
 logger = logging.getLogger("genmcp")
 
@@ -135,6 +136,56 @@ class Sessions:
         entry = await self._store.get(f"session:{key}")
         found = DEFAULT_LEVEL if entry is None else entry.value.decode()
         return next(level for level in SEVERITY if level == found)
+
+
+class Cancellable(Protocol):
+    """A running call."""
+
+    request: Request
+
+    def cancel(self, event: CallEvent) -> None:
+        """Report *event*, a cancellation, from any thread; ignored if it has ended by then."""
+
+
+class CallRegistry:
+    """The running calls of sessions, so that their clients can cancel them. Owned by the mux.
+
+    Thread-safe, since the calls of a session may run on several event loops.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[str, dict[Cancellable, None]] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, session: str, call: Cancellable) -> None:
+        """Register a running *call* of *session*."""
+        with self._lock:
+            self._calls.setdefault(session, {})[call] = None
+
+    def discard(self, session: str, call: Cancellable) -> None:
+        """Unregister a *call* that has ended, or cannot be cancelled any more."""
+        with self._lock:
+            calls = self._calls.get(session)
+            if calls is not None:
+                calls.pop(call, None)
+                if not calls:
+                    del self._calls[session]
+
+    def cancel(self, session: str, id: RequestId | None = None) -> None:
+        """Cancel the call *id* of *session* in this process, or all calls of the session.
+
+        A call that is cancelled gets no response, whatever its hook returns. An unknown id is
+        ignored (2025-11-25, cancellation, "Behavior Requirements"). If two calls have the same id,
+        which the specification forbids, both are cancelled.
+        """
+        with self._lock:
+            calls = list(self._calls.get(session, ()))
+        for call in calls:
+            if id is None or id == call.request.id:
+                call.cancel(CallEvent.CANCEL)
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
