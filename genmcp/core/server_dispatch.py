@@ -120,9 +120,12 @@ def era_of(headers: Headers, message: Message) -> Era:
         UnsupportedVersion: a version that is not served here.
     """
     named = _named_version(headers)
+    # The header comes before the body, since proxies route by it: a body that contradicts it is
+    # judged in the era of the header, and rejected there.
     if named in _MODERN:
         return Era.MODERN
     if named is None or named in _LEGACY:
+        # `initialize` first: a client that begins again may still send its old session id.
         if message.method == "initialize":
             return Era.HANDSHAKE
         if SESSION_HEADER in headers:
@@ -243,6 +246,7 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
     ):
         raise MethodNotFound(name)
     params, raw = session_params(method, message.params)
+    # From here on the request is one of 2026-07-28, in its names and its types.
     params = revision.up(params)
     route = None
     if not method.routed:
@@ -363,10 +367,10 @@ def _judge(
             revision = _revision_of(headers, claimed)
         if method is None or _METHOD_BY_HEADER.get(headers.get(METHOD_HEADER, b"")) is not method:
             check_method(headers, name)
-    # A route that is found is offered: the plain call is spared the question.
+    # A route that is found is offered, so that a plain call need not ask.
     if method is None or ((fault is not None or not method.routed) and not catalog.offers(name)):
         raise MethodNotFound(name)
-    if fault is not None:
+    if fault is not None:  # after that: a client cannot know the params of a method not offered
         raise fault
     route = mirrors = None
     if method.name_member is not None:

@@ -88,7 +88,11 @@ class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return Client(self.version, info, self.capabilities)
 
     def pack(self) -> bytes:
-        """Return the bytes to seal."""
+        """Return the bytes to seal.
+
+        As an array: its members cannot be reordered. A release that adds one gives it a default,
+        and puts it last, so that sessions survive a deploy.
+        """
         return msgspec.msgpack.encode(self)
 
     @classmethod
@@ -102,6 +106,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
             session = _decoder.decode(packed)
         except msgspec.MsgspecError:
             raise SessionGone("Session not found: it was begun by another release") from None
+        # The seal proves that this server has written it, perhaps in a release with more revisions.
         if session.version not in _SPOKEN:
             raise SessionGone(f"Session not found: {session.version} is not served any more")
         return session
@@ -126,6 +131,7 @@ def begin(params: InitializeRequestParams, *, key: str, now: float) -> Session:
     else the newest that is.
     """
     version = params.protocol_version
+    # Also for 2026-07-28 and later: these have no sessions, and their clients do not initialize.
     if version not in _SPOKEN:
         version = _SPOKEN[0]
     revision = REVISIONS[version]
