@@ -32,15 +32,21 @@ from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.result import CacheScope, Result
 from genmcp.server import Route
 
-__all__ = ["Component", "ComponentRoute", "DescribedComponent", "can_continue", "check_continues"]
+__all__ = [
+    "ComponentRoute",
+    "DescribedComponent",
+    "ServerComponent",
+    "can_continue",
+    "check_continues",
+]
 
 
-def can_continue(provider: "Component | type[Component]") -> bool:
+def can_continue(provider: "ServerComponent | type[ServerComponent]") -> bool:
     """Return whether a call of *provider* can continue after a wait.
 
     It needs `continue_`, a step of a function, or a method for `then` that is not a hook.
     """
-    if function_of(provider.continue_) is not Component.continue_:
+    if function_of(provider.continue_) is not ServerComponent.continue_:
         return True
     if isinstance(provider, HasSteps):
         return bool(provider.function_steps)
@@ -50,7 +56,9 @@ def can_continue(provider: "Component | type[Component]") -> bool:
     return any(is_step(each) for key, each in own.items() if not hasattr(kind, key))
 
 
-def check_continues(owner: str, hook: Any, provider: "Component | type[Component]") -> None:
+def check_continues(
+    owner: str, hook: Any, provider: "ServerComponent | type[ServerComponent]"
+) -> None:
     """Check that a call can continue after a *hook* that is annotated to return Continue.
 
     If the annotation is unreadable, the check is left to the first call that returns a Continue.
@@ -64,7 +72,7 @@ def check_continues(owner: str, hook: Any, provider: "Component | type[Component
         )
 
 
-def _missing(owner: str, provider: "Component | type[Component]") -> str:
+def _missing(owner: str, provider: "ServerComponent | type[ServerComponent]") -> str:
     """Return the part of an error that names the hook or step *provider* lacks, and the remedy."""
     if isinstance(provider, HasSteps):
         return (
@@ -78,7 +86,7 @@ def _names_continue(hint: Any) -> bool:
     return hint is Continue or any(map(_names_continue, get_args(hint)))
 
 
-class Component:
+class ServerComponent:
     """The base of tools, prompts, resources and their repositories.
 
     cache_ttl, cache_scope: how many seconds clients may cache what they list or read of it, and
@@ -123,7 +131,7 @@ class Component:
         return True
 
 
-class DescribedComponent(Component):
+class DescribedComponent(ServerComponent):
     """A component with metadata. The docstring of a class is its description by default."""
 
     title: str | None = None
@@ -162,7 +170,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
     cache_scope: CacheScope = "public"
 
     @staticmethod
-    def members_of(provider: Component) -> dict[str, Any]:
+    def members_of(provider: ServerComponent) -> dict[str, Any]:
         """Return the members that the routes of all kinds of components have in common.
 
         Raises:
@@ -170,8 +178,8 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         """
         return {
             "provider": provider,
-            "continues": Hook.of(provider, "continue_", Component),
-            "visible": visibility(provider, Component),
+            "continues": Hook.of(provider, "continue_", ServerComponent),
+            "visible": visibility(provider, ServerComponent),
             "ttl_ms": milliseconds(provider.cache_ttl),
             "cache_scope": provider.cache_scope,
         }

@@ -21,7 +21,7 @@ import msgspec
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
-from genmcp.component import Component, check_continues
+from genmcp.component import ServerComponent, check_continues
 from genmcp.content import CONTENT
 from genmcp.continuing import FunctionStep, HasSteps, StepValue, hint_of
 from genmcp.errors import ConfigurationError
@@ -178,7 +178,7 @@ def prompt(function: Any = None, /, **options: Any) -> Any:
     return _decorate(FunctionPrompt, function, options)
 
 
-class FunctionComponent(HasSteps, Component):
+class FunctionComponent(HasSteps, ServerComponent):
     """A component made of a function by a decorator. Its arguments are those of the function.
 
     Its own attributes are private: a step may have any other name.

@@ -29,7 +29,7 @@ from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
-from genmcp.component import Component, ComponentRoute, DescribedComponent
+from genmcp.component import ComponentRoute, DescribedComponent, ServerComponent
 from genmcp.content import CONTENT, result
 from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
@@ -174,7 +174,7 @@ class Prompt(DescribedComponent, Generic[A]):
         return None
 
 
-class PromptRepo(Component):
+class PromptRepo(ServerComponent):
     """All prompts whose names begin with *prefix*. Subclass it, and write `list` and `get`.
 
         class Library(PromptRepo):
