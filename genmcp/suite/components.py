@@ -1,5 +1,6 @@
 """The components that a suite has at one time."""
 
+from collections import Counter
 from collections.abc import Sequence, Set
 from typing import Any
 
@@ -173,6 +174,6 @@ def _with_default_hold(route: Any) -> Any:
 
 
 def _check_tool_names(names: Sequence[str]) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise ConfigurationError(f"Suite: two tools are called {twice!r}")
