@@ -6,6 +6,7 @@ actions. Nothing that a client sends makes the machine raise; an exception of `C
 is the server author's code, passes through.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -187,18 +188,16 @@ class ServerConnection(msgspec.Struct, eq=False):
             error.__traceback__ = error.__context__ = None
             return Reject(error, message.is_request, message.request_id, method)
 
-    def receive_member(self, member: Message | InvalidRequest) -> Action:
-        """Return the action for a member of a batch; call `check_batch` before the first.
+    def receive_batch(
+        self,
+        batch: Iterable[Message | InvalidRequest],
+        error_of: Callable[[Exception], McpError],
+    ) -> list[Action]:
+        """Return the actions for the members of a batch.
 
         A batch belongs to its session (2025-03-26, basic, "Batching"), so that a member neither
-        opens another one (lifecycle, "Initialization") nor names a revision.
-        """
-        if isinstance(member, InvalidRequest):
-            return Reject(member, True, member.id)
-        return self.receive(member, Era.SESSION)
-
-    def check_batch(self) -> None:
-        """Check that the client may send several messages at once.
+        opens another one (lifecycle, "Initialization") nor names a revision. *error_of* returns the
+        error for an exception of `Catalog.find`, which costs one member.
 
         Raises:
             InvalidRequest: there is no session, or its revision has no batches.
@@ -206,6 +205,18 @@ class ServerConnection(msgspec.Struct, eq=False):
         if self.session is None:
             raise InvalidRequest("There must be one message at a time, not a batch")
         self.session.check_batch()
+        actions: list[Action] = []
+        for member in batch:
+            try:
+                if isinstance(member, InvalidRequest):
+                    actions.append(Reject(member, True, member.id))
+                else:
+                    actions.append(self.receive(member, Era.SESSION))
+            except Exception as error:
+                assert isinstance(member, Message)
+                fault = error_of(error)
+                actions.append(Reject(fault, True, member.request_id, member.method))
+        return actions
 
     def _era(self, message: Message) -> Era:
         """Return the era of a request without headers, of which one connection may carry both.

@@ -37,9 +37,9 @@ from genmcp.protocol.notifications import (
 )
 from genmcp.protocol.value import Value
 from genmcp.stores.store import Event
-from genmcp.transports.batch_answers import BatchAnswers, receive_batch
 from genmcp.transports.listening import farewell, listening, without_params
 from genmcp.transports.request import decode, reject
+from genmcp.transports.responder import BatchAnswers
 from genmcp.transports.running_call import RunningCall
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.timers import LatestProgress, RateLimiter
@@ -224,11 +224,13 @@ class PipeConnection(Pipe):
         Raises:
             InvalidRequest: the revision of the session has no batches.
         """
-        requests, rejects, others = receive_batch(self._server, batch)
+        actions = self._server.receive_batch(batch, error_of)
+        rejects = [each for each in actions if isinstance(each, Reject) and each.answered]
         pipe = _Batch(self, [self._reject(each) for each in rejects])
-        for action in others:
-            self._perform(action)
-        calls = [PipedCall(pipe, request) for request in requests]
+        calls = [PipedCall(pipe, each.request) for each in actions if isinstance(each, Start)]
+        for action in actions:
+            if not isinstance(action, Start | Reject):
+                self._perform(action)
         running = [self._run(call, pipe.run(call)) for call in calls]
         self._start(pipe.finish(running))
 

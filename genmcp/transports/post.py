@@ -35,14 +35,14 @@ from genmcp.core.session import Session
 from genmcp.core.task import LOST
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.mux.changes import LISTENER, on_wire
+from genmcp.mux.mux import error_of
 from genmcp.mux.replay import OpenCall
 from genmcp.mux.task_channel import StoredRequest
 from genmcp.protocol.params import RequestParams
-from genmcp.transports.batch_answers import receive_batch, serve_batch
 from genmcp.transports.listening import EventStream
 from genmcp.transports.pipe import Pipe, PipedCall
 from genmcp.transports.request import HttpRequest, reject
-from genmcp.transports.responder import Responder
+from genmcp.transports.responder import Responder, serve_batch
 from genmcp.wire.http import judge_get
 from genmcp.wire.jsonrpc import ErrorBody, Message, encode_batch
 
@@ -120,11 +120,17 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
     await http.mux.broadcast.catch_up()
     session = session_of(http)
     connection = ServerConnection(http.mux, session, headers=http.table)
-    requests, rejects, others = receive_batch(connection, batch)
-    for action in others:
-        with suppress(InvalidRequest):  # a late response must not reject the other members
-            await perform(http, action)
-    refused = [reject(http, each, session.key, session.revision) for each in rejects]
+    actions = connection.receive_batch(batch, error_of)
+    requests = [each.request for each in actions if isinstance(each, Start)]
+    refused = [
+        reject(http, each, session.key, session.revision)
+        for each in actions
+        if isinstance(each, Reject) and each.answered
+    ]
+    for action in actions:
+        if isinstance(action, Cancel | Deliver):
+            with suppress(InvalidRequest):  # a late response must not reject the other members
+                await perform(http, action)
     if requests:
         await serve_batch(http, requests, refused)
     elif refused:

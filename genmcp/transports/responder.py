@@ -5,7 +5,7 @@ Hooks run in the asyncio.Task of the POST, those of a batch in one of their own 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
@@ -14,8 +14,8 @@ from typing import Any, Final
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.server import LISTEN, Reject
-from genmcp.errors import Overloaded, Unable
-from genmcp.mux.mux import Answer
+from genmcp.errors import Overloaded, TooLarge, Unable
+from genmcp.mux.mux import Answer, Mux
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
@@ -23,13 +23,13 @@ from genmcp.protocol.notifications import (
 from genmcp.protocol.value import Value
 from genmcp.transports.listening import listen
 from genmcp.transports.request import ClientLeft, HttpRequest, as_headers, reject, reply
-from genmcp.transports.running_call import RunningCall
+from genmcp.transports.running_call import NO_ANSWER, RunningCall
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.steps import Deadline, resume
 from genmcp.transports.stream import OpenResponse, ResponseWriter
 from genmcp.transports.timers import TICK, TimerTable
 
-__all__ = ["Responder", "finish_at_once"]
+__all__ = ["BatchAnswers", "Responder", "serve_batch"]
 
 _TURN: Final = 0.001
 """Seconds for which a hook may send messages before other asyncio.Tasks run."""
@@ -84,7 +84,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
             # By the host, or by the hook itself: the client gets an answer nevertheless.
             if not self.caller.answered:
                 self.respond(self.cancelled_answer())
-                await finish_at_once(self.opened())
+                await _finish_at_once(self.opened())
             raise
         finally:
             self.over = True
@@ -269,7 +269,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
             await response.writer.finish()
 
 
-async def finish_at_once(response: OpenResponse) -> None:
+async def _finish_at_once(response: OpenResponse) -> None:
     """Send the rest to a client that reads it in time; give up if the host cancels again."""
     response.writer.hasten()
     with suppress(ClientLeft, asyncio.CancelledError):
@@ -289,3 +289,103 @@ def _may_be_pending(request: Request) -> bool:
         return False
     policy = route.policy
     return policy.patience > TICK and (policy.hold is None or policy.hold > TICK)
+
+
+# Batches.
+
+
+async def serve_batch(
+    visit: HttpRequest, requests: Sequence[Request], refused: Sequence[bytes]
+) -> None:
+    """Respond to *requests*, each hook in a task of its own, and with the errors *refused*."""
+    response = OpenResponse(visit, requests, len(requests) + len(refused))
+    answers = BatchAnswers(visit.mux, refused)
+    calls = [Responder(visit, request, response=response) for request in requests]
+    left = dict.fromkeys(calls)
+    members: set[asyncio.Task[None]] = set()
+
+    async def answer_member(call: Responder) -> None:
+        call.respond(await answers.answer(call, response))
+        del left[call]
+
+    try:
+        for message in refused:
+            response.writer.refuse(message)
+        # Nothing is started for a request before its turn: a client may send many batches whose
+        # first requests wait, and an asyncio.Task for each of the others would dominate memory use.
+        for call in calls:
+            await answers.turns.acquire()
+            members.add(asyncio.create_task(answer_member(call)))
+        for ended in await asyncio.gather(*members, return_exceptions=True):
+            # A hook that has cancelled itself does not cancel the others.
+            if isinstance(ended, Exception):
+                raise ended
+        for call in left:
+            call.respond(call.cancelled_answer())
+        await response.finish()
+    except asyncio.CancelledError:
+        for call in left:
+            call.respond(call.cancelled_answer())
+        await _finish_at_once(response)
+        raise
+    finally:
+        for member in members:
+            member.cancel()
+        try:
+            await asyncio.gather(*members, return_exceptions=True)
+        finally:  # a host may cancel again and again
+            promotions = [each for call in calls for each in call.promotions()]
+            await response.end(promotions)
+
+
+class BatchAnswers:
+    """The limits on the requests and answers of one batch. Owned by the response to the batch.
+
+    refused: the errors of members that are not valid requests; they count towards `Limits.result`.
+    turns: the semaphore (`Limits.batch_concurrency`) that each running request holds.
+    """
+
+    def __init__(self, mux: Mux, refused: Iterable[bytes] = ()) -> None:
+        self.turns = asyncio.Semaphore(mux.limits.batch_concurrency)
+        self._mux = mux
+        self._left = mux.limits.result - sum(map(len, refused))
+
+    async def answer(self, call: Responder, response: OpenResponse) -> Answer:
+        """Start *call*, which holds a turn; return its answer, and release the turn.
+
+        It is not started if the *response* or the session has ended, if the server is shutting
+        down, or if there is no room for its answer.
+        """
+        request, ended = call.request, self._mux.broadcast
+        try:
+            if call.closed or request.session in ended:
+                return NO_ANSWER
+            if response.stopping:
+                return self._mux.respond(request, Overloaded("The server is shutting down"))
+            if self.full:  # not started, so the client can retry it
+                return self._mux.respond(request, self.overflow())
+            begun = call.begin()
+            answer = begun if isinstance(begun, Answer) else await call.outcome(begun)
+            await asyncio.sleep(0)  # let requests of other clients run between two members
+            return self.bounded(request, answer)
+        finally:
+            self.turns.release()
+
+    @property
+    def full(self) -> bool:
+        """Whether the response has reached `Limits.result`."""
+        return self._left <= 0
+
+    def overflow(self) -> TooLarge:
+        """Return the error for a request whose answer does not fit."""
+        most = self._mux.limits.result
+        return TooLarge(f"The answers of this batch are larger than {most} bytes (limit: result)")
+
+    def bounded(self, request: Request, answer: Answer) -> Answer:
+        """Return *answer*, or an error if it does not fit; after that nothing fits any more."""
+        size = len(answer.message or b"")
+        if size > self._left:
+            self._left = 0
+            return self._mux.respond(request, self.overflow())
+        self._left -= size
+        return answer

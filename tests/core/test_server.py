@@ -23,7 +23,7 @@ from genmcp.core.server import (
 )
 from genmcp.core.server_dispatch import Era
 from genmcp.core.session import Session
-from genmcp.errors import InvalidRequest, MethodNotFound, ToolNotFound
+from genmcp.errors import InvalidRequest, McpError, MethodNotFound, ToolNotFound
 from genmcp.protocol.capabilities import (
     TASKS,
     ClientCapabilities,
@@ -90,6 +90,10 @@ _DROPPED = ("drop -32602", "drop -32600", "drop -32602")
 
 def pipe(opened: Session | None = None, *, modern: bool = True) -> ServerConnection:
     return ServerConnection(Offer(), opened, modern=modern)
+
+
+def unexpected(error: Exception) -> McpError:
+    raise AssertionError("the catalog has a defect") from error
 
 
 def outline(action: Action) -> str:
@@ -210,7 +214,7 @@ def test_server_decides_on_members_of_a_batch(given: Message, action: str) -> No
 
     for headers in (None, HEADERS):
         connection = ServerConnection(Offer(), opened, headers=headers)
-        assert action == outline(connection.receive_member(given))
+        assert action == outline(connection.receive_batch([given], unexpected)[0])
 
 
 def test_server_opens_a_session_with_the_params() -> None:
@@ -281,10 +285,10 @@ def test_server_takes_batches_of_2025_03_26_only(version: str | None) -> None:
     connection = pipe(None if version is None else session(version))
 
     if version is not None and REVISIONS[version].batches:
-        connection.check_batch()
+        assert [] == connection.receive_batch([], unexpected)
     else:
         with pytest.raises(InvalidRequest):
-            connection.check_batch()
+            connection.receive_batch([], unexpected)
 
 
 def test_server_members_of_a_batch_belong_to_its_session() -> None:
@@ -293,13 +297,13 @@ def test_server_members_of_a_batch_belong_to_its_session() -> None:
     faulty = InvalidRequest("Not a JSON-RPC message")
     faulty.id = 3
 
-    refused = connection.receive_member(faulty)
-    started = connection.receive_member(MODERN_LIST)
+    batch: list[Message | InvalidRequest] = [faulty, MODERN_LIST, cancelled(requestId=7)]
+    rejected, started, cancels = connection.receive_batch(batch, unexpected)
 
-    assert Reject(faulty, True, 3) == refused
+    assert Reject(faulty, True, 3) == rejected
     assert isinstance(started, Start)
     assert "2025-03-26" == started.request.revision.version
-    assert Cancel(7) == connection.receive_member(cancelled(requestId=7))
+    assert Cancel(7) == cancels
 
 
 class NoHandshake(Offer):
@@ -313,7 +317,7 @@ def test_server_batch_has_no_initialize() -> None:
     """2025-03-26, lifecycle, "Initialization": it MUST NOT be part of a batch."""
     connection = ServerConnection(NoHandshake(), session("2025-03-26"))
 
-    action = connection.receive_member(INITIALIZE)
+    (action,) = connection.receive_batch([INITIALIZE], unexpected)
 
     assert isinstance(action, Reject)
     assert isinstance(action.error, MethodNotFound)
