@@ -7,7 +7,7 @@ response to a request of the server may reach another process than the one that 
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing
 from functools import partial
@@ -211,7 +211,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     error: str | None
 
 
-class ServerRequests:
+class ServerRequests(msgspec.Struct, eq=False):
     """The requests of one mux that wait for an answer, each for *timeout* seconds.
 
     2025-11-25, transports, "Sending Messages to the Server": answers come in POSTs of their own.
@@ -219,22 +219,16 @@ class ServerRequests:
     sealed, the process that waits.
     """
 
-    def __init__(
-        self,
-        seal: Seal,
-        bus: MessageBus,
-        encoder: Encoder,
-        *,
-        timeout: float,
-    ) -> None:
-        self._seal = seal
-        self._encoder = encoder
-        self._bus = bus
-        self._timeout = timeout
-        self._numbers = count(1)
-        # The bus calls from any thread, and a request is awaited on any event loop.
-        self._waiting: dict[int, Future[Reply]] = {}
-        bus.subscribe(Reply, self._on_reply)
+    _seal: Seal
+    _bus: MessageBus
+    _encoder: Encoder
+    _timeout: float
+    # The bus calls from any thread, and a request is awaited on any event loop.
+    _waiting: dict[int, "Future[Reply]"] = {}
+    _numbers: Iterator[int] = msgspec.field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        self._bus.subscribe(Reply, self._on_reply)
 
     async def ask(
         self,

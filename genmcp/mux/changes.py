@@ -25,7 +25,7 @@ from genmcp.core.session import Session
 from genmcp.core.subscription import EVERYTHING, Change, changes_of, everything
 from genmcp.core.task import Task
 from genmcp.errors import Conflict, Gap, McpError, Overloaded, OverShare, StoreError
-from genmcp.mux.limits import Limits
+from genmcp.mux.limits import Limits, retained
 from genmcp.server import Server
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Delete, Event, Put, Store
@@ -46,23 +46,20 @@ _decode_change: Final = msgspec.msgpack.Decoder(Change).decode
 _decode_uris: Final = msgspec.msgpack.Decoder(list[str]).decode
 
 
-class Subscription:
+class Subscription(msgspec.Struct, eq=False):
     """One listener, in one event loop: the changes it wants, and the news it has not received."""
 
-    __slots__ = ("_pending", "_tasks", "_waiter", "wanted")
-
-    def __init__(self, wanted: Iterable[Change]) -> None:
-        self.wanted = frozenset(wanted)
-        self._pending: dict[Change, None] = {}
-        self._tasks: dict[str, Task] = {}
-        self._waiter: asyncio.Future[None] | None = None
+    wanted: frozenset[Change]
+    _changes: dict[Change, None] = {}
+    _tasks: dict[str, Task] = {}
+    _waiter: "asyncio.Future[None] | None" = None
 
     def tell(self, changes: Iterable[Change] = (), task: Task | None = None) -> None:
         """Add *changes*, and the new state of *task*.
 
         A change that is pending already is received once, and of a task only the newest state.
         """
-        self._pending |= dict.fromkeys(changes)
+        self._changes |= dict.fromkeys(changes)
         if task is not None:
             self._tasks[task.id] = task
         if self._waiter is not None and not self._waiter.done():
@@ -70,10 +67,10 @@ class Subscription:
 
     async def news(self) -> tuple[Sequence[Change], Sequence[Task]]:
         """Wait for news, and return all that are pending."""
-        if not self._pending and not self._tasks:
+        if not self._changes and not self._tasks:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        changes, self._pending = self._pending, {}
+        changes, self._changes = self._changes, {}
         tasks, self._tasks = self._tasks, {}
         return [*changes], [*tasks.values()]
 
@@ -149,15 +146,14 @@ class Subscriptions(Listener):
             return follower
 
 
-class _Follower:
+class _Follower(msgspec.Struct, eq=False):
     """The reader of the log in an event loop. Runs while there are listeners."""
 
-    def __init__(self, store: Store, log: str) -> None:
-        self._store = store
-        self._log = log
-        self._listeners: dict[Change, dict[Subscription, None]] = {}  # each also of EVERYTHING
-        self._lock = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+    _store: Store
+    _log: str
+    _listeners: dict[Change, dict[Subscription, None]] = {}  # each also of EVERYTHING
+    _lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    _task: "asyncio.Task[None] | None" = None
 
     @asynccontextmanager
     async def listening(self, wanted: Iterable[Change]) -> AsyncIterator[Subscription]:
@@ -165,7 +161,7 @@ class _Follower:
             if self._task is None:
                 after = await self._end()
                 self._task = asyncio.get_running_loop().create_task(self._follow(after))
-        subscription = Subscription(wanted)
+        subscription = Subscription(frozenset(wanted))
         self._add(subscription)
         try:
             yield subscription
@@ -248,25 +244,14 @@ _SUBSCRIBED: Final = b"subscribed to others"
 _MISSED: Final = b": events were missed that are not kept any more\n\n"
 
 
-class Listeners:
+class Listeners(msgspec.Struct, eq=False):
     """The listening streams of a mux's sessions, and their resource subscriptions."""
 
-    def __init__(
-        self,
-        store: Store,
-        subscriptions: Subscriptions,
-        server: Server,
-        encoder: Encoder,
-        limits: Limits,
-    ) -> None:
-        self._store = store
-        self._subscriptions = subscriptions
-        self._server = server
-        self._encoder = encoder
-        self._limits = limits
-        self._append = partial(
-            Append, ttl=limits.replay, keep=limits.replay_events, keep_bytes=limits.replay_bytes
-        )
+    _store: Store
+    _subscriptions: Subscriptions
+    _server: Server
+    _encoder: Encoder
+    _limits: Limits
 
     async def subscribe(self, session: str, uri: str, *, wanted: bool, owner: Owner = ()) -> None:
         """Notify *session* of updates of the resource *uri*, or no longer, if not *wanted*.
@@ -277,7 +262,7 @@ class Listeners:
             Overloaded: the session is subscribed to the maximum number or size of URIs.
             StoreError: the list cannot be stored.
         """
-        key, event = _resources(session), self._append(_log(session), _SUBSCRIBED, owner=owner)
+        key, event = _resources(session), retained(self._limits, _log(session), _SUBSCRIBED, owner)
         while True:
             entry = await self._store.get(key)
             uris = [] if entry is None else _decode_uris(entry.value)
@@ -432,7 +417,8 @@ class Listeners:
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        await self._store.apply(self._append(_log(session), message, owner=owner, new=new))
+        event = retained(self._limits, _log(session), message, owner, new=new)
+        await self._store.apply(event)
 
     async def end(self, session: str, owner: Owner = ()) -> None:
         """End the stream *session* listens on, and delete its subscriptions.
@@ -442,7 +428,7 @@ class Listeners:
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        event = self._append(_log(session), _ENDED, owner=owner)
+        event = retained(self._limits, _log(session), _ENDED, owner)
         await self._give_back(Delete(_resources(session)), event)
 
     async def _give_back(self, record: Put | Delete, event: Append) -> None:

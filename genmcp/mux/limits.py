@@ -13,8 +13,9 @@ from genmcp.core.client_key import ClientKey, Share
 from genmcp.core.task import Task
 from genmcp.errors import ConfigurationError, Overloaded, ToolError
 from genmcp.stores.accounts import Account, Owner
+from genmcp.stores.store import Append
 
-__all__ = ["ConcurrencyLimit", "Limits", "Owners", "Slots"]
+__all__ = ["ConcurrencyLimit", "Limits", "Owners", "Slots", "retained"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,18 +155,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return ToolError(f"The result is larger than {self.result} bytes (limit: result)")
 
 
+def retained(
+    limits: Limits, log: str, data: bytes, owner: Owner = (), *, new: bool = False
+) -> Append:
+    """Return the append of an event to *log*, retained within *limits* for a client that resumes.
+
+    *owner* and *new* are as for Append.
+    """
+    return Append(
+        log, data, limits.replay, limits.replay_events, owner, new, keep_bytes=limits.replay_bytes
+    )
+
+
 _KINDS: Final = ("principal", "session", "address", "tool")
 
 
-class _Counter:
+class _Counter(msgspec.Struct, eq=False):
     """The number of open units of *share*, and their maximum. Exists while at least one is open."""
 
-    __slots__ = ("count", "most", "share")
-
-    def __init__(self, share: Share, most: int) -> None:
-        self.share = share
-        self.most = most
-        self.count = 0
+    share: Share
+    most: int
+    count: int = 0
 
 
 Slots: TypeAlias = Sequence[_Counter]

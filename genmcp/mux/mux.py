@@ -153,12 +153,12 @@ class Mux:
             waiting_of_client=bounds.waiting_of_client,
         )
         self.observers = Observers(telemetry)
-        self.asked = ServerRequests(seal, self.bus, self.encoder, timeout=bounds.question)
+        self.asked = ServerRequests(seal, self.bus, self.encoder, bounds.question)
         self.services = _services_of(self, seal)
         self._make_tasks(engine, storage, audience)
         heartbeats = self.tasks.service.heartbeats
         look = min(_LOOK, storage.jobs.lease / 3)
-        self.replay = Replay(self.store, bounds, self.bus.node, heartbeats.lives, look=look)
+        self.replay = Replay(self.store, bounds, self.bus.node, heartbeats.lives, look)
         self.builtin = BuiltinMethods(
             server, self.sessions, self.listeners, self.tasks, self.encoder, bounds, self.owners
         )

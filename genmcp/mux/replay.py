@@ -7,8 +7,7 @@ client resumes with the id of the last one it received. Event 0 states that the 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
-from functools import partial
+from contextlib import AbstractContextManager, aclosing, suppress
 from threading import Lock
 from typing import Final, Protocol, TypeAlias
 
@@ -17,13 +16,13 @@ import msgspec
 from genmcp.core.exchange import Action, Record
 from genmcp.core.request import Request
 from genmcp.errors import Gap, InvalidRequest, OverShare, StoreError
-from genmcp.mux.limits import Limits
+from genmcp.mux.limits import Limits, retained
 from genmcp.protocol.meta import RequestId
 from genmcp.stores.accounts import Owner
-from genmcp.stores.store import Append, Store
+from genmcp.stores.store import Store
 from genmcp.wire import sse
 
-__all__ = ["OpenCall", "Recover", "Replay", "StoredStream"]
+__all__ = ["OpenCall", "Recover", "Replay", "StoredStream", "log_of"]
 
 logger = logging.getLogger("genmcp")
 
@@ -66,32 +65,22 @@ class Writer(Protocol):
         """End the connection: another one continues the stream. Called from any thread."""
 
 
-class Replay:
+class Replay(msgspec.Struct, eq=False):
     """The streams of a mux's sessions, in its store.
 
     node: the name of this process. lives: returns whether the process of a name is alive; it is
     checked after each *look* seconds of silence.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        limits: Limits,
-        node: str,
-        lives: Callable[[str], Awaitable[bool]],
-        *,
-        look: float,
-    ) -> None:
-        self.node = node
-        self._lives = lives
-        self._look = look
-        self.store = store
-        self.append = partial(
-            Append, ttl=limits.replay, keep=limits.replay_events, keep_bytes=limits.replay_bytes
-        )
-        # The responses that send each stream, so that one that resumes it can take over from them.
-        self._writers: dict[str, list[Writer]] = {}
-        self._lock = Lock()  # a session's streams may be on several event loops
+    store: Store
+    limits: Limits
+    node: str
+    _lives: Callable[[str], Awaitable[bool]]
+    _look: float
+    # The responses that send each stream, so that one that resumes it can take over from them.
+    _writers: dict[str, list[Writer]] = {}
+    # A session's streams may be on several event loops.
+    _lock: AbstractContextManager[bool] = msgspec.field(default_factory=Lock)
 
     def add(self, log: str, writer: Writer) -> None:
         """Register a *writer* of the stream *log*."""
@@ -111,7 +100,7 @@ class Replay:
         Raises:
             InvalidRequest: the session has no such stream, or it is not kept any more.
         """
-        log = _log(session, stream)
+        log = log_of(session, stream)
         # A call may be silent for longer than its events are retained.
         if log not in self._writers and not await self.store.read(log, limit=1):
             raise InvalidRequest(
@@ -133,7 +122,7 @@ class Replay:
         process, and that one recovers the rest once more. Nothing is written, so that no two
         processes can disagree, and a process that was only frozen finds its stream unchanged.
         """
-        log = _log(session, stream)
+        log = log_of(session, stream)
         with self._lock:
             others = list(self._writers.get(log, ()))
         for other in others:
@@ -197,7 +186,7 @@ def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
     return call if call.task is not None or known is None else known
 
 
-class StoredStream:
+class StoredStream(msgspec.Struct, eq=False):
     """The stored copy of one response's stream. Owned by the response.
 
     calls: the requests that the response answers, with the tasks they wait for. If this process
@@ -205,22 +194,14 @@ class StoredStream:
     events count towards.
     """
 
-    def __init__(
-        self,
-        replay: Replay,
-        session: str,
-        stream: str,
-        calls: dict[Request, str | None],
-        owner: Owner = (),
-    ) -> None:
-        self._replay = replay
-        self._log = _log(session, stream)
-        self._calls = calls
-        self._owner = owner
-        # The index of each one's response, and of the last event that was given to the store.
-        self._answered: dict[Request, int] = {}
-        self._stored = -1
-        self._begun = False  # events are stored, and the last one is not among them
+    _replay: Replay
+    _log: str
+    _calls: dict[Request, str | None]
+    _owner: Owner = ()
+    # The index of each one's response, and of the last event that was given to the store.
+    _answered: dict[Request, int] = {}
+    _stored: int = -1
+    _begun: bool = False  # events are stored, and the last one is not among them
 
     def add(self, writer: Writer) -> None:
         """Register *writer* as the response that sends the stream."""
@@ -290,8 +271,10 @@ class StoredStream:
         await self._append(*stored, owner=self._owner)
 
     async def _append(self, *events: StoredEvent, owner: Owner = ()) -> None:
-        store, append = self._replay.store, self._replay.append
-        await store.apply(*(append(self._log, _encode(each), owner=owner) for each in events))
+        limits, log = self._replay.limits, self._log
+        await self._replay.store.apply(
+            *(retained(limits, log, _encode(each), owner) for each in events)
+        )
 
     def _is_open(self, request: Request) -> bool:
         """Return whether the response to *request* is not among the events given to the store."""
@@ -299,5 +282,6 @@ class StoredStream:
         return index is None or index > self._stored
 
 
-def _log(session: str, stream: str) -> str:
+def log_of(session: str, stream: str) -> str:
+    """Return the name of the log of a *stream* of a *session*."""
     return f"session:{session}#{stream}"

@@ -10,33 +10,36 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from genmcp.core.waiting import Continue
 from genmcp.errors import Overloaded
 
 __all__ = ["Threads", "Turns"]
 
 
-class Turns:
+class Turns(msgspec.Struct, eq=False):
     """The threads of one event loop, assigned to clients in turn. Owned by the thread pool.
 
-    Args:
-        most: the maximum number of calls with a thread.
-        of_client: the maximum number of those of one client.
-        waiting: the maximum number of calls that wait for a thread.
-        waiting_of_client: the maximum number of those of one client.
-
     A client is any hashable value; None has no bound per client.
+
+    Args:
+        free: the number of free threads.
+        most_of_client: the maximum number of calls of one client that have a thread.
+        most_waiting: the maximum number of calls that wait for a thread.
+        most_waiting_of_client: the maximum number of those of one client.
     """
 
-    def __init__(self, most: int, of_client: int, waiting: int, waiting_of_client: int) -> None:
-        self._free = most
-        self._most_of_client = of_client
-        self._most_waiting = waiting
-        self._most_waiting_of_client = waiting_of_client
-        self._running: Counter[Hashable] = Counter()
-        # Ordered by the next turn of each client; no queue is empty.
-        self._queues: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
-        self.waiting = 0
+    _free: int
+    _most_of_client: int
+    _most_waiting: int
+    _most_waiting_of_client: int
+    waiting: int = 0
+    _running: Counter[Hashable] = msgspec.field(default_factory=Counter)
+    # Ordered by the next turn of each client; no queue is empty.
+    _queues: OrderedDict[Hashable, deque["asyncio.Future[None]"]] = msgspec.field(
+        default_factory=OrderedDict
+    )
 
     async def acquire(self, client: Hashable) -> None:
         """Wait for a thread; return it with `release`.

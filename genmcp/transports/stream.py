@@ -21,7 +21,7 @@ from genmcp.core.exchange import Action, Begin, Exchange, Record, State
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import exchange_of
 from genmcp.mux.mux import Answer
-from genmcp.mux.replay import StoredStream
+from genmcp.mux.replay import StoredStream, log_of
 from genmcp.transports.request import (
     ClientLeft,
     HttpRequest,
@@ -286,7 +286,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
             return
         owner = http.mux.owners.of(http.client_key)
         calls: dict[Request, str | None] = dict.fromkeys(self._requests)
-        self._kept = StoredStream(http.mux.replay, session, stream, calls, owner)
+        self._kept = StoredStream(http.mux.replay, log_of(session, stream), calls, owner)
         self._kept.add(self)
         for call in self._response.calls:
             self.follow(call)

@@ -11,7 +11,7 @@ from genmcp.core.exchange import Record
 from genmcp.core.request import Client, Request
 from genmcp.errors import InvalidRequest, Unavailable
 from genmcp.mux.limits import Limits
-from genmcp.mux.replay import OpenCall, Replay, StoredStream
+from genmcp.mux.replay import OpenCall, Replay, StoredStream, log_of
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.stores.memory import MemoryStore
@@ -31,7 +31,7 @@ async def lives(node: str) -> bool:
 
 
 def replaying(*, keep: int = 100, lives: Callable[[str], Awaitable[bool]] = lives) -> Replay:
-    return Replay(MemoryStore(), Limits(replay_events=keep), "me", lives, look=0.01)
+    return Replay(MemoryStore(), Limits(replay_events=keep), "me", lives, 0.01)
 
 
 def request(id: int) -> Request:
@@ -46,7 +46,7 @@ CALL = request(7)
 def stream_of(
     replay: Replay, *requests: Request, session: str = "k", stream: str = "s"
 ) -> StoredStream:
-    return StoredStream(replay, session, stream, dict.fromkeys(requests or [CALL]))
+    return StoredStream(replay, log_of(session, stream), dict.fromkeys(requests or [CALL]))
 
 
 async def lost(calls: Sequence[OpenCall]) -> AsyncGenerator[bytes, None]:
@@ -186,7 +186,7 @@ def replay_over(store: Store) -> Replay:
     async def lives(node: str) -> bool:
         return False
 
-    return Replay(store, Limits(), "gone", lives, look=0.01)
+    return Replay(store, Limits(), "gone", lives, 0.01)
 
 
 async def recovered(store: Store) -> list[tuple[Any, str | None]]:
