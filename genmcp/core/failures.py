@@ -35,10 +35,8 @@ __all__ = ["is_expected", "outcome_of", "refusal_of", "status_of"]
 
 def is_expected(error: BaseException) -> bool:
     """Return whether *error* was raised to be shown to the client, and needs no log record."""
-    shown = isinstance(error, ToolError | McpError | Failure) and not isinstance(
-        error, InternalError
-    )
-    return shown or isinstance(error, Overloaded | OverShare | StoreFull)
+    shown = isinstance(error, ToolError | McpError | Failure | OverShare | StoreFull)
+    return shown and (isinstance(error, Overloaded) or not isinstance(error, InternalError))
 
 
 def status_of(error: McpError, revision: Revision) -> int:

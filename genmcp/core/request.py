@@ -8,12 +8,10 @@ import msgspec
 from genmcp.policy import NEVER_A_TASK, Policy
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.meta import ProgressToken, RequestId, RequestMeta, all_meta
+from genmcp.protocol.meta import ProgressToken, RequestId, all_meta
 from genmcp.protocol.params import InputResponseRequestParams, RequestParams
-from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.severity import LoggingLevel
-from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.wire.jsonrpc import params_of
 from genmcp.wire.mirror import HeaderRule
 
@@ -86,11 +84,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return all_meta(params) if params else {}
 
     @property
-    def known_meta(self) -> RequestMeta:
-        """The members of `_meta` that have a meaning here."""
-        return self.params.meta
-
-    @property
     def policy(self) -> Policy:
         """How a long-running call is handled, as far as the route is known."""
         return NEVER_A_TASK if self.route is None else self.route.policy
@@ -103,10 +96,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def raw_arguments(self) -> msgspec.Raw | Mapping[str, str] | None:
         """The arguments of a tool or prompt as they came, which a retry repeats; else None."""
-        params = self.params
-        if isinstance(params, CallToolRequestParams | GetPromptRequestParams):
-            return params.arguments
-        return None
+        raw: msgspec.Raw | Mapping[str, str] | None = getattr(self.params, "arguments", None)
+        return raw
 
     @property
     def request_state(self) -> str | None:
@@ -123,9 +114,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def progress_token(self) -> ProgressToken | None:
         """What progress is reported under, None if the client did not ask for any."""
-        return self.known_meta.progress_token
+        return self.params.meta.progress_token
 
     @property
     def log_level(self) -> LoggingLevel | None:
         """The least severe level this request wants to hear of (2026-07-28 on)."""
-        return self.known_meta.log_level
+        return self.params.meta.log_level

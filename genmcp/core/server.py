@@ -108,15 +108,14 @@ _INITIALIZE: Final = REVISION.methods["initialize"]
 LISTEN: Final = "subscriptions/listen"
 """The method whose response is a stream that a transport serves until either side ends it."""
 
-_LISTS: Final = frozenset(
-    {"tools/list", "resources/list", "resources/templates/list", "prompts/list"}
+_QUICK: Final = frozenset(
+    ["server/discover", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"]
 )
-_SUBSCRIBING: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
-_OF_TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
-BUILTIN: Final = _SUBSCRIBING | _OF_TASKS | {"server/discover", "ping", "logging/setLevel"}
+BUILTIN: Final = _QUICK | {"tasks/get", "tasks/update", "tasks/cancel"}
 """The methods that a mux answers for any server."""
 
-AT_ONCE: Final = _LISTS | _SUBSCRIBING | {"server/discover", "ping", "logging/setLevel"}
+_LISTS: Final = {"tools/list", "resources/list", "resources/templates/list", "prompts/list"}
+AT_ONCE: Final = _QUICK | _LISTS
 """The methods that are answered even if no slot for a call is free: as a rule they do not wait."""
 
 

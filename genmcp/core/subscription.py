@@ -5,16 +5,11 @@
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
-from genmcp.protocol.capabilities import (
-    PromptsCapability,
-    ResourcesCapability,
-    ServerCapabilities,
-    ToolsCapability,
-)
+from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ResourceUpdatedNotificationParams
@@ -38,8 +33,6 @@ __all__ = [
     "honoured",
     "updated",
 ]
-
-_Announced: TypeAlias = ToolsCapability | PromptsCapability | ResourcesCapability
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
@@ -91,9 +84,11 @@ def honoured(
     tools, prompts, resources = capabilities.tools, capabilities.prompts, capabilities.resources
     uris = wanted.resource_subscriptions if resources and resources.subscribe else None
     return SubscriptionFilter(
-        tools_list_changed=_both(wanted.tools_list_changed, tools),
-        prompts_list_changed=_both(wanted.prompts_list_changed, prompts),
-        resources_list_changed=_both(wanted.resources_list_changed, resources),
+        tools_list_changed=_both(wanted.tools_list_changed, tools and tools.list_changed),
+        prompts_list_changed=_both(wanted.prompts_list_changed, prompts and prompts.list_changed),
+        resources_list_changed=_both(
+            wanted.resources_list_changed, resources and resources.list_changed
+        ),
         resource_subscriptions=None if uris is None else [*filter(there, dict.fromkeys(uris))],
     )
 
@@ -121,8 +116,8 @@ def completion(subscription: RequestId) -> SubscriptionsListenResult:
     return SubscriptionsListenResult(meta=_meta(subscription))
 
 
-def _both(wanted: bool | None, capability: _Announced | None) -> bool | None:
-    return True if wanted and capability is not None and capability.list_changed else None
+def _both(wanted: bool | None, offered: object) -> bool | None:
+    return True if wanted and offered else None
 
 
 def _meta(subscription: RequestId) -> dict[str, Any]:

@@ -251,19 +251,17 @@ def _asks(on: object) -> bool:
 def _check_name(method: object, wait: Wait[Any], *, key: bool) -> None:
     """Check that *method* has a name; *key*: one that also serves as the key of a question."""
     name = getattr(method, "__name__", None)
-    if callable(method) and isinstance(name, str) and name.isidentifier():
-        if not key or len(name) <= _LONGEST:
-            return
-        wait.close()
-        raise ContractError(
-            f"then() takes a method whose name has at most {_LONGEST} characters, because the name "
-            f"is the key of the question; {name} has {len(name)}"
+    if not callable(method) or not isinstance(name, str) or not name.isidentifier():
+        fault = f"of the tool, by whose name another process finds it; {method!r} has no such name"
+    elif key and len(name) > _LONGEST:
+        fault = (
+            f"whose name has at most {_LONGEST} characters, because the name is the key of the "
+            f"question; {name} has {len(name)}"
         )
+    else:
+        return
     wait.close()
-    raise ContractError(
-        f"then() takes a method of the tool, by whose name another process finds it; {method!r} "
-        f"has no such name"
-    )
+    raise ContractError(f"then() takes a method {fault}")
 
 
 End: TypeAlias = Literal["completed", "failed", "cancelled"]

@@ -60,7 +60,7 @@ class Idempotency:
     @staticmethod
     def has_key(request: Request) -> bool:
         """Return whether *request* is a call with a key; on other methods a key has no effect."""
-        return request.method == "tools/call" and request.known_meta.idempotency_key is not None
+        return request.method == "tools/call" and request.params.meta.idempotency_key is not None
 
     async def answer(self, request: Request, channel: Channel) -> Result | Suspended:
         """Answer a call that has a key: run it, or return the result of the first one with the key.
@@ -78,7 +78,7 @@ class Idempotency:
             task = None if stored is None else await self._current(stored.task, channel)
             if task is not None and task.arguments != arguments:
                 raise InvalidParams(
-                    f"{IDEMPOTENCY_KEY} {request.known_meta.idempotency_key!r} was used for a "
+                    f"{IDEMPOTENCY_KEY} {request.params.meta.idempotency_key!r} was used for a "
                     f"call with other arguments"
                 )
             if task is None or await self._is_free(task):
@@ -206,7 +206,7 @@ class Idempotency:
 
     def _slot(self, channel: Channel) -> str:
         """Return the slot of the key of a call, see `core.task.slot_of`."""
-        key = channel.request.known_meta.idempotency_key
+        key = channel.request.params.meta.idempotency_key
         if channel.principal is None:
             raise InvalidParams(
                 f"{IDEMPOTENCY_KEY} needs an authenticated client: nothing else tells whose it is"

@@ -134,7 +134,7 @@ def _asked(request: Request) -> tuple[str | None, dict[str, str]]:
 
 
 def _parent(request: Request, ambient: Context) -> Context:
-    meta = request.known_meta
+    meta = request.params.meta
     carrier = {
         name: value
         for name in ("traceparent", "tracestate", "baggage")
