@@ -7,8 +7,7 @@ from genmcp.channel import Channel, SendStatus
 from genmcp.completion import starting_with
 from genmcp.content import Audio, Image, embedded, link, result
 from genmcp.core.outcome import Done, Failed, Outcome
-from genmcp.core.task import Job, Ref
-from genmcp.core.waiting import Continue, wait_for
+from genmcp.core.waiting import Continue, Job, Ref, wait_for
 from genmcp.decorator import prompt, tool
 from genmcp.errors import (
     AssignGone,

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.core.outcome import Done, Failed
-from genmcp.core.task import Job, Ref
+from genmcp.core.waiting import Job, Ref
 from genmcp.errors import ContractError
 from genmcp.protocol.content import (
     Annotations,

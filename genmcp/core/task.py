@@ -36,7 +36,6 @@ from genmcp.core.waiting import (
     InputRequired,
     Job,
     OnLost,
-    Ref,
     Running,
     Status,
     Suspended,
@@ -47,26 +46,14 @@ from genmcp.errors import Lost, OutOfTurn, UnknownFormat
 
 __all__ = [
     "LOST",
-    "Asking",
-    "Awaiting",
-    "End",
-    "Finished",
-    "Following",
-    "InputRequired",
-    "Job",
-    "OnLost",
-    "Ref",
-    "Running",
-    "Status",
-    "Suspended",
     "Task",
-    "Work",
-    "Working",
     "answered",
     "asked",
     "is_id",
+    "kept",
     "passed_on",
     "progressed",
+    "promised",
     "published",
     "resumed",
     "run_id",
@@ -434,6 +421,34 @@ def with_saved(task: Task, state: bytes, now: float) -> Task:
     if task.job is None or not isinstance(task.work, Working):
         raise OutOfTurn("save", "settled" if task.settled else task.status)
     return replace(task, updated=now, work=replace(task.work, saved=state))
+
+
+def kept(task: Task, life: float) -> float | None:
+    """Return for how many seconds from its last change a store is to have *task*; None for ever.
+
+    That is its `ttl` where the next step is its client's. What it waits for otherwise must not find
+    it gone, however late it comes: then it is *life* at least, from when the task is due.
+    """
+    if isinstance(task.work, InputRequired):
+        return task.work.ttl
+    asks = isinstance(task.work, Asking) and task.outcome is None
+    if task.ttl is None or task.end is not None or asks:
+        return task.ttl
+    return max(task.ttl, life) + max(0.0, task.due - task.updated)
+
+
+def promised(task: Task, now: float) -> float | None:
+    """Return for how many seconds from its creation its client is sure to find *task*; None: ever.
+
+    What is asked, or has ended, is there for the task's `ttl`. What is worked on may end at any
+    moment: it is there for that time from *now*, less the part of a second.
+    """
+    if task.ttl is None:
+        return None
+    passed = task.updated - task.created
+    if task.status == "working":
+        passed = float(int(max(passed, now - task.created)))
+    return task.ttl + passed
 
 
 _LOST: Final = pack(Failed(Lost()))

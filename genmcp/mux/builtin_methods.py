@@ -16,7 +16,8 @@ from genmcp.core.params import check_length
 from genmcp.core.request import Request
 from genmcp.core.server_dispatch import discovered
 from genmcp.core.subscription import honoured
-from genmcp.core.task import Asking, Task
+from genmcp.core.task import Task
+from genmcp.core.waiting import Asking
 from genmcp.errors import (
     ArgumentFaults,
     ConfigurationError,

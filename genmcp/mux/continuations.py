@@ -19,8 +19,8 @@ from genmcp.core.json_value import check_json, digest
 from genmcp.core.outcome import Done, Failed, Outcome, pack
 from genmcp.core.request import Request
 from genmcp.core.seal import Part, Purpose, Seal
-from genmcp.core.task import Asking, Job, Ref, Suspended, Task
-from genmcp.core.waiting import Continue
+from genmcp.core.task import Task
+from genmcp.core.waiting import Asking, Continue, Job, Ref, Suspended
 from genmcp.errors import (
     Conflict,
     ContractError,

@@ -15,7 +15,8 @@ from genmcp.channel import Channel
 from genmcp.core.call import CallEvent
 from genmcp.core.json_value import digest
 from genmcp.core.request import Request
-from genmcp.core.task import InputRequired, Running, Suspended, Task
+from genmcp.core.task import Task
+from genmcp.core.waiting import InputRequired, Running, Suspended
 from genmcp.errors import InvalidParams, McpError, TaskNotFound
 from genmcp.mux.continuations import Continuations, has_tasks
 from genmcp.mux.services import Services

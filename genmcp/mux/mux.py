@@ -26,8 +26,7 @@ from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.server import BUILTIN, is_offered
 from genmcp.core.session import Session
-from genmcp.core.task import Ref, Suspended
-from genmcp.core.waiting import Continue
+from genmcp.core.waiting import Continue, Ref, Suspended
 from genmcp.errors import (
     ConfigurationError,
     InternalError,

@@ -16,7 +16,8 @@ from genmcp.core.call import CallEvent, CallPhase, CallState
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Failed, Outcome, unpack
 from genmcp.core.request import Request
-from genmcp.core.task import Finished, Suspended, Task, run_id
+from genmcp.core.task import Task, run_id
+from genmcp.core.waiting import Finished, Suspended
 from genmcp.errors import ConfigurationError, McpError, OutOfTurn, StoreError, ToolError
 from genmcp.mux.answers import outcome_of
 from genmcp.mux.awaitables import is_cancelled

@@ -6,8 +6,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from genmcp.core.task import Finished, Task
-from genmcp.core.task_time import promised
+from genmcp.core.task import Task, promised
+from genmcp.core.waiting import Finished
 from genmcp.errors import McpError
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.result import Result

@@ -16,7 +16,8 @@ from genmcp.channel import Channel
 from genmcp.core.call import CallAction
 from genmcp.core.continuation import Continuation
 from genmcp.core.seal import Purpose
-from genmcp.core.task import (
+from genmcp.core.task import Task, run_id, slot_of
+from genmcp.core.waiting import (
     Asking,
     Awaiting,
     Following,
@@ -24,11 +25,8 @@ from genmcp.core.task import (
     Ref,
     Running,
     Suspended,
-    Task,
     Work,
     Working,
-    run_id,
-    slot_of,
 )
 from genmcp.errors import Conflict, McpError, OutOfTurn, StoreError, TaskNotFound
 from genmcp.mux.answers import requests_of

@@ -12,7 +12,7 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.core.task import Suspended
+from genmcp.core.waiting import Suspended
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.meta import RequestId

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from genmcp.core.outcome import Failed, pack
-from genmcp.core.task import Job
+from genmcp.core.waiting import Job
 from genmcp.errors import Cancelled, ContractError, OutOfTurn, TimedOut
 from genmcp.tasks.job import JobFunction, find
 from genmcp.tasks.outcomes import Elsewhere, done, raised

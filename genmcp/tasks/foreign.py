@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from genmcp.core.outcome import Failed, pack
-from genmcp.core.task import Ref
+from genmcp.core.waiting import Ref
 from genmcp.errors import Cancelled, ConfigurationError, Conflict, ContractError, OutOfTurn
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.options import JobOptions

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from typing_extensions import Unpack
 
 from genmcp.core.json_value import check_json
-from genmcp.core.task import Job
+from genmcp.core.waiting import Job
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.tasks.run import Run
 

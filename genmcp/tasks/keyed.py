@@ -22,17 +22,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from genmcp.core.task import (
-    Awaiting,
-    Finished,
-    InputRequired,
-    Running,
-    Suspended,
-    Task,
-    asked,
-    resumed,
-    slot_of,
-)
+from genmcp.core.task import Task, asked, resumed, slot_of
+from genmcp.core.waiting import Awaiting, Finished, InputRequired, Running, Suspended
 from genmcp.errors import InternalError, OutOfTurn, OverShare, StoreError, StoreFull, TaskNotFound
 from genmcp.tasks.follower import TaskFollower
 from genmcp.tasks.heartbeats import Heartbeats

@@ -10,7 +10,7 @@ import msgspec
 
 from genmcp.core.failures import is_expected
 from genmcp.core.outcome import Done, Failed, pack
-from genmcp.core.task import Finished
+from genmcp.core.waiting import Finished
 from genmcp.errors import (
     Cancelled,
     ContractError,

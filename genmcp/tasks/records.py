@@ -18,8 +18,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
-from genmcp.core.task import Task, slot_of
-from genmcp.core.task_time import kept
+from genmcp.core.task import Task, kept, slot_of
 from genmcp.errors import Conflict, OutOfTurn, OverShare, StoreError, StoreFull, TaskNotFound
 from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append, Delete, Op, Put, Store

@@ -9,19 +9,8 @@ from secrets import token_hex
 from typing import Final, TypeAlias
 
 from genmcp.core.outcome import Outcome, unpack
-from genmcp.core.task import (
-    LOST,
-    Finished,
-    Following,
-    Job,
-    Ref,
-    Suspended,
-    Task,
-    Working,
-    passed_on,
-    run_id,
-    with_saved,
-)
+from genmcp.core.task import LOST, Task, passed_on, run_id, with_saved
+from genmcp.core.waiting import Finished, Following, Job, Ref, Suspended, Working
 from genmcp.errors import (
     ContractError,
     InternalError,

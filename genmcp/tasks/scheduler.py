@@ -5,7 +5,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from genmcp.core.task import Following, Task
+from genmcp.core.task import Task
+from genmcp.core.waiting import Following
 from genmcp.errors import OutOfTurn, StoreError
 from genmcp.stores.clocks import steady
 from genmcp.tasks.engine import Engine

@@ -7,13 +7,8 @@ from functools import partial
 from typing import Final
 
 from genmcp.core.outcome import Outcome, unpack
-from genmcp.core.task import (
-    Finished,
-    Ref,
-    Suspended,
-    Task,
-    is_id,
-)
+from genmcp.core.task import Task, is_id
+from genmcp.core.waiting import Finished, Ref, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Put, Store

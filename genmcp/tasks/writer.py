@@ -2,17 +2,8 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from genmcp.core.task import (
-    Asking,
-    Finished,
-    Following,
-    Ref,
-    Suspended,
-    Task,
-    Work,
-    answered,
-    published,
-)
+from genmcp.core.task import Task, answered, published
+from genmcp.core.waiting import Asking, Finished, Following, Ref, Suspended, Work
 from genmcp.errors import OverShare, TaskNotFound, Unavailable
 from genmcp.tasks.foreign import Refs
 from genmcp.tasks.outcomes import no_room, not_kept

@@ -30,7 +30,7 @@ from genmcp import (
     elicit,
     job,
 )
-from genmcp.core.task import Job, Working
+from genmcp.core.waiting import Job, Working
 from genmcp.errors import Raised
 from tests.asgi import PATIENCE, TASKS, Client
 from tests.tasks.bench import Bench, ended, made, opened, until

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from genmcp.core.outcome import Done, Failed, pack, unpack
-from genmcp.core.task import (
-    LOST,
+from genmcp.core.task import LOST, Task, answered, passed_on, progressed, run_id, with_saved
+from genmcp.core.waiting import (
     Asking,
     Awaiting,
     Finished,
@@ -17,14 +17,8 @@ from genmcp.core.task import (
     Ref,
     Running,
     Suspended,
-    Task,
     Work,
     Working,
-    answered,
-    passed_on,
-    progressed,
-    run_id,
-    with_saved,
 )
 from genmcp.errors import Lost, OutOfTurn, UnknownFormat
 

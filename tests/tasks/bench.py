@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from genmcp.core.outcome import Done, Outcome
-from genmcp.core.task import Finished, Suspended, Task, Work
+from genmcp.core.task import Task
+from genmcp.core.waiting import Finished, Suspended, Work
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store

@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 
 from genmcp import MemoryStore
-from genmcp.core.task import Job, Task, Working
+from genmcp.core.task import Task
+from genmcp.core.waiting import Job, Working
 from genmcp.errors import OutOfTurn, Unavailable
 from genmcp.stores.store import Entry, Op
 from genmcp.tasks.options import JobOptions

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.task import Job
+from genmcp.core.waiting import Job
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.job import JobFunction, find, job
 from genmcp.tasks.run import Run, SavedState

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from genmcp.core.outcome import Done, Failed, pack
-from genmcp.core.task import Asking, Awaiting, Finished, Job, Running, Suspended, Task, Working
+from genmcp.core.task import Task
+from genmcp.core.waiting import Asking, Awaiting, Finished, Job, Running, Suspended, Working
 from genmcp.errors import (
     Cancelled,
     ConfigurationError,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from genmcp.core.outcome import Failed
-from genmcp.core.task import Working
+from genmcp.core.waiting import Working
 from genmcp.errors import TimedOut
 from genmcp.tasks.job import job
 from genmcp.tasks.run import Run

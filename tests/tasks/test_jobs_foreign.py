@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from genmcp.core.outcome import Done, Failed
-from genmcp.core.task import Awaiting, Following, Ref, Suspended, Task
+from genmcp.core.task import Task
+from genmcp.core.waiting import Awaiting, Following, Ref, Suspended
 from genmcp.errors import Cancelled, ConfigurationError, Raised
 from genmcp.tasks.foreign import Foreign, Refs, Snapshot
 from genmcp.tasks.options import JobOptions

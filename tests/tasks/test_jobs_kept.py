@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from genmcp.core.outcome import Done, pack
-from genmcp.core.task import Asking, Finished, Ref, Running, Suspended, Work, Working
-from genmcp.core.task_time import kept as kept_for
-from genmcp.core.task_time import promised
+from genmcp.core.task import kept as kept_for
+from genmcp.core.task import promised
+from genmcp.core.waiting import Asking, Finished, Ref, Running, Suspended, Work, Working
 from genmcp.errors import TaskNotFound, Unavailable, UnknownFormat
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry, Put

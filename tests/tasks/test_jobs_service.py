@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from genmcp.core.outcome import Done, Failed, Outcome
-from genmcp.core.task import Awaiting, Finished, Following, Ref, Running, Suspended, Task, Working
+from genmcp.core.task import Task
+from genmcp.core.waiting import Awaiting, Finished, Following, Ref, Running, Suspended, Working
 from genmcp.errors import Conflict, StoreError, TaskNotFound, Unavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, Op, Put

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from genmcp.core.task import OnLost, Working
+from genmcp.core.waiting import OnLost, Working
 from genmcp.stores.memory import MemoryStore
 from genmcp.tasks.job import job
 from genmcp.tasks.run import Run

@@ -8,17 +8,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from genmcp.core.outcome import Done, Failed, Outcome
-from genmcp.core.task import (
-    Awaiting,
-    Finished,
-    Following,
-    Job,
-    Ref,
-    Running,
-    Suspended,
-    Task,
-    Working,
-)
+from genmcp.core.task import Task
+from genmcp.core.waiting import Awaiting, Finished, Following, Job, Ref, Running, Suspended, Working
 from genmcp.errors import Lost, OutOfTurn, TaskNotFound, Unavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Delete, Op, Put

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from genmcp.core.outcome import Done
-from genmcp.core.task import Suspended, Working
+from genmcp.core.waiting import Suspended, Working
 from genmcp.errors import ContractError, OverShare, StoreFull, Unavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Op, Put

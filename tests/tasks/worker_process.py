@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from genmcp.core.outcome import Outcome
-from genmcp.core.task import Finished, Task
+from genmcp.core.task import Task
+from genmcp.core.waiting import Finished
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.job import job
 from genmcp.tasks.local_engine import LocalEngine
