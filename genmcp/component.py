@@ -41,51 +41,6 @@ __all__ = [
 ]
 
 
-def can_continue(provider: "ServerComponent | type[ServerComponent]") -> bool:
-    """Return whether a call of *provider* can continue after a wait.
-
-    It needs `continue_`, a step of a function, or a method for `then` that is not a hook.
-    """
-    if function_of(provider.continue_) is not ServerComponent.continue_:
-        return True
-    if isinstance(provider, HasSteps):
-        return bool(provider.function_steps)
-    cls = provider if isinstance(provider, type) else type(provider)
-    kind = next(base for base in cls.__mro__ if "__genmcp_hook__" in vars(base))
-    own = {key: each for base in cls.__mro__ for key, each in vars(base).items()}
-    return any(is_step(each) for key, each in own.items() if not hasattr(kind, key))
-
-
-def check_continues(
-    owner: str, hook: Any, provider: "ServerComponent | type[ServerComponent]"
-) -> None:
-    """Check that a call can continue after a *hook* that is annotated to return Continue.
-
-    If the annotation is unreadable, the check is left to the first call that returns a Continue.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
-    if _names_continue(hint_of(inspect.unwrap(hook), "return")) and not can_continue(provider):
-        raise ConfigurationError(
-            f"{owner} is annotated to return Continue, but {_missing(owner, provider)}"
-        )
-
-
-def _missing(owner: str, provider: "ServerComponent | type[ServerComponent]") -> str:
-    """Return the part of an error that names the hook or step *provider* lacks, and the remedy."""
-    if isinstance(provider, HasSteps):
-        return (
-            f"it has no step in which to continue: decorate a function with @{owner}.step and pass "
-            f"it to .then() of the wait"
-        )
-    return "it has no continue_: write one, or pass a method to .then() of the wait"
-
-
-def _names_continue(hint: Any) -> bool:
-    return hint is Continue or any(map(_names_continue, get_args(hint)))
-
-
 class ServerComponent:
     """The base of tools, prompts, resources and their repositories.
 
@@ -129,6 +84,51 @@ class ServerComponent:
         It is called when the component is listed, requested or completed, and must not block.
         """
         return True
+
+
+def can_continue(provider: ServerComponent | type[ServerComponent]) -> bool:
+    """Return whether a call of *provider* can continue after a wait.
+
+    It needs `continue_`, a step of a function, or a method for `then` that is not a hook.
+    """
+    if function_of(provider.continue_) is not ServerComponent.continue_:
+        return True
+    if isinstance(provider, HasSteps):
+        return bool(provider.function_steps)
+    cls = provider if isinstance(provider, type) else type(provider)
+    kind = next(base for base in cls.__mro__ if "__genmcp_hook__" in vars(base))
+    own = {key: each for base in cls.__mro__ for key, each in vars(base).items()}
+    return any(is_step(each) for key, each in own.items() if not hasattr(kind, key))
+
+
+def check_continues(
+    owner: str, hook: Any, provider: ServerComponent | type[ServerComponent]
+) -> None:
+    """Check that a call can continue after a *hook* that is annotated to return Continue.
+
+    If the annotation is unreadable, the check is left to the first call that returns a Continue.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if _names_continue(hint_of(inspect.unwrap(hook), "return")) and not can_continue(provider):
+        raise ConfigurationError(
+            f"{owner} is annotated to return Continue, but {_missing(owner, provider)}"
+        )
+
+
+def _missing(owner: str, provider: ServerComponent | type[ServerComponent]) -> str:
+    """Return the part of an error that names the hook or step *provider* lacks, and the remedy."""
+    if isinstance(provider, HasSteps):
+        return (
+            f"it has no step in which to continue: decorate a function with @{owner}.step and pass "
+            f"it to .then() of the wait"
+        )
+    return "it has no continue_: write one, or pass a method to .then() of the wait"
+
+
+def _names_continue(hint: Any) -> bool:
+    return hint is Continue or any(map(_names_continue, get_args(hint)))
 
 
 class DescribedComponent(ServerComponent):

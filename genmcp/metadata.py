@@ -64,9 +64,9 @@ _CHOICES: Mapping[str, tuple[str, str]] = {
 
 
 def check_metadata(
-    owner: str, attributes: Mapping[str, Any], *, annotations: type = ToolAnnotations
+    owner: str, values: Mapping[str, Any], *, annotations: type = ToolAnnotations
 ) -> None:
-    """Check the *attributes* of *owner*, whose annotations are of the type *annotations*.
+    """Check the attributes of *owner*, *values*, whose annotations are of the type *annotations*.
 
     None is no value.
 
@@ -74,25 +74,25 @@ def check_metadata(
         ConfigurationError: one is invalid; the message names *owner* and the attribute.
     """
     for key, (kinds, words) in _MEMBERS.items():
-        value = attributes.get(key)
+        value = values.get(key)
         if value is None:
             continue
         if not isinstance(value, kinds):
             raise ConfigurationError(f"{owner}.{key} must be {words}, not {value!r}")
         if isinstance(value, str) and not value.strip():
             raise ConfigurationError(f"{owner}.{key} is blank")
-    ttl = attributes.get("cache_ttl", 0)
+    ttl = values.get("cache_ttl", 0)
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 <= ttl < inf:
         raise ConfigurationError(f"{owner}.cache_ttl must be a number of seconds, not {ttl!r}")
     for key, (first, second) in _CHOICES.items():
-        if attributes.get(key, first) not in (first, second):
+        if values.get(key, first) not in (first, second):
             raise ConfigurationError(
-                f"{owner}.{key} must be {first!r} or {second!r}, not {attributes[key]!r}"
+                f"{owner}.{key} must be {first!r} or {second!r}, not {values[key]!r}"
             )
-    for icon in attributes.get("icons") or ():
+    for icon in values.get("icons") or ():
         if not isinstance(icon, Icon):
             raise ConfigurationError(f"{owner}.icons must be a list of Icon, not of {icon!r}")
-    annotations_of(owner, attributes.get("annotations"), annotations)
+    annotations_of(owner, values.get("annotations"), annotations)
 
 
 def check_tool_name(owner: str, name: str) -> None:
@@ -131,8 +131,8 @@ def annotations_of(owner: str, given: Any, kind: type[V]) -> V | None:
         raise ConfigurationError(f"{owner}.annotations: {error}") from None
 
 
-def definition_of(kind: type[V], owner: str, attributes: Mapping[str, Any], **members: Any) -> V:
-    """Return the definition of *kind* with *members*, and others by name from *attributes*.
+def definition_of(kind: type[V], owner: str, values: Mapping[str, Any], **members: Any) -> V:
+    """Return the definition of *kind* with *members*, and others by name from *values*.
 
     It is encoded to JSON and decoded: invalid values are rejected here, and a later change of a
     dict that was passed has no effect.
@@ -141,7 +141,7 @@ def definition_of(kind: type[V], owner: str, attributes: Mapping[str, Any], **me
         ConfigurationError: a value cannot be listed.
     """
     fields: Sequence[str] = kind.__struct_fields__  # type: ignore[attr-defined]
-    given = {key: attributes[key] for key in fields if key in attributes} | members
+    given = {key: values[key] for key in fields if key in values} | members
     try:
         return msgspec.json.decode(json_of(kind(**given)), type=kind)
     except (ContractError, msgspec.ValidationError) as error:
@@ -181,10 +181,10 @@ def instance_attributes(provider: object, keys: Collection[str]) -> tuple[str, d
         ConfigurationError: it has no name.
     """
     owner: str = getattr(provider, "__name__", type(provider).__name__)
-    attributes = {key: getattr(provider, key, None) for key in keys}
-    if attributes["name"] is None:
+    values = {key: getattr(provider, key, None) for key in keys}
+    if values["name"] is None:
         raise ConfigurationError(f"{owner} has no name")
-    return owner, attributes
+    return owner, values
 
 
 def instance_of(given: object, kind: type[V]) -> V | None:

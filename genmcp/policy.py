@@ -53,28 +53,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigurationError: one is invalid; the message names *owner* and the attribute.
         """
-        attributes = {name: getattr(provider, name) for name in _TIMES | _CHOICES.keys() | _FLAGS}
-        if attributes["hold"] == "auto":
-            attributes["hold"], attributes["auto_hold"] = None, True
-        for name, values in _CHOICES.items():
-            if attributes[name] not in values:
-                taken = " or ".join(map(repr, values))
-                raise ConfigurationError(
-                    f"{owner}.{name} must be {taken}, not {attributes[name]!r}"
-                )
+        values = {name: getattr(provider, name) for name in _TIMES | _CHOICES.keys() | _FLAGS}
+        if values["hold"] == "auto":
+            values["hold"], values["auto_hold"] = None, True
+        for name, allowed in _CHOICES.items():
+            if values[name] not in allowed:
+                taken = " or ".join(map(repr, allowed))
+                raise ConfigurationError(f"{owner}.{name} must be {taken}, not {values[name]!r}")
         for name in _TIMES:
-            value = attributes[name]
+            value = values[name]
             if value is None and name == "hold":
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
                 raise ConfigurationError(
                     f"{owner}.{name} must be a positive number of seconds, not {value!r}"
                 )
-        if attributes["task"] == "never" and attributes["requires_tasks"]:
+        if values["task"] == "never" and values["requires_tasks"]:
             raise ConfigurationError(f"{owner}: task = 'never', and requires_tasks: which?")
-        if attributes["on_lost"] is None:
-            attributes["on_lost"] = "rerun" if _may_rerun(annotations) else "fail"
-        return cls(**attributes)
+        if values["on_lost"] is None:
+            values["on_lost"] = "rerun" if _may_rerun(annotations) else "fail"
+        return cls(**values)
 
 
 NEVER_A_TASK: Final = Policy(task="never")

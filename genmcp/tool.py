@@ -154,9 +154,9 @@ class Tool(DescribedComponent, Generic[A]):
             if "input_schema" not in cls.__dict__:
                 cls.input_schema = argument
         super().__init_subclass__(**options)
-        attributes = class_attributes(cls, _ATTRIBUTES)
-        _check(cls.__name__, attributes)
-        _schemas(cls.__name__, attributes.get("input_schema"), attributes.get("output_schema"))
+        values = class_attributes(cls, _ATTRIBUTES)
+        _check(cls.__name__, values)
+        _schemas(cls.__name__, values.get("input_schema"), values.get("output_schema"))
 
     def validate(self, request: Call[A], channel: Channel) -> Any:
         """Return the call that `call` gets.
@@ -206,8 +206,8 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         Raises:
             ConfigurationError: an attribute is invalid or missing.
         """
-        owner, attributes = instance_attributes(tool, _ATTRIBUTES)
-        _check(owner, attributes)
+        owner, values = instance_attributes(tool, _ATTRIBUTES)
+        _check(owner, values)
         if not overrides(tool, "call", Tool):
             raise ConfigurationError(f"{owner} has no call")
         check_call(owner, tool.call)
@@ -221,7 +221,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         definition = definition_of(
             ToolDefinition,
             owner,
-            attributes,
+            values,
             input_schema=arguments.schema,
             output_schema=None if output is None else output.document,
             annotations=annotations_of(owner, tool.annotations, ToolAnnotations),
@@ -288,16 +288,12 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             raise self.broken(hook, value, str(error)) from error
         if self.output is not None and not result.is_error:
             if result.structured_content is msgspec.UNSET:
-                raise self.broken(
-                    hook,
-                    value,
-                    "with an output_schema, return an object, or a result with structured content",
-                )
+                raise self.broken(hook, value, "output_schema needs structured content: an object")
             text = json_of(result.structured_content)
             faults = self.output.check(msgspec.json.decode(text), text)
             if faults:
                 raise self.broken(
-                    hook, value, f"it does not match output_schema: {'; '.join(faults)}"
+                    hook, value, f"it does not fit output_schema: {'; '.join(faults)}"
                 )
         return result
 
@@ -323,19 +319,17 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             # SEP-1303: the model should read what `validate` rejects, too.
             raise InvalidArguments(self.definition.name, [error.message], error.data) from error
         if not isinstance(validated, Call):
-            raise self.broken(
-                "validate", validated, "it must return the call, or request.replace(arguments)"
-            )
+            raise self.broken("validate", validated, "return request, or request.replace(...)")
         return validated
 
 
 _ATTRIBUTES = attributes_of(Tool)
 
 
-def _check(owner: str, attributes: Mapping[str, Any]) -> None:
-    check_metadata(owner, attributes)
-    if attributes.get("name") is not None:
-        check_tool_name(owner, attributes["name"])
+def _check(owner: str, values: Mapping[str, Any]) -> None:
+    check_metadata(owner, values)
+    if values.get("name") is not None:
+        check_tool_name(owner, values["name"])
 
 
 def _schemas(

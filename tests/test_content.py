@@ -298,12 +298,12 @@ async def test_content_that_fits_its_output_schema_is_sent(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"id": "x"}, "it does not match output_schema: /id: expected an integer"),
-        ({}, "it does not match output_schema: (root): missing required property"),
-        ("text", "it does not match output_schema: (root): expected an object"),
-        (None, "it does not match output_schema: (root): expected an object"),
-        (Image(b""), "with an output_schema, return an object"),
-        (result("text"), "with an output_schema, return an object"),
+        ({"id": "x"}, "it does not fit output_schema: /id: expected an integer"),
+        ({}, "it does not fit output_schema: (root): missing required property"),
+        ("text", "it does not fit output_schema: (root): expected an object"),
+        (None, "it does not fit output_schema: (root): expected an object"),
+        (Image(b""), "output_schema needs structured content"),
+        (result("text"), "output_schema needs structured content"),
         (CallToolResult([], Order("x")), "output_schema: /id: expected an integer"),  # type: ignore[arg-type]
     ],
 )

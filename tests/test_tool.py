@@ -746,7 +746,7 @@ async def test_tool_validate_must_return_the_call(
 
     assert (500, -32603) == (answer.status, answer.error["code"])
     assert answer.error["data"]["reference"] in caplog.text
-    said = f"Validating.validate (tool 'validating') returned {type(wrong).__name__}: it must"
+    said = f"Validating.validate (tool 'validating') returned {type(wrong).__name__}: return"
     assert said in caplog.text
 
 

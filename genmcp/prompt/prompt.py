@@ -238,8 +238,8 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
         """
         if isinstance(prompt, PromptRepo):
             return _of_repo(prompt)
-        owner, attributes = instance_attributes(prompt, _ATTRIBUTES)
-        arguments = _checked(owner, attributes)
+        owner, values = instance_attributes(prompt, _ATTRIBUTES)
+        arguments = _checked(owner, values)
         names = [argument.name for argument in arguments.listed]
         if unknown := [name for name in prompt.completions if name not in names]:
             raise ConfigurationError(f"{owner}.completions: there is no argument {unknown[0]!r}")
@@ -251,7 +251,7 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
             place=f"prompt {prompt.name!r}",
             key=prompt.name,
             definition=definition_of(
-                PromptDefinition, owner, attributes, arguments=arguments.listed or None
+                PromptDefinition, owner, values, arguments=arguments.listed or None
             ),
             arguments=arguments,
             get=get,
@@ -357,13 +357,13 @@ def _of_repo(repo: PromptRepo) -> PromptRoute:
 _ATTRIBUTES = attributes_of(Prompt)
 
 
-def _checked(owner: str, attributes: Mapping[str, Any]) -> PromptArguments:
-    check_metadata(owner, attributes)
-    completions = attributes.get("completions", {})
+def _checked(owner: str, values: Mapping[str, Any]) -> PromptArguments:
+    check_metadata(owner, values)
+    completions = values.get("completions", {})
     if not isinstance(completions, Mapping) or not all(map(_is_texts, completions.values())):
         raise ConfigurationError(f"{owner}.completions must be lists of texts by argument")
     try:
-        return prompt_arguments(attributes.get("arguments"))
+        return prompt_arguments(values.get("arguments"))
     except ConfigurationError as error:
         raise ConfigurationError(f"{owner}: {error}") from error
 

@@ -247,8 +247,8 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
 
 def _listed(provider: ReadableComponent) -> dict[str, Any]:
     """Return the attributes for the definition of a resource or template."""
-    attributes = {key: getattr(provider, key) for key in Description.__annotations__}
-    return {**attributes, "annotations": provider.given_annotations}
+    values = {key: getattr(provider, key) for key in Description.__annotations__}
+    return {**values, "annotations": provider.given_annotations}
 
 
 _REST: Final = "{+path}"
