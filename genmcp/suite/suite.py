@@ -219,12 +219,10 @@ class Suite(Server):
         held = snapshot.collections[kind]
         if kind.name not in snapshot.extended:
             return await held.lists[method].page(cursor, channel, size=size)
-        routes = list(held.routes)
-        async for each in snapshot.providers.collections(kind, channel):
-            routes += each.routes
-        return private(
-            await Collection(kind, routes).lists[method].page(cursor, channel, size=size)
-        )
+        others = snapshot.providers.collections(kind, channel)
+        routes = [*held.routes, *[route async for each in others for route in each.routes]]
+        page = await Collection(kind, routes).lists[method].page(cursor, channel, size=size)
+        return private(page)
 
     async def _complete(self, request: Request, channel: Channel) -> CompleteResult:
         if not isinstance(request.params, CompleteRequestParams):
