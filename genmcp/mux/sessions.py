@@ -242,7 +242,7 @@ class SessionBroadcast:
         )
         self._slots: dict[str, Slots] = {}
         self._until: list[tuple[float, str]] = []  # a heap
-        bus.subscribe(Cancel, self._on_cancel)
+        bus.subscribe(Cancel, lambda message: calls.cancel(message.session, message.id))
         self._ends.subscribe(Ended, self._on_end)
 
     def __contains__(self, session: str | None) -> bool:
@@ -293,9 +293,6 @@ class SessionBroadcast:
             await bus.send(EVERYBODY, message)
         except StoreError as error:
             logger.warning("the other processes are not told of a session: %s", error)
-
-    def _on_cancel(self, message: Cancel) -> None:
-        self._calls.cancel(message.session, message.id)
 
     def _on_end(self, message: Ended) -> None:
         """Remember the session before its calls are cancelled, so that it gets no new ones."""

@@ -9,10 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from genmcp import Mux, Suite
+from genmcp.core.request import Client, Request
 from genmcp.errors import Gap, Unavailable
 from genmcp.mux.bus import EVERYBODY, MessageBus
+from genmcp.protocol.params import RequestParams
+from genmcp.protocol.revisions.v2025_11_25 import REVISION
+from genmcp.protocol.roots import ListRootsRequestParams
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Event
+from genmcp.wire.jsonrpc import Message
 from tests.asgi import PATIENCE, until
 
 
@@ -167,3 +173,31 @@ async def test_buses_of_one_process_deliver_at_once() -> None:
 
     assert (["all"], ["two", "all"], []) == (one.handled, two.handled, closed.handled)
     assert "0 events" in repr(store)
+
+
+# Requests of the server.
+
+
+async def test_response_on_another_event_loop_reaches_its_call() -> None:
+    """Several event loops may serve one mux. A response that comes again is ignored."""
+    mux = Mux(Suite(name="test", version="1"))
+    asking = Request(
+        id=1,
+        method="tools/call",
+        params=RequestParams(),
+        revision=REVISION,
+        client=Client(REVISION.version),
+        session="key",
+    )
+    sent: list[bytes] = []
+    call = asyncio.create_task(
+        mux.asked.ask(asking, None, "roots/list", ListRootsRequestParams(), sent.append)
+    )
+    await until(lambda: sent)
+    id = msgspec.json.decode(sent[0])["id"]
+    response = Message("2.0", id=id, result=msgspec.Raw(b'{"roots":[]}'))
+
+    for _ in range(2):
+        await asyncio.to_thread(asyncio.run, mux.asked.deliver("key", None, response))
+
+    assert b'{"roots":[]}' == await asyncio.wait_for(call, PATIENCE)
