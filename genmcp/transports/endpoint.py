@@ -42,34 +42,19 @@ if TYPE_CHECKING:
     from starlette.routing import Route
     from starlette.types import ASGIApp
 
-__all__ = ["Endpoint", "Principal", "authenticated", "principal_of", "route_to"]
+__all__ = ["Endpoint", "Principal", "authenticated", "route_to"]
 
 logger = logging.getLogger("genmcp")
 
 Principal = Callable[[Scope], str | None]
-"""Finds the identity a request was authenticated as in its ASGI scope; None for nobody."""
-
-
-def principal_of(scope: Scope, find: Principal) -> str | None:
-    """Return the identity *find* finds in *scope*, None for nobody.
-
-    Raises:
-        ConfigurationError: what it found cannot tell users apart.
-    """
-    identity = find(scope)
-    if identity is None or (isinstance(identity, str) and identity):
-        return identity
-    raise ConfigurationError(
-        f"principal= of Endpoint gave {identity!r}: it must return the identity a request was "
-        f"authenticated as, a text that is not empty, or None for nobody"
-    )
+"""Returns the identity that a request was authenticated as, from its ASGI scope, or None."""
 
 
 def authenticated(scope: Scope) -> str | None:
     """Return the identity of `scope["user"]` if it is authenticated (Starlette's convention).
 
     Raises:
-        ConfigurationError: there is a user, but none that tells who it is.
+        ConfigurationError: the user has no identity.
     """
     user = scope.get("user")
     if user is None:
@@ -148,7 +133,7 @@ class Endpoint:
         self._client_key = client_key
         self._at_work: JobsAtWork | None = None
         self._asleep = self.mux.store.durable  # no engine works on its jobs yet
-        # Nothing tells who may call, unless the host application authenticates.
+        # Without authentication by the host application, any client may call.
         self._open = (security is None or security.allowed_hosts is None) and (
             principal is authenticated
         )
@@ -187,8 +172,8 @@ class Endpoint:
     def sse_route(self, path: str) -> "Route":
         """Return a Starlette route for clients that speak nothing but HTTP+SSE of 2024-11-05.
 
-        They open an event stream at *path*, and are told there where to send messages: to the
-        same path, with their session in its query. Everyone else is better served by `route`.
+        They open an event stream at *path*, whose first event names the URL to POST to: the same
+        path, with their session in its query. Newer clients use `route`.
         """
         from genmcp.transports.sse_pair import SsePair
 
@@ -220,11 +205,11 @@ class Endpoint:
                 return
 
     def _admit(self, http: HttpRequest, scope: Scope) -> None:
-        """Let the request in, and find out what goes with it.
+        """Check the headers of the request, and set its principal and copied assigns.
 
         Raises:
-            Refused: it may not come in.
-            ConfigurationError: the host tells of somebody, but not of whom.
+            Refused: its headers are not accepted.
+            ConfigurationError: the host application returned an identity that is not one.
         """
         if self.mux.tasks.worker.dormant or self._asleep:
             self._wake()
@@ -236,7 +221,13 @@ class Endpoint:
         if scope["method"] == "OPTIONS":
             return  # a preflight comes without credentials
         if self._principal is not authenticated or "user" in scope:
-            http.principal = principal_of(scope, self._principal)
+            identity = self._principal(scope)
+            if identity is not None and not (isinstance(identity, str) and identity):
+                raise ConfigurationError(
+                    f"principal= of Endpoint gave {identity!r}: it must return the identity a "
+                    f"request was authenticated as, a text that is not empty, or None for nobody"
+                )
+            http.principal = identity
         if self._open and http.principal is None and peer and peer[0] != "127.0.0.1":
             self._warn_of(peer[0])
         if self._copied:
@@ -260,7 +251,7 @@ class Endpoint:
         self._asleep, self._at_work = True, None
 
     def _warn_of(self, peer: str) -> None:
-        """Say once that strangers reach an endpoint that nobody told whom to serve."""
+        """Warn once that an endpoint without authentication is reached from another machine."""
         if is_loopback(peer):
             return
         self._open = False

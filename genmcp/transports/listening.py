@@ -63,13 +63,15 @@ class EventStream:
         """
         http = self._http
         http.answered = True
+        # Some servers report a disconnect to `receive` only, others raise in `send` as well.
         watch = http.loop.create_task(wait_for_disconnect(http.receive))
         watch.add_done_callback(self._end)
         scope = asyncio.timeout(None)
         try:
             async with scope, aclosing(source):
                 self._scope = scope
-                # Only now, since it stops the stream at once if the server has begun to exit.
+                # Only now: if the server has begun to exit, this stops the stream at once, and
+                # only an entered scope can be stopped.
                 http.shutdown.add(self.stop, idle=True)
                 await self._write(Begin())
                 while (data := await self._next(source)) is not None:
@@ -157,8 +159,8 @@ async def listening(
     request = without_params(request)
     uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
     with mux.streams.hold(client), mux.subscribed.hold(client, size=_size_of(wanted)):
-        async with mux.server.hearing(uris or ()) as told:
-            honored = None if uris is None else [*told]
+        async with mux.server.hearing(uris or ()) as uris_heard:
+            honored = None if uris is None else [*uris_heard]
             wanted = replace(wanted, resource_subscriptions=honored)
             async with (
                 mux.subscriptions.listening(changes_of(wanted)) as subscription,

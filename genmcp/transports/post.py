@@ -140,7 +140,7 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
 
 
 async def get(http: HttpRequest) -> None:
-    """Open the session's own stream, or go on with one whose connection was lost.
+    """Open the session's own stream, or resume one whose connection was lost.
 
     2025-11-25, transports, "Listening for Messages from the Server" and "Resumability and
     Redelivery".
@@ -167,7 +167,7 @@ async def get(http: HttpRequest) -> None:
 
 
 async def delete(http: HttpRequest) -> None:
-    """End the session, and what it has open: 2025-11-25, transports, "Session Management"."""
+    """End the session, its calls and streams: 2025-11-25, transports, "Session Management"."""
     check_legacy(http.table)
     await http.mux.broadcast.catch_up()
     await http.mux.end_session(session_of(http), http.client_key)
@@ -198,7 +198,7 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 async def _resumed(
     http: HttpRequest, session: Session, last: str, reader: EventStream
 ) -> AsyncGenerator[bytes, None]:
-    """Return what follows event *last* on its stream, for *reader* to send.
+    """Return the events after *last* on its stream, for *reader* to send.
 
     Raises:
         InvalidRequest: there is no such stream, or it is not kept any more.

@@ -19,7 +19,7 @@ from genmcp.transports.timers import TICK, TimerTable
 __all__ = ["LAST_WORDS", "JobsAtWork", "Shutdown", "is_exiting", "uvicorn_server"]
 
 LAST_WORDS: Final = 1.0
-"""How many seconds a client may take to read what is left when the server goes away."""
+"""Seconds that a client has to read the rest of its responses when the server exits."""
 
 _POLL: Final = 0.5
 """Seconds between two looks at the server while a response is open, and before the first one.
@@ -29,7 +29,7 @@ Most calls that wait end before the first look. uvicorn itself looks every 0.1 s
 
 
 Stop = Callable[[], None]
-"""Ends something open soon, with a response that says so. Called on its event loop."""
+"""Ends an open response or stream soon, on its own event loop."""
 
 
 class Shutdown:
@@ -65,7 +65,7 @@ class Shutdown:
             del self._loops[loop]
 
     async def stop(self) -> None:
-        """End what is open on this loop, and return when it has."""
+        """End everything open on this loop, and return when it has ended."""
         loop = asyncio.get_running_loop()
         # A pending call is not registered as stoppable: open it first.
         TimerTable.of(loop).expire_all(TICK)

@@ -48,7 +48,7 @@ from genmcp.wire.http import judge_get, judge_post, preflight_headers
 __all__ = ["SsePair"]
 
 Admit = Callable[[Scope, Receive, Send, Serve], Awaitable[None]]
-"""Admits an ASGI request, serves it with the given function and responds to what that raises."""
+"""Serves an ASGI request with the given function, and responds with the errors that it raises."""
 
 logger = logging.getLogger("genmcp")
 
@@ -223,7 +223,7 @@ def _record(session: Session) -> str:
 
 
 def _path(scope: Scope) -> str:
-    """Return the path this was reached at, that of what it is mounted under included."""
+    """Return the whole path of the request, the mount point included."""
     root, path = scope.get("root_path", "").rstrip("/"), scope["path"]
     if root and path != root and not path.startswith(f"{root}/"):
         path = root + path  # hosts older than ASGI 2.3's wording leave it out

@@ -51,11 +51,11 @@ async def serve_stdio(
 
         asyncio.run(serve_stdio(suite))
 
-    It returns when the input ends, or nobody reads the output any more. What is open then has
-    *grace* seconds to end by itself, and is cancelled. *principal* is who is served.
+    Returns when the input ends, or the client no longer reads the output. Open calls then have
+    *grace* seconds to finish, and are cancelled after that. *principal* is the client's identity.
 
-    Until then the real output is nobody else's: what is printed, here or by a program that a tool
-    runs, goes to standard error, and standard input is empty.
+    Until then, output that is printed, here or by a program that a tool runs, is sent to standard
+    error, and standard input is empty.
     """
     with private_streams() as streams:
         await serve_streams(target, streams, principal=principal, grace=grace)
@@ -63,14 +63,14 @@ async def serve_stdio(
 
 @contextmanager
 def private_streams() -> Iterator[Streams]:
-    """Give the real standard input and output, which nothing else reads or writes meanwhile."""
+    """Yield the real standard input and output, which nothing else uses until the end."""
     streams = Streams(os.dup(0), os.dup(1))
     nothing = os.open(os.devnull, os.O_RDONLY)
     try:
         os.dup2(nothing, 0)
         os.dup2(2, 1)
         if sys.stdout is not None:
-            sys.stdout.flush()  # what was printed before was meant for nobody's client either
+            sys.stdout.flush()  # output printed before must not reach the client either
         with redirect_stdout(sys.stderr):
             yield streams
     finally:
@@ -85,10 +85,7 @@ def private_streams() -> Iterator[Streams]:
 async def serve_streams(
     target: Mux | Server, streams: Streams, *, principal: str | None = None, grace: float = 0.5
 ) -> None:
-    """Serve a mux, or a server, as `serve_stdio` does, over other *streams*: a pair of pipes, say.
-
-    They are left open.
-    """
+    """Serve as `serve_stdio` does, over other *streams*, which are left open."""
     mux = mux_of(target)
     reader = Reader(streams.reader)
     writer = Writer(
@@ -100,10 +97,12 @@ async def serve_streams(
         while data := await reader.read():
             for line in lines.feed(data):
                 connection.receive(line)
+            # Back-pressure: a client that does not read its responses is not read either.
             await writer.room()
         for line in lines.finish():
             connection.receive(line)
     finally:
+        # In this order: the last responses of calls that end are written, or given up in time.
         await connection.end(grace=grace)
         await writer.finish(LAST_WORDS)
         if mux is not target:

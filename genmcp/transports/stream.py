@@ -148,16 +148,16 @@ class OpenResponse(msgspec.Struct, eq=False):
             self.report(CallEvent.LEAVE)
 
     def check(self) -> None:
-        """Raise what the host's `receive` has raised, if anything."""
+        """Raise the exception of the host's `receive`, if there was one."""
         watch = self._watch
         if watch is not None and watch.done() and not watch.cancelled():
             watch.result()
 
     async def finish(self) -> None:
-        """Send what is left.
+        """Send the rest.
 
         Raises:
-            Exception: what the host's `receive` or `send` has raised.
+            Exception: an exception of the host's `receive` or `send`.
         """
         self.check()
         await self.writer.finish()
@@ -184,7 +184,7 @@ class OpenResponse(msgspec.Struct, eq=False):
             self._http.answered = writer.begun
             tasks += writer.close()
         try:
-            if tasks:  # a host may cancel this, but not what is written or deleted meanwhile
+            if tasks:  # a host may cancel this, but not the writes and deletions
                 await asyncio.wait(tasks)
         finally:
             if writer is not None:
@@ -305,7 +305,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
     # How it is sent.
 
     def _push(self, actions: list[Action], size: int = 0) -> None:
-        """Send *actions*, of about *size* bytes, together with what is already waiting."""
+        """Send *actions*, of about *size* bytes, together with those already waiting."""
         if actions and self._kept is None and type(actions[0]) is Begin:
             self.store()
         self._ready += actions
@@ -317,7 +317,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
             self._task = self._http.loop.create_task(self._write())
 
     def start(self) -> None:
-        """Start sending; what was pushed before waited for the first step of the hook to end."""
+        """Start sending; until the first step of the hook has ended, messages are collected."""
         self._started = True
         self._wake()
 
@@ -337,10 +337,10 @@ class ResponseWriter(msgspec.Struct, eq=False):
             await self._read.wait()
 
     async def finish(self) -> None:
-        """Send what is left.
+        """Send the rest.
 
         Raises:
-            Exception: what the host's `send` has raised.
+            Exception: an exception of the host's `send`.
         """
         self._started = False
         self._closing = True
@@ -350,7 +350,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
             await self._flush()
 
     def hasten(self) -> None:
-        """Give the client `LAST_WORDS` seconds to read what is left."""
+        """Give the client `LAST_WORDS` seconds to read the rest."""
         self._hastened = True
         if self._deadline is not None:
             self._deadline.hasten(LAST_WORDS)
@@ -403,7 +403,8 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self._kept is not None:
             records = [action for action in actions if type(action) is Record]
             if records:
-                await self._kept.keep(records)  # what is sent can be resumed from at once
+                # Before they are sent, since a client may resume from any event it has received.
+                await self._kept.keep(records)
         self.begun = True
         await perform(actions, self._http.send, self._http.headers)
         self.spoke = self._http.loop.time()

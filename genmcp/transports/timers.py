@@ -18,7 +18,10 @@ TICK: Final = 0.05
 
 
 class Timed(Protocol):
-    """Something with a deadline."""
+    """Something with a deadline.
+
+    An object and not a callable: a bound method for each pending call would be another allocation.
+    """
 
     def expire(self) -> None:
         """Handle the deadline; called on the loop, once for each `add`."""
@@ -55,7 +58,7 @@ class TimerTable:
     def add(self, item: Timed, seconds: float) -> None:
         """Expire *item* in *seconds*, unless it is discarded before.
 
-        It expires in the context of the caller: what an open call starts then runs with the
+        It expires in the context of the caller: tasks that an open call starts then run with the
         context variables of its own request, not of the one that started the timer.
         """
         deadline = self._loop.time() + seconds
@@ -156,7 +159,7 @@ class LatestProgress(msgspec.Struct):
             self.flush()
 
     def flush(self) -> None:
-        """Send what is kept, since there is room again, or as soon as the rate permits it."""
+        """Send the kept progress, since there is room again, or as soon as the rate permits it."""
         if self._kept and self._timer is None:
             if wait := self._limiter.turn():
                 self._timer = asyncio.get_running_loop().call_later(wait, self._send_kept)
@@ -164,7 +167,7 @@ class LatestProgress(msgspec.Struct):
                 self._send_kept()
 
     def finish(self, request: Request) -> None:
-        """Send what is kept of *request*, since its response is sent next."""
+        """Send the kept progress of *request*, since its response is sent next."""
         if self._send is not None and request in self._kept:
             self._send(self._kept.pop(request))
 
