@@ -58,7 +58,7 @@ class Sink(Protocol):
 
     @property
     def announcer(self) -> Announcer:
-        """What tells all clients of the server that something has changed."""
+        """The announcer of changes to all clients of the server."""
 
     @property
     def keep(self) -> Collection[str]:
@@ -112,13 +112,13 @@ class Sink(Protocol):
 
 
 class Channel(msgspec.Struct, eq=False):
-    """What a hook has of its request.
+    """The connection of a hook to its request and its client.
 
-    request: the request itself. client: who asks, by its own account. principal: who the
-    transport authenticated, None if nobody. Not for hooks: sink: where messages go. state: that of
+    request: the request. client: the client, as it describes itself. principal: the identity that
+    the transport has authenticated, or None. Not for hooks: sink: where messages go. state: that of
     the call, if it is more than its hook. keyed: the task of its idempotency key.
 
-    A `def` hook is in a thread of its own and cannot await; it says
+    A `def` hook runs in a thread and cannot await: it calls
     `channel.in_loop(channel.progress(1, 3))`.
     """
 
@@ -140,7 +140,7 @@ class Channel(msgspec.Struct, eq=False):
 
     @property
     def client(self) -> Client:
-        """Who asks, by its own account: name, capabilities, revision."""
+        """The client, as it describes itself: name, capabilities, revision."""
         return self.request.client
 
     @property
@@ -150,7 +150,7 @@ class Channel(msgspec.Struct, eq=False):
 
     @property
     def announcer(self) -> Announcer:
-        """What tells every client that listens that something of the server has changed.
+        """The announcer of changes to all clients that listen.
 
         `channel.announcer.resource_updated("note://today")`.
         """
@@ -314,7 +314,7 @@ class Channel(msgspec.Struct, eq=False):
 
 
 class _Assigns(ChainMap[str, Any]):
-    """Assigns, of which those that are *gone* are not there, but are missed when they are read."""
+    """Assigns; reading one of the keys in *gone* raises AssignGone."""
 
     gone: Collection[str] = ()
 

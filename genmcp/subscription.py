@@ -1,4 +1,4 @@
-"""What a server says without being asked: a list has changed, a resource was updated."""
+"""Notifications of changes: a list has changed, a resource was updated."""
 
 from threading import Lock
 from weakref import WeakSet
@@ -10,20 +10,20 @@ __all__ = ["Announcer", "Listener"]
 
 
 class Listener:
-    """Whoever is told of each change: a mux, which passes it on to its clients."""
+    """A receiver of changes: a mux, which notifies its clients."""
 
     def announce(self, change: Change) -> None:
-        """Take in that something has changed. From any thread; it does not wait for clients."""
+        """Receive a change. It is called from any thread, and must not wait for clients."""
 
 
 class Announcer:
-    """Says what has changed to every mux that serves the server, and so to every listener.
+    """Announces changes to every mux that serves the server, and so to all clients that listen.
 
-    A server of your own makes one and returns it as its `announcer`; a `Suite` has one, and a
-    tool finds that of its server in `channel.announcer`. Before a mux is made it speaks to nobody.
+    A server of your own makes one and returns it as its `announcer`; a `Suite` has one, and a tool
+    finds that of its server in `channel.announcer`. Without a mux it has no effect.
 
-    It may be used from any thread, and does not wait for clients: what is said again before it
-    was sent is sent once.
+    It may be used from any thread, and does not wait for clients: a change that is announced again
+    before it was sent is sent once.
     """
 
     def __init__(self) -> None:
@@ -31,31 +31,31 @@ class Announcer:
         self._listeners: WeakSet[Listener] = WeakSet()
 
     def tools_list_changed(self) -> None:
-        """Say that other tools are listed now."""
+        """Announce that the list of tools has changed."""
         self._announce(TOOLS)
 
     def prompts_list_changed(self) -> None:
-        """Say that other prompts are listed now."""
+        """Announce that the list of prompts has changed."""
         self._announce(PROMPTS)
 
     def resources_list_changed(self) -> None:
-        """Say that other resources, or templates, are listed now."""
+        """Announce that the list of resources or templates has changed."""
         self._announce(RESOURCES)
 
     def resource_updated(self, uri: str) -> None:
-        """Say that the resource *uri* holds something else now.
+        """Announce that the contents of the resource *uri* have changed.
 
-        Whoever subscribed to this very URI hears of it.
+        Clients that have subscribed to exactly this URI are notified.
 
         Raises:
-            ContractError: *uri* is no text.
+            ContractError: *uri* is not a text.
         """
         if not isinstance(uri, str):
             raise ContractError(f"resource_updated takes a URI, not {uri!r}")
         self._announce(updated(uri))
 
     def follow(self, listener: Listener) -> None:
-        """Tell *listener* of each change from now on, for as long as somebody else holds it."""
+        """Announce each change from now on to *listener*, which is referenced weakly."""
         with self._lock:
             self._listeners.add(listener)
 

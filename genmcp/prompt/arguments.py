@@ -1,7 +1,7 @@
 """The arguments of a prompt: how they are listed, read from texts, and completed.
 
-On the wire each is a text (2026-07-28, server/prompts). Where a type says what they are, a text
-that stands for a number, a boolean, a list or an object is read as one.
+In the protocol each is a text (2026-07-28, server/prompts). If a type describes them, the text for
+a number, a boolean, a list or an object is parsed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +24,11 @@ _json = msgspec.json.Decoder().decode
 
 
 class PromptArguments(msgspec.Struct, frozen=True):
-    """What a prompt takes.
+    """The arguments of a prompt.
 
-    `listed` is what its listing says of them. `decode` makes of the texts that came what the
-    prompt's hooks get, and raises ArgumentFaults. `options` are the values of those arguments
-    that have a fixed choice of them, as texts.
+    listed: their entries in the listing. decode: converts the received texts to the arguments of
+    the hooks, or raises ArgumentFaults. options: the values, as texts, of the arguments that are a
+    choice of fixed ones.
     """
 
     listed: Sequence[PromptArgument]
@@ -39,7 +39,7 @@ class PromptArguments(msgspec.Struct, frozen=True):
 def prompt_arguments(source: Any) -> PromptArguments:
     """Return the arguments described by *source*: a list of PromptArgument, a type, or None.
 
-    With a list they are read as a dict of texts, with a type as that type. None lists none.
+    With a list they are decoded to a dict of texts, with a type to that type. None lists none.
 
     Raises:
         ConfigurationError: *source* does not describe arguments.
@@ -67,7 +67,7 @@ def _of_list(listed: Sequence[Any]) -> PromptArguments:
 
 
 def _of_type(source: Any) -> PromptArguments:
-    # Unknown arguments are ignored: a host fills a prompt in from its form, which misspells none.
+    # Unknown arguments are ignored: a host sends those of its form, which are not misspelt.
     typed = arguments_of(source, extra="ignore", origin="arguments")
     required = typed.schema.get("required", [])
     properties: Mapping[str, Any] = typed.schema.get("properties", {})
@@ -101,7 +101,7 @@ def _check_required(required: Sequence[str], given: Mapping[str, Any]) -> None:
 
 
 def _title(name: str, schema: Mapping[str, Any]) -> str | None:
-    """Return the title somebody gave; pydantic makes one of each name, which says nothing."""
+    """Return the title that was set; pydantic derives one from each name, which is ignored."""
     title = schema.get("title")
     return None if title == name.replace("_", " ").title() else title
 
@@ -127,16 +127,18 @@ class _Values:
         self.options = () if self.takes_text else tuple(dict.fromkeys(_texts(choice)))
 
     def read(self, text: str) -> Any:
-        """Return the value *text* stands for; itself if none, UNSET if nothing was given.
+        """Return the value for *text*, the text itself if it has none, UNSET if it is empty.
 
-        A form that was left empty sends an empty text: it is no number, and no choice either.
+        A form that was left empty sends an empty text, which is neither a number nor a choice.
         """
         if self.takes_text or text in self.texts:
             return text
         word = text.strip().lower()
         if not word:
             return msgspec.UNSET
-        if self.kinds == {"string"}:  # one of some texts, and none of them: that is what to say
+        if self.kinds == {
+            "string"
+        }:  # a choice of texts, to which this does not belong: the check reports that
             return text
         if "boolean" in self.kinds:
             words = _WORDS if self.kinds & {"integer", "number"} else {**_WORDS, **_BITS}
@@ -149,7 +151,7 @@ class _Values:
 
 
 def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the alternatives *schema* has, each without a reference."""
+    """Yield the alternatives of *schema*, each without a reference."""
     while "$ref" in schema:
         target: Any = root
         for step in schema["$ref"].removeprefix("#/").split("/"):

@@ -1,14 +1,14 @@
-"""Prompts that are texts with places for their arguments.
+"""Prompts that are texts with placeholders for their arguments.
 
 | in a text | becomes |
 |---|---|
-| `{name}` | the argument *name*; nothing if it was not given |
-| `{?name?...}` | what is between, if *name* was given and is not empty; else nothing |
-| `{{` ... `}}` | a brace each, where `{name}` would be read otherwise: `{{name}}` gives `{name}` |
+| `{name}` | the argument *name*; empty if it was not given |
+| `{?name?...}` | the text in between, if *name* was given and is not empty; otherwise empty |
+| `{{` ... `}}` | single braces: `{{name}}` becomes `{name}` |
 | any other brace | itself |
 
-Sections may hold places, and sections of their own; braces within them come in pairs. A text is
-filled in once: what looks like a place in an argument's value is left as it is.
+Sections may contain placeholders and other sections; braces within them come in pairs. A text is
+filled in once: a placeholder in the value of an argument is not replaced.
 """
 
 import re
@@ -62,13 +62,13 @@ def _filled(parts: Sequence[_Part], values: Mapping[str, str]) -> str:
 
 
 class Template:
-    """A text with places, read once.
+    """A text with placeholders, parsed once.
 
-    names: the arguments it has places or sections for, in their order. required: those of them
-    it cannot do without, because they stand outside all sections.
+    names: the arguments that have placeholders or sections, in their order. required: those with a
+    placeholder outside of all sections.
 
     Raises:
-        ConfigurationError: a section, or a `{{`, has no end.
+        ConfigurationError: a section, or a `{{`, is not closed.
     """
 
     def __init__(self, text: str) -> None:
@@ -77,7 +77,7 @@ class Template:
         self.required = frozenset(each.name for each in self._parts if isinstance(each, _Place))
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """Return the text with *values* in their places."""
+        """Return the text with *values* filled in."""
         return _filled(self._parts, values)
 
 
@@ -134,7 +134,7 @@ class TemplateOptions(Metadata, total=False):
 
 
 class PromptTemplate(Prompt[dict[str, str]]):
-    """A prompt without code: its messages are texts with places for the arguments.
+    """A prompt without code: its messages are texts with placeholders for the arguments.
 
         review = PromptTemplate(
             name="review",
@@ -142,15 +142,15 @@ class PromptTemplate(Prompt[dict[str, str]]):
         )
 
     messages: what a prompt may return: a text, content, `user(...)`, `assistant(...)`, or a list
-        of these. Their texts are filled in, as this module says; all else stays as it is.
-    arguments: a list of PromptArgument; without one, they are those of the texts, required where
-        one stands outside all sections.
+        of these. Their texts are filled in as described at the top of this module.
+    arguments: a list of PromptArgument; the default is the arguments of the texts, which are
+        required if they have a placeholder outside of all sections.
 
-    Its attributes, those of `Prompt` among them, are given here or by a subclass.
+    Its attributes, including those of `Prompt`, are passed here or set by a subclass.
 
     Raises:
-        ConfigurationError: an attribute is wrong, a text cannot be read, or it has a place for
-            what is no argument.
+        ConfigurationError: an attribute is invalid, a text cannot be parsed, or it has a
+            placeholder for an unknown argument.
     """
 
     description: str | None = None  # not the docstring
@@ -187,7 +187,7 @@ class PromptTemplate(Prompt[dict[str, str]]):
             )
 
     async def get(self, request: Call[dict[str, str]], channel: Channel) -> GetPromptResult:
-        """Return the messages with the arguments in their places."""
+        """Return the messages with the arguments filled in."""
         values = request.arguments
         return GetPromptResult(
             messages=[

@@ -1,4 +1,4 @@
-"""A folder's files as resources, and nothing outside of it, whatever names and links there are."""
+"""The files of a folder as resources, and none outside of it, whatever its names and links."""
 
 import errno
 import os
@@ -37,40 +37,40 @@ _ABSENT: Final = {
     errno.EACCES,
     errno.EPERM,
     errno.EINVAL,
-    errno.ENXIO,  # a socket, or a pipe nobody reads
+    errno.ENXIO,  # a socket, or a pipe without a reader
 }
 
-# Windows has neither; there a path is opened whole.
+# Windows has neither: there the whole path is opened at once.
 _AT: Final = os.open in os.supports_dir_fd
 _NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 _SETTLED: Final = 2.0
-"""After how many seconds a folder that changes again has another time of change, at the latest."""
+"""Seconds after which another change of a folder is sure to have another time of change."""
 
 _KEPT: Final = 100_000
-"""How many names of folders are kept, so that they need not be read and sorted for each page."""
+"""The maximum number of cached names, which are not read and sorted again for each page."""
 
 _Entries = Sequence[tuple[str, bool]]
 """The names in a folder, in order, and whether each is a folder itself."""
 
 
 class Directory(ResourceRepo):
-    """The files of a folder and of those in it, under *prefix* and their path.
+    """The files of a folder and its subfolders; the URI is *prefix* and the path of a file.
 
         Directory("handbook", prefix="handbook://", name="handbook")
 
-    What is UTF-8 is read as text, everything else as a blob; media types are told by suffixes.
-    Only files below the folder are there, whatever a URI, a name or a link says.
+    A file in UTF-8 is read as text, any other as a blob; the media type follows from the suffix. A
+    file outside of the folder cannot be read, whatever a URI, a name or a link refers to.
 
-    root: the folder. prefix: what stands before a path.
-    hidden: whether files and folders are there whose names begin with a dot.
-    max_bytes: the largest file that is read; larger ones are listed with their size.
-    page_size: how many files are looked at for one page of a list.
-    name: what the template is listed as; otherwise the folder's name.
+    root: the folder. prefix: the prefix of the URIs.
+    hidden: whether to serve files and folders whose names begin with a dot.
+    max_bytes: the size of the largest file that is read; larger ones are listed with their size.
+    page_size: the maximum number of files of one page of a list.
+    name: the name of the template; the default is the name of the folder.
 
     Raises:
-        ConfigurationError: there is no such folder, or a number is not positive.
+        ConfigurationError: the folder does not exist, or a number is not positive.
     """
 
     description: str | None = None
@@ -117,11 +117,11 @@ class Directory(ResourceRepo):
         return f"<{type(self).__name__} {self.root} as {self.prefix}>"
 
     def parse_uri(self, uri: str) -> Names | None:
-        """Return the names on the way to the file, None if no file can be there."""
+        """Return the names of the path to the file, None if the URI has none."""
         return self._names(uri.removeprefix(self.prefix))
 
     def list(self, cursor: Any, channel: Channel, /) -> Any:
-        """Return the files, by their names, folder by folder."""
+        """Return the files, sorted by name, folder by folder."""
         last = () if cursor is None else self._names(cursor)
         if last is None:
             raise InvalidParams(f"Invalid cursor: {cursor}")
@@ -130,7 +130,7 @@ class Directory(ResourceRepo):
         return [self._definition(names, status) for names, status in page], following
 
     def read(self, key: Names, channel: Channel, /) -> str | bytes | None:
-        """Return what a file holds."""
+        """Return the contents of a file."""
         data = self._files.read(key, self.max_bytes + 1)
         if data is None:
             return None
@@ -171,7 +171,7 @@ def _quoted(names: Names) -> str:
 
 
 def _time(seconds: float) -> str | None:
-    """Return a time as ISO 8601 has it; None if it is none of our years."""
+    """Return a time in ISO 8601; None if it cannot be represented."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
@@ -182,8 +182,8 @@ def _time(seconds: float) -> str | None:
 class Files:
     """The files below *root*, which may itself be a link.
 
-    hidden: whether names that begin with a dot are there. Links are followed only to what is
-    below *root*, and, while listing, only to files.
+    hidden: whether names that begin with a dot are included. Links are followed only to targets
+    below *root*, and in listings only to files.
     """
 
     def __init__(self, root: str, *, hidden: bool) -> None:
@@ -193,13 +193,13 @@ class Files:
         self._kept = 0
 
     def allows(self, name: str) -> bool:
-        """Whether a file may be called *name* here."""
+        """Return whether *name* is the name of a file that may be served."""
         if name in ("", ".", "..") or not _FORBIDDEN.isdisjoint(name):
             return False
         return self._hidden or not name.startswith(".")
 
     def status(self, names: Names) -> os.stat_result | None:
-        """Return the size and times of a file; None if there is none."""
+        """Return the size and times of a file; None if it does not exist."""
         try:
             found = self._path(self._real(names)).lstat()
         except OSError as error:
@@ -208,7 +208,7 @@ class Files:
         return found if stat.S_ISREG(found.st_mode) else None
 
     def read(self, names: Names, limit: int) -> bytes | None:
-        """Return the first *limit* bytes of a file; None if there is none."""
+        """Return the first *limit* bytes of a file; None if it does not exist."""
         try:
             descriptor = self._open(self._real(names))
         except OSError as error:
@@ -225,7 +225,7 @@ class Files:
     def after(self, last: Names) -> Iterator[tuple[Names, os.stat_result]]:
         """Yield the files that come after *last*, in the order of their names, folder by folder.
 
-        *last* need not be there any more; `()` comes before all of them.
+        *last* may have been removed; `()` is before all files.
         """
         folders: list[tuple[Names, Names, Iterator[tuple[str, bool]]]]
         folders = [((), last, self._entries_from((), last))]
@@ -247,10 +247,10 @@ class Files:
         return Path(os.path.realpath(self._root), *names)
 
     def _real(self, names: Names) -> Names:
-        """Return where *names* are without links.
+        """Return the path of *names* without links.
 
         Raises:
-            OSError: nowhere, or where nobody may see them.
+            OSError: it does not exist, or may not be served.
         """
         root = self._path(())
         # Path.resolve tells of loops by another error.
@@ -261,7 +261,7 @@ class Files:
         return found
 
     def _open(self, names: Names) -> int:
-        """Open what *names* are, following no link, even one that was put there just now."""
+        """Open the file at *names* without following a link, even one that was just created."""
         if not _AT:
             return os.open(self._path(names), _READ)
         descriptor = os.open(self._path(()), _READ)
@@ -298,14 +298,14 @@ class Files:
         if self._kept > _KEPT:
             self._entries.clear()
             self._kept = len(entries)
-        # What changes within the grain of the clock would go unseen.
+        # A change within the resolution of the clock would not be detected.
         settled = time.time() - changed / 1e9 > _SETTLED
         self._entries[path] = (changed if settled else -1, entries)
         return entries
 
 
 def _is_text(name: str) -> bool:
-    """Whether *name* has a place in a URI, which is UTF-8."""
+    """Return whether *name* can be part of a URI, which is UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -314,6 +314,6 @@ def _is_text(name: str) -> bool:
 
 
 def _check_absent(error: OSError) -> None:
-    """Raise *error* unless it says that there is nothing for us."""
+    """Raise *error* unless it means that the file does not exist or cannot be read."""
     if error.errno not in _ABSENT:
         raise error
