@@ -131,7 +131,7 @@ def begin(params: InitializeRequestParams, *, key: str, now: float) -> Session:
     else the newest that is.
     """
     version = params.protocol_version
-    # Also for 2026-07-28 and later: these have no sessions, and their clients do not initialize.
+    # Also of 2026-07-28 and later, which have no sessions.
     if version not in _SPOKEN:
         version = _SPOKEN[0]
     revision = REVISIONS[version]

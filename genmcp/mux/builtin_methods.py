@@ -260,7 +260,7 @@ def _check(question: bytes, shown: bytes, answer: Any) -> None:
     try:
         unpack(question).read(answer)
     except (ArgumentFaults, ConfigurationError):
-        schema = msgspec.json.decode(shown)["params"].get("requestedSchema")
+        schema = msgspec.json.decode(shown).get("params", {}).get("requestedSchema")
         if schema is None:
             raise
         FormQuestion("", schema=schema).read(answer)

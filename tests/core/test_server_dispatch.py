@@ -423,6 +423,7 @@ def test_dispatch_resolved_route_is_checked_by_the_kept_headers() -> None:
     request = with_route(pending, route)
 
     assert (route, None) == (request.route, request.mirrors)
+    assert route == with_route(request, route).route  # no headers: checked, or on a pipe
     assert (RouteFacts(pending=True), True) == (pending.route, pending.mirrors is not None)
     wrong = modern(params=params, mcp_name="late", mcp_param_zone="b")
     with pytest.raises(HeaderMismatch):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, MemoryStore, Mux, Suite, Tool, elicit
+from genmcp.question.roots import roots
 from tests.asgi import TASKS, Client
 
 
@@ -29,6 +30,15 @@ class Asks(Quick):
 
     def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
         return "went on"
+
+
+class AsksForRoots(Asks):
+    """Waits for the roots of the client."""
+
+    name = "asks_for_roots"
+
+    def call(self, request: Any, channel: Channel) -> Any:
+        return Continue("asked", roots())
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -126,3 +136,29 @@ async def test_times_of_a_task_are_of_the_clock_of_its_store(
 
     assert "1970-01-01T00:16:40.000Z" == first["createdAt"] == last["lastUpdatedAt"]
     assert ("cancelled", first["ttlMs"]) == (last["status"], last["ttlMs"])
+
+
+@pytest.mark.parametrize("tool", [Asks, AsksForRoots])
+async def test_wrong_answer_to_a_task_leaves_its_question_open(tool: type[Tool]) -> None:
+    """SEP-2663, "Splitting Reads": the error states that the answer does not fit."""
+    mux = Mux(Suite(name="test", version="1", tools=[tool]))
+    able = {**TASKS, "roots": {}, "elicitation": {}}
+    client = Client(Endpoint(mux), capabilities=able)
+    try:
+        task = {"taskId": (await client.send(client.call(tool.name))).json["result"]["taskId"]}
+        while await status(client, task) != "input_required":
+            pass
+        answers = {**task, "inputResponses": {"asked": {"roots": 1, "action": 1}}}
+        refused = await client.send(client.request("tasks/update", answers))
+        still = await status(client, task)
+    finally:
+        await mux.aclose()
+
+    assert -32602 == refused.json["error"]["code"]
+    assert "'asked' does not fit" in refused.json["error"]["message"]
+    assert "input_required" == still
+
+
+async def status(client: Client, task: dict[str, str]) -> str:
+    """Return the status of *task*."""
+    return str((await client.send(client.request("tasks/get", task))).json["result"]["status"])
