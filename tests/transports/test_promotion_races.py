@@ -368,3 +368,35 @@ async def test_call_that_ends_before_its_promotion_leaves_no_record(kind: type[D
 
     assert "waited" == connection.json["result"]["content"][0]["text"]
     assert [] == store.left
+
+
+async def test_cancellation_during_the_write_sends_no_handle() -> None:
+    """The client has cancelled the call before it was promoted, so that nobody needs the record."""
+    gate, cancelled, cleaned = Gate(), asyncio.Event(), asyncio.Event()
+
+    class Holds(Tool):
+        """Cleans up for a while when it is cancelled."""
+
+        name = "holds"
+        hold = 0.001
+
+        async def call(self, request: Any, channel: Channel) -> str:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+                await cleaned.wait()
+            return "unreachable"
+
+    app = serving(Holds(), gate)
+    client = await Client.begin(app, "2025-11-25")
+    async with client.open(client.call("holds", id=7)) as connection:
+        await gate.asked.wait()
+        await client.send(client.notification("notifications/cancelled", requestId=7))
+        await cancelled.wait()
+        gate.go.set()
+        await until(lambda: bool(gate.created) and not gate.left)
+        cleaned.set()
+        await connection.over()
+
+    assert b"" == connection.body

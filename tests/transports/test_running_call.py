@@ -1,12 +1,13 @@
 """Whose cancellation ended a hook, and the registry through which clients cancel."""
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
 
-from genmcp import Mux, Suite
+from genmcp import Endpoint, Mux, Suite, Tool
 from genmcp.channel import Channel
 from genmcp.core.call import CallEvent, CallPhase
 from genmcp.core.client_key import LOCAL
@@ -14,6 +15,7 @@ from genmcp.core.request import Client, Request
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.transports.running_call import RunningCall
+from tests import asgi
 
 
 class Host:
@@ -142,3 +144,24 @@ def test_cancelling_a_call_of_a_closed_loop_is_ignored() -> None:
 
     call = asyncio.run(wait())
     call.cancel(CallEvent.CANCEL)
+
+
+async def test_impossible_event_costs_one_call() -> None:
+    """It is a defect of the server, reported to the client with a reference, and never a hang."""
+
+    class Defect(Tool):
+        """Reports an event that cannot happen while its hook runs."""
+
+        name = "defect"
+
+        async def call(self, request: Any, channel: Channel) -> str:
+            await asyncio.sleep(0)
+            channel.call.advance(CallEvent.WRITTEN)
+            return "unreachable"
+
+    client = asgi.Client(Endpoint(Suite(name="test", version="1", tools=[Defect])))
+    result = (await client.send(client.call("defect"))).json["result"]
+
+    assert result["isError"]
+    assert re.search(r"reference [0-9a-f]{12}", result["content"][0]["text"])
+    assert "result" in (await client.send(client.request("tools/list"))).json
