@@ -26,6 +26,7 @@ from genmcp.core.subscription import EVERYTHING, Change, changes_of, everything
 from genmcp.core.task import Task
 from genmcp.errors import Conflict, Gap, McpError, Overloaded, OverShare, StoreError
 from genmcp.mux.limits import Limits, retained
+from genmcp.mux.multimap import Multimap
 from genmcp.server import Server
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Delete, Event, Put, Store
@@ -151,7 +152,8 @@ class _Follower(msgspec.Struct, eq=False):
 
     _store: Store
     _log: str
-    _listeners: dict[Change, dict[Subscription, None]] = {}  # each also of EVERYTHING
+    # Each listener is also one of EVERYTHING.
+    _listeners: Multimap[Change, Subscription] = msgspec.field(default_factory=Multimap)
     _lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     _task: "asyncio.Task[None] | None" = None
 
@@ -178,17 +180,14 @@ class _Follower(msgspec.Struct, eq=False):
 
     def _add(self, subscription: Subscription) -> None:
         for change in (EVERYTHING, *subscription.wanted):
-            self._listeners.setdefault(change, {})[subscription] = None
+            self._listeners.add(change, subscription)
 
     def _remove(self, subscription: Subscription) -> None:
         for change in (EVERYTHING, *subscription.wanted):
-            listeners = self._listeners[change]
-            del listeners[subscription]
-            if not listeners:
-                del self._listeners[change]
+            self._listeners.discard(change, subscription)
 
     def _tell(self, change: Change) -> None:
-        for subscription in self._listeners.get(change, ()):
+        for subscription in self._listeners.of(change):
             subscription.tell(subscription.wanted if change == EVERYTHING else (change,))
 
     async def _follow(self, after: str | None) -> None:

@@ -7,8 +7,7 @@ client resumes with the id of the last one it received. Event 0 states that the 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing, suppress
-from threading import Lock
+from contextlib import aclosing, suppress
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -17,6 +16,7 @@ from genmcp.core.exchange import Action, Record
 from genmcp.core.request import Request
 from genmcp.errors import Gap, InvalidRequest, OverShare, StoreError
 from genmcp.mux.limits import Limits, retained
+from genmcp.mux.multimap import Multimap
 from genmcp.protocol.meta import RequestId
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Store
@@ -77,22 +77,9 @@ class Replay(msgspec.Struct, eq=False):
     node: str
     _lives: Callable[[str], Awaitable[bool]]
     _look: float
-    # The responses that send each stream, so that one that resumes it can take over from them.
-    _writers: dict[str, list[Writer]] = {}
-    # A session's streams may be on several event loops.
-    _lock: AbstractContextManager[bool] = msgspec.field(default_factory=Lock)
-
-    def add(self, log: str, writer: Writer) -> None:
-        """Register a *writer* of the stream *log*."""
-        with self._lock:
-            self._writers.setdefault(log, []).append(writer)
-
-    def discard(self, log: str, writer: Writer) -> None:
-        """Unregister a *writer* of the stream *log*."""
-        with self._lock:
-            self._writers[log].remove(writer)
-            if not self._writers[log]:
-                del self._writers[log]
+    # The responses that send each stream, so that one that resumes it can take over from them. A
+    # session's streams may be on several event loops.
+    writers: Multimap[str, Writer] = msgspec.field(default_factory=Multimap)
 
     async def check(self, session: str, stream: str) -> None:
         """Check that *stream* can be resumed.
@@ -102,7 +89,7 @@ class Replay(msgspec.Struct, eq=False):
         """
         log = log_of(session, stream)
         # A call may be silent for longer than its events are retained.
-        if log not in self._writers and not await self.store.read(log, limit=1):
+        if log not in self.writers and not await self.store.read(log, limit=1):
             raise InvalidRequest(
                 "Unknown Last-Event-ID: the stream is not of this session, or is not kept any more"
             )
@@ -123,11 +110,9 @@ class Replay(msgspec.Struct, eq=False):
         processes can disagree, and a process that was only frozen finds its stream unchanged.
         """
         log = log_of(session, stream)
-        with self._lock:
-            others = list(self._writers.get(log, ()))
-        for other in others:
+        for other in self.writers.of(log):
             other.hand_over()
-        self.add(log, writer)
+        self.writers.add(log, writer)
         try:
             calls: dict[RequestId, OpenCall] = {}
             async with aclosing(self._events(log)) as events:
@@ -153,7 +138,7 @@ class Replay(msgspec.Struct, eq=False):
                 async for message in messages:
                     yield sse.event(message, None)
         finally:
-            self.discard(log, writer)
+            self.writers.discard(log, writer)
 
     async def _is_gone(self, node: str) -> bool:
         try:
@@ -205,11 +190,11 @@ class StoredStream(msgspec.Struct, eq=False):
 
     def add(self, writer: Writer) -> None:
         """Register *writer* as the response that sends the stream."""
-        self._replay.add(self._log, writer)
+        self._replay.writers.add(self._log, writer)
 
     def discard(self, writer: Writer) -> None:
         """Unregister *writer*."""
-        self._replay.discard(self._log, writer)
+        self._replay.writers.discard(self._log, writer)
 
     async def keep(self, records: Sequence[Record]) -> None:
         """Store *records*; a failure of the store is logged."""

@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Callable
 from functools import lru_cache
 from heapq import heappop, heappush
-from threading import Lock
 from typing import Final, Protocol
 
 import msgspec
@@ -22,6 +21,7 @@ from genmcp.core.session import Session, begin
 from genmcp.errors import Expired, ForeignSeal, InvalidParams, SealError, SessionGone, StoreError
 from genmcp.mux.bus import EVERYBODY, MessageBus
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Slots
+from genmcp.mux.multimap import Multimap
 from genmcp.protocol.meta import RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
@@ -147,32 +147,11 @@ class Cancellable(Protocol):
         """Report *event*, a cancellation, from any thread; ignored if it has ended by then."""
 
 
-class CallRegistry:
+class CallRegistry(Multimap[str, Cancellable]):
     """The running calls of sessions, so that their clients can cancel them. Owned by the mux.
 
-    Thread-safe, since the calls of a session may run on several event loops.
+    The calls of a session may run on several event loops.
     """
-
-    def __init__(self) -> None:
-        self._calls: dict[str, dict[Cancellable, None]] = {}
-        self._lock = Lock()
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def add(self, session: str, call: Cancellable) -> None:
-        """Register a running *call* of *session*."""
-        with self._lock:
-            self._calls.setdefault(session, {})[call] = None
-
-    def discard(self, session: str, call: Cancellable) -> None:
-        """Unregister a *call* that has ended, or cannot be cancelled any more."""
-        with self._lock:
-            calls = self._calls.get(session)
-            if calls is not None:
-                calls.pop(call, None)
-                if not calls:
-                    del self._calls[session]
 
     def cancel(self, session: str, id: RequestId | None = None) -> None:
         """Cancel the call *id* of *session* in this process, or all calls of the session.
@@ -181,9 +160,7 @@ class CallRegistry:
         ignored (2025-11-25, cancellation, "Behavior Requirements"). If two calls have the same id,
         which the specification forbids, both are cancelled.
         """
-        with self._lock:
-            calls = list(self._calls.get(session, ()))
-        for call in calls:
+        for call in self.of(session):
             if id is None or id == call.request.id:
                 call.cancel(CallEvent.CANCEL)
 

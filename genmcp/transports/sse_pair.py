@@ -26,6 +26,7 @@ from genmcp.errors import (
     StoreFull,
 )
 from genmcp.mux.changes import on_wire
+from genmcp.mux.multimap import Multimap
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.stores.store import Delete, Entry, Put
 from genmcp.transports.listening import EventStream
@@ -62,7 +63,7 @@ class SsePair:
 
     def __init__(self, admit: Admit) -> None:
         self._admit = admit
-        self._calls: dict[str, set[PipedCall]] = {}
+        self._calls: Multimap[str, PipedCall] = Multimap()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
@@ -98,7 +99,7 @@ class SsePair:
                 source = await mux.listeners.listen(session, opening=opening, owner=owner)
                 await EventStream(http).serve(on_wire(source))
             finally:
-                for call in self._calls.get(session.key, ()):
+                for call in self._calls.of(session.key):
                     if cancels_on_disconnect(call):
                         call.leave()
                 with suppress(StoreError):
@@ -149,16 +150,13 @@ class SsePair:
         await stream.send(response)
 
     async def _run(self, session: str, call: PipedCall, http: HttpRequest) -> None:
-        calls = self._calls.setdefault(session, set())
-        calls.add(call)
+        self._calls.add(session, call)
         http.shutdown.add(call.stop)
         try:
             await call.run()
         finally:
             http.shutdown.discard(call.stop)
-            calls.discard(call)
-            if not calls:
-                self._calls.pop(session, None)
+            self._calls.discard(session, call)
 
 
 class _Stream(Pipe):

@@ -125,7 +125,7 @@ async def test_replay_is_read_by_one_connection_at_a_time() -> None:
             )
     mine.discard(first)
     other.discard(stranger)
-    assert {} == replay._writers
+    assert 0 == len(replay.writers)
 
 
 async def test_replay_goes_on_when_its_place_was_dropped() -> None:

@@ -91,4 +91,4 @@ async def test_clients_that_leave_leave_nothing(
     gc.collect()
 
     assert [] == [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert not endpoint.mux.replay._writers
+    assert 0 == len(endpoint.mux.replay.writers)
