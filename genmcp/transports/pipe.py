@@ -358,7 +358,6 @@ class PipeConnection(Pipe):
                 async for each in messages:
                     for message in each:
                         await self.send(message)
-            await self.send(farewell(self.mux, request))
         except Exception as error:
             action = Reject(error_of(error), True, request.id, request.method)
             await self.send(self._reject(action))

@@ -582,7 +582,7 @@ async def test_stdio_refuses_a_stream_too_many() -> None:
 async def test_stdio_survives_a_store_that_cannot_be_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody hears of changes then; requests are answered, a stream ends."""
+    """A stream gets an error, as over HTTP; requests that need no store get their results."""
     mux = Mux(Suite(name="test", version="1", tools=[echo]))
 
     async def fail(*operations: Any, **options: Any) -> Any:
@@ -597,6 +597,8 @@ async def test_stdio_survives_a_store_that_cannot_be_reached(
         fine = await wires.ask("server/discover", id=3)
 
     assert {2, 3} == {ended["id"], fine["id"]}
+    assert -32603 == ended["error"]["code"]
+    assert "result" in fine
 
 
 # Over descriptors of every kind.
