@@ -23,7 +23,7 @@ from genmcp.protocol.capabilities import (
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
 from genmcp.server import Route
 from genmcp.suite.collection import KINDS, TOOLS, Collection, ComponentKind
-from genmcp.suite.providers import DeferredRoute, Extension, Providers
+from genmcp.suite.providers import Extension, Providers, VisibilityGuard
 
 __all__ = ["ComponentSnapshot", "Registration"]
 
@@ -122,7 +122,7 @@ class ComponentSnapshot:
         """Return *route* as it is found under *key*: itself if every principal may see it."""
         if route.visible is None:
             return route  # type: ignore[no-any-return]
-        return DeferredRoute(
+        return VisibilityGuard(
             on_disconnect=route.on_disconnect,
             visible=route.visible,
             kind=kind,

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from genmcp.channel import Channel
-from genmcp.component import ComponentRoute
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
@@ -20,7 +19,7 @@ from genmcp.protocol.result import CacheableResult, Result
 from genmcp.server import Route
 from genmcp.suite.collection import Collection, ComponentKind
 
-__all__ = ["DeferredRoute", "Extension", "Providers", "private"]
+__all__ = ["Extension", "Providers", "VisibilityGuard", "private"]
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Result | Continue)
@@ -113,12 +112,12 @@ class Providers:
         return cached[1]
 
 
-class DeferredRoute(Route, frozen=True, kw_only=True):
-    """A route that is known only once the principal of the request is.
+class VisibilityGuard(Route, frozen=True, kw_only=True):
+    """The *route* of a component with restricted visibility, or that an extension may have.
 
-    It is that of a component with restricted visibility; or None, and an extension may have one.
-    Header rules, required tasks and a task that is created in advance wait for it: they would
-    disclose that *key* exists.
+    It is pending until the principal of the request is known: header rules, required tasks and a
+    task that is created in advance would disclose that *key* exists. Visibility is checked again
+    when a call resumes, and results are not cached for other clients.
     """
 
     eager: bool = True
@@ -127,10 +126,10 @@ class DeferredRoute(Route, frozen=True, kw_only=True):
     kind: ComponentKind
     key: str
     providers: Providers
-    route: ComponentRoute | None = None
+    route: Any = None
 
     async def found(self, channel: Channel) -> Route:
-        """Return the route.
+        """Return the guard of the route, with the properties of the route.
 
         Raises:
             McpError: the component does not exist for the principal of *channel*.
@@ -139,32 +138,16 @@ class DeferredRoute(Route, frozen=True, kw_only=True):
         route: Any = self.route or await self.providers.first(self.kind, channel, find)
         if route is None or not route.is_visible(channel.principal):
             raise self.kind.absent(self.key)
-        return VisibilityGuard(
+        return replace(
+            self,
             headers=route.headers,
             on_disconnect=route.on_disconnect,
             visible=route.visible,
             policy=route.policy,
             eager=route.eager,
+            pending=False,
             route=route,
-            key=self.key,
-            kind=self.kind,
         )
-
-    async def cancelled(self, channel: Channel) -> None:
-        """Notify the route of a cancelled call, even if it has become invisible."""
-        if self.route is not None:
-            await self.route.cancelled(channel)
-
-
-class VisibilityGuard(Route, frozen=True, kw_only=True):
-    """A *route* with restricted visibility, for a principal who may see it.
-
-    Visibility is checked again when a call resumes. Results are not cached for others.
-    """
-
-    route: Any
-    key: str
-    kind: ComponentKind
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Answer *request* by the route."""
@@ -185,8 +168,9 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
         return private(step)
 
     async def cancelled(self, channel: Channel) -> None:
-        """Notify the route of a cancelled call."""
-        await self.route.cancelled(channel)
+        """Notify the route of a cancelled call, even if it has become invisible."""
+        if self.route is not None:
+            await self.route.cancelled(channel)
 
 
 def private(result: R) -> R:

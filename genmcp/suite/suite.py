@@ -23,7 +23,7 @@ from genmcp.server import Route, Server, route_of
 from genmcp.subscription import Announcer
 from genmcp.suite.collection import KINDS, PROMPTS, RESOURCES, TOOLS, Collection
 from genmcp.suite.components import ComponentSnapshot, Registration
-from genmcp.suite.providers import DeferredRoute, Extension, private
+from genmcp.suite.providers import Extension, VisibilityGuard, private
 
 __all__ = ["About", "Suite"]
 
@@ -191,7 +191,7 @@ class Suite(Server):
             return snapshot.guarded(kind, key, route)
         if kind.name not in snapshot.extended:
             return None
-        return DeferredRoute(kind=kind, key=key, providers=snapshot.providers)
+        return VisibilityGuard(kind=kind, key=key, providers=snapshot.providers)
 
     def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result | Continue]:
         """Run the first hook of the component, or complete an argument."""
