@@ -188,9 +188,7 @@ class ServerConnection(msgspec.Struct, eq=False):
             return Reject(error, message.is_request, message.request_id, method)
 
     def receive_batch(
-        self,
-        batch: Iterable[Message | InvalidRequest],
-        error_of: Callable[[Exception], McpError],
+        self, batch: Iterable[Message | InvalidRequest], error_of: Callable[[Exception], McpError]
     ) -> list[Action]:
         """Return the actions for the members of a batch.
 

@@ -291,8 +291,7 @@ class Listeners(msgspec.Struct, eq=False):
         most, size = self._limits.subscriptions, self._limits.subscribed_of_session
         if len(uris) >= most:
             raise Overloaded(
-                f"Too many resources are subscribed to: {most} (limit: subscriptions)",
-                status=429,
+                f"Too many resources are subscribed to: {most} (limit: subscriptions)", status=429
             )
         # Each change writes the whole list: its size bounds the work per change.
         if sum(map(len, uris)) + len(uri) > size:
@@ -303,12 +302,7 @@ class Listeners(msgspec.Struct, eq=False):
             )
 
     async def listen(
-        self,
-        session: Session,
-        after: str | None = None,
-        *,
-        opening: bytes = b"",
-        owner: Owner = (),
+        self, session: Session, after: str | None = None, *, opening: bytes = b"", owner: Owner = ()
     ) -> AsyncGenerator[Event | bytes, None]:
         """Return the events for *session*, until another listener begins; see `on_wire`.
 

@@ -153,8 +153,7 @@ class Mux:
         )
         self.observers = Observers(telemetry)
         self.asked = ServerRequests(seal, self.bus, self.encoder, bounds.question)
-        self.services = _services_of(self, seal)
-        self._make_tasks(engine, storage, audience)
+        self._make_tasks(seal, engine, storage, audience)
         heartbeats = self.tasks.service.heartbeats
         look = min(_LOOK, storage.jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, heartbeats.lives, look)
@@ -165,8 +164,21 @@ class Mux:
         # Chosen once: without telemetry, a call pays nothing for it.
         self.answer = self._observed if self.observers else self._answer
 
-    def _make_tasks(self, engine: Engine, storage: Storage, audience: str) -> None:
-        services = self.services
+    def _make_tasks(self, seal: Seal, engine: Engine, storage: Storage, audience: str) -> None:
+        self.services = services = Services(
+            server=self.server,
+            store=self.store,
+            seal=seal,
+            limits=self.limits,
+            owners=self.owners,
+            assigns=self.assigns,
+            bus=self.bus,
+            sessions=self.sessions,
+            threads=self.threads,
+            announcer=self.announcer,
+            observers=self.observers,
+            outcome_of=lambda id, principal: self.tasks.outcome_of(id, principal),
+        )
         self.tasks = Tasks(
             services,
             engine,
@@ -266,7 +278,6 @@ class Mux:
 
     # A cursor is bound to its list and its principal. 2026-07-28, server/utilities, "Pagination":
     # cursors are opaque, and an invalid one is -32602.
-
     def _sealed_cursor(self, result: Result, channel: Channel) -> str | None:
         if not isinstance(result, PaginatedResult) or result.next_cursor is None:
             return None
@@ -320,10 +331,9 @@ class Mux:
         await self.tasks.service.settle(ref, snapshot)
 
     async def aclose(self) -> None:
-        """Let go of threads and store, once the endpoints have let go of their calls.
+        """Close the threads and the store, once the endpoints have ended their calls.
 
-        A store in memory that nobody gave holds nothing that must be let go of, so that the mux
-        can go on serving: a host may be started a second time.
+        A store in memory that the mux has made stays usable: a host may be started a second time.
         """
         await self.tasks.aclose()
         await self.bus.aclose()
@@ -331,23 +341,6 @@ class Mux:
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()
-
-
-def _services_of(mux: Mux, seal: Seal) -> Services:
-    return Services(
-        server=mux.server,
-        store=mux.store,
-        seal=seal,
-        limits=mux.limits,
-        owners=mux.owners,
-        assigns=mux.assigns,
-        bus=mux.bus,
-        sessions=mux.sessions,
-        threads=mux.threads,
-        announcer=mux.announcer,
-        observers=mux.observers,
-        outcome_of=lambda id, principal: mux.tasks.outcome_of(id, principal),
-    )
 
 
 def mux_of(target: Mux | Server) -> Mux:

@@ -125,10 +125,7 @@ class Resumption:
 
     def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
         call_state = CallState(
-            phase=CallPhase.TASK,
-            task=task.id,
-            run=run_id(task),
-            fencing_token=task.fencing_token,
+            phase=CallPhase.TASK, task=task.id, run=run_id(task), fencing_token=task.fencing_token
         )
         kept = StoredRequest.unpack(call)
         sink = TaskSink(self._services, self._tasks, call_state, kept.client_key)

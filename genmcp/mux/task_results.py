@@ -17,15 +17,7 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.tasks.outcomes import error_end
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = [
-    "finished",
-    "handle_of",
-    "held_over",
-    "result_of",
-    "shown",
-    "state_of",
-    "tool_error",
-]
+__all__ = ["finished", "handle_of", "held_over", "result_of", "shown", "state_of", "tool_error"]
 
 
 def finished(result: Result | McpError, *, raised: bool = False) -> Finished:
