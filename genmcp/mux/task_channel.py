@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -137,32 +137,19 @@ class StoredNotification(msgspec.Struct, frozen=True, array_like=True):
     params: bytes
 
 
-class TaskSink(MuxSink):
-    """The sink of a call that is a task: writes to the record in *tasks* that *call* names.
+class TaskSink(msgspec.Struct, MuxSink, eq=False):
+    """The sink of a call that is a task: writes to the record of the task, which the call names.
 
     client_key: the client that made the call.
     """
 
-    keep: Final = ()
+    keep: ClassVar[Collection[str]] = ()
 
-    def __init__(
-        self, services: Services, tasks: TaskService, call: CallState, client_key: ClientKey
-    ) -> None:
-        self._services = services
-        self._tasks = tasks
-        self._call = call
-        self._client_key = client_key
-        self._reporter: Reporter | None = None  # while there is progress to write
-
-    @property
-    def services(self) -> Services:
-        """The parts of the mux."""
-        return self._services
-
-    @property
-    def client_key(self) -> ClientKey:
-        """The client that the request counts towards."""
-        return self._client_key
+    services: Services
+    _tasks: TaskService
+    _call: CallState
+    client_key: ClientKey
+    _reporter: Reporter | None = None  # while there is progress to write
 
     @property
     def closed(self) -> bool:
