@@ -7,7 +7,7 @@ clients have ended, and the log level that a session has set.
 import logging
 import secrets
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
@@ -44,28 +44,23 @@ _TRUSTED: Final = 60.0
 """How many sessions are not unsealed again with each request, and for how many seconds at most."""
 
 
-class Sessions:
+class Sessions(msgspec.Struct, eq=False, dict=True):
     """The sessions of one mux, within its *limits*; they expire by the clock *now*.
 
     ended: the sessions that have ended before they expire.
     """
 
-    def __init__(
-        self,
-        seal: Seal,
-        store: Store,
-        limits: Limits,
-        now: Callable[[], float],
-        ended: "SessionBroadcast",
-    ) -> None:
-        self._seal = seal
-        self._now = now
-        self._store = store
-        self._lifetime = limits.session
-        self._ended = ended
-        self._warned = False
+    _seal: Seal
+    _store: Store
+    _limits: Limits
+    _now: Callable[[], float]
+    _ended: "SessionBroadcast"
+    _warned: bool = False
+
+    @cached_property
+    def _unsealed(self) -> "Callable[[str, str | None, float], Session]":
         # To unseal takes half of the time of a call, and the session is usually a recent one.
-        self._unsealed = lru_cache(_REMEMBERED)(self._unseal)
+        return lru_cache(_REMEMBERED)(self._unseal)
 
     def begin(self, params: InitializeRequestParams, principal: str | None) -> tuple[Session, str]:
         """Return a new session and its id.
@@ -80,7 +75,8 @@ class Sessions:
                 f"clientInfo and capabilities take {len(packed)} bytes, the most is {_MAX_BYTES}: "
                 f"they come back with every request, in Mcp-Session-Id"
             )
-        return session, self._seal.seal(Purpose.SESSION, packed, principal, ttl=self._lifetime)
+        ttl = self._limits.session
+        return session, self._seal.seal(Purpose.SESSION, packed, principal, ttl=ttl)
 
     def open(self, id: str, principal: str | None) -> Session:
         """Return the session of this *id*.
@@ -90,7 +86,7 @@ class Sessions:
         """
         now = self._now()
         session = self._unsealed(id, principal, now // _TRUSTED)
-        if session.issued + self._lifetime <= now:
+        if session.issued + self._limits.session <= now:
             raise SessionGone("Session expired")
         if session.key in self._ended:
             raise SessionGone("Session has ended")
@@ -122,7 +118,7 @@ class Sessions:
             return
         change: Put | Delete = Delete(record)
         if level != DEFAULT_LEVEL:
-            change = Put(record, level.encode(), ttl=self._lifetime, owner=owner, new=True)
+            change = Put(record, level.encode(), ttl=self._limits.session, owner=owner, new=True)
         await self._store.apply(change)
 
     async def level_of(self, request: Request) -> LoggingLevel | None:
