@@ -26,7 +26,6 @@ from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, ToolError
 from genmcp.hook import Hook, visibility
-from genmcp.metadata import milliseconds, take_docstring
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.result import CacheScope, Result
@@ -140,8 +139,10 @@ class DescribedComponent(ServerComponent):
     meta: Mapping[str, Any] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Take the docstring as the description."""
-        take_docstring(cls)
+        """Take the docstring as the description, unless the class sets one."""
+        described = inspect.cleandoc(cls.__doc__ or "")
+        if described and "description" not in cls.__dict__:
+            cls.description = described
         super().__init_subclass__(**options)
 
 
@@ -180,7 +181,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
             "provider": provider,
             "continues": Hook.of(provider, "continue_", ServerComponent),
             "visible": visibility(provider, ServerComponent),
-            "ttl_ms": milliseconds(provider.cache_ttl),
+            "ttl_ms": round(provider.cache_ttl * 1000),
             "cache_scope": provider.cache_scope,
         }
 

@@ -33,7 +33,7 @@ from genmcp.protocol.result import CacheScope
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.schema.arguments import Extra
 from genmcp.schema.schema import Formats
-from genmcp.signature import Signature, check_bound, is_channel, name_of
+from genmcp.signature import Signature, is_channel, name_of
 from genmcp.tool import Call, Tool, ToolRoute
 
 __all__ = ["FunctionPrompt", "FunctionTool", "Stepped", "function_component", "prompt", "tool"]
@@ -251,7 +251,11 @@ def function_component(kind: type[C], function: Any) -> C:
         )
     if made._function is not function:  # a method of an instance, or another decorator's
         made = kind(function, made._options, made.function_steps)
-    check_bound(function)
+    if next(iter(inspect.signature(function).parameters), None) == "self":
+        raise ConfigurationError(
+            f"{name_of(function)} is a method: give that of an instance, "
+            f"instance.{function.__name__}"
+        )
     check_continues(name_of(function), function, made)
     return made
 

@@ -23,8 +23,6 @@ __all__ = [
     "definition_of",
     "instance_attributes",
     "instance_of",
-    "milliseconds",
-    "take_docstring",
     "type_argument",
 ]
 
@@ -146,18 +144,6 @@ def definition_of(kind: type[V], owner: str, values: Mapping[str, Any], **member
         return msgspec.json.decode(json_of(kind(**given)), type=kind)
     except (ContractError, msgspec.ValidationError) as error:
         raise ConfigurationError(f"{owner} cannot be listed: {error}") from None
-
-
-def milliseconds(seconds: float) -> int:
-    """Return *seconds* in milliseconds, as the protocol has them."""
-    return round(seconds * 1000)
-
-
-def take_docstring(cls: Any) -> None:
-    """Set the description of *cls* to its docstring, unless the class sets one."""
-    described = inspect.cleandoc(cls.__doc__ or "")
-    if described and "description" not in cls.__dict__:
-        cls.description = described
 
 
 def attributes_of(kind: type) -> Sequence[str]:

@@ -12,7 +12,7 @@ from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError
 from genmcp.hook import check_call
 
-__all__ = ["Signature", "check_bound", "is_channel", "name_of"]
+__all__ = ["Signature", "is_channel", "name_of"]
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -68,19 +68,6 @@ class Signature(msgspec.Struct, frozen=True):
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name of *function* in errors."""
     return function.__qualname__.rpartition("<locals>.")[2]
-
-
-def check_bound(function: Callable[..., Any]) -> None:
-    """Check that *function* is not a method without its instance.
-
-    Raises:
-        ConfigurationError: it is one.
-    """
-    if next(iter(inspect.signature(function).parameters), None) == "self":
-        raise ConfigurationError(
-            f"{name_of(function)} is a method: give that of an instance, "
-            f"instance.{function.__name__}"
-        )
 
 
 def _hints(owner: str, function: Callable[..., Any], decorator: str) -> dict[str, Any]:

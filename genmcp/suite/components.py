@@ -101,7 +101,9 @@ class ComponentSnapshot:
             tools = map(_with_default_hold, routes[TOOLS])
             routes[TOOLS] = [*tools, TOOLS.route_of(get_call_result)]
         self.collections = {kind: Collection(kind, routes[kind]) for kind in KINDS}
-        _check_tool_names([route.pattern for route in routes[TOOLS]])
+        names = Counter(route.key for route in routes[TOOLS])
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ConfigurationError(f"Suite: two tools are called {twice[0]!r}")
         self.routes: dict[str, dict[str, Route]] = {
             kind.method: {key: self.guarded(kind, key, route) for key, route in held.exact.items()}
             for kind, held in self.collections.items()
@@ -171,9 +173,3 @@ def _with_default_hold(route: Any) -> Any:
     if not route.policy.auto_hold:
         return route
     return replace(route, policy=replace(route.policy, hold=HOLD))
-
-
-def _check_tool_names(names: Sequence[str]) -> None:
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise ConfigurationError(f"Suite: two tools are called {twice!r}")
