@@ -30,7 +30,7 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["is_expected", "outcome_of", "refusal_of", "status_of"]
+__all__ = ["is_expected", "outcome_of", "refusal_of", "status_of", "tool_error"]
 
 
 def is_expected(error: BaseException) -> bool:
@@ -57,7 +57,7 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
         # SEP-1303: the model can correct its arguments only if it gets to read the faults. Earlier
         # revisions permit it ("Invalid input data" is among their tool execution errors), and hosts
         # raise on an error response instead of showing it to the model.
-        return _failed(error.message, None if error.data is None else {ERROR_DATA: error.data})
+        return tool_error(error.message, None if error.data is None else {ERROR_DATA: error.data})
     if isinstance(error, McpError):
         return error
     if isinstance(error, Unable) and request.revision.modern:
@@ -66,11 +66,11 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
     if isinstance(error, ToolError | Failure):  # the text of both may be shown
         text = _unable(error, request) if isinstance(error, Unable) else str(error)
         # Not an HTTP 500: the server works, and the error is explained.
-        return _failed(text) if call else McpError(text)
+        return tool_error(text) if call else McpError(text)
     if isinstance(error, StoreError):
         return refusal_of(error, reference)
     if call and not isinstance(error, ContractError):
-        return _failed(f"The tool failed unexpectedly (reference {reference}).")
+        return tool_error(f"The tool failed unexpectedly (reference {reference}).")
     return InternalError(f"Internal error (reference {reference})", reference=reference)
 
 
@@ -100,5 +100,6 @@ def refusal_of(error: StoreError, reference: str) -> InternalError:
     return Overloaded(f"The server cannot keep what this needs now (reference {reference})")
 
 
-def _failed(text: str, meta: Mapping[str, Any] | None = None) -> CallToolResult:
+def tool_error(text: str, meta: Mapping[str, Any] | None = None) -> CallToolResult:
+    """Return the result that shows *text* to a model as an error."""
     return CallToolResult(content=[TextContent(text)], is_error=True, meta=meta)

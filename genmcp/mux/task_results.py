@@ -2,14 +2,14 @@
 
 from datetime import UTC, datetime
 from math import ceil
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import msgspec
 
+from genmcp.core.failures import tool_error
 from genmcp.core.task import Task, promised
 from genmcp.core.waiting import Finished
 from genmcp.errors import McpError
-from genmcp.protocol.content import TextContent
 from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import CreateTaskResult
@@ -17,14 +17,14 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.tasks.outcomes import error_end
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["finished", "handle_of", "held_over", "result_of", "shown", "state_of", "tool_error"]
+__all__ = ["finished", "handle_of", "held_over", "result_of", "shown", "state_of"]
 
 
 def finished(result: Result | McpError, *, raised: bool = False) -> Finished:
     """Return the stored form of the *result* of a call; *raised*: its hook has raised that."""
     if isinstance(result, McpError):
         return error_end(result)
-    return Finished(result=_encode(result), raised=raised)
+    return Finished(result=msgspec.json.encode(result), raised=raised)
 
 
 def result_of(task: Task, method: str) -> Result:
@@ -83,15 +83,7 @@ def state_of(task: Task) -> str:
     return done if task.message is None else f"{done} ({task.message})"
 
 
-def tool_error(text: str) -> CallToolResult:
-    """Return the result that tells a model *text* as an error."""
-    return CallToolResult(content=[TextContent(text)], is_error=True)
-
-
 def _at(seconds: float) -> str:
     """Return Unix time as ISO 8601."""
     text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
-
-
-_encode: Final = msgspec.json.encode

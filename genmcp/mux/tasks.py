@@ -15,6 +15,7 @@ import msgspec
 from genmcp.channel import Channel
 from genmcp.core.call import CallAction
 from genmcp.core.continuation import Continuation
+from genmcp.core.failures import tool_error
 from genmcp.core.seal import Purpose
 from genmcp.core.task import Task, run_id, slot_of
 from genmcp.core.waiting import (
@@ -33,7 +34,7 @@ from genmcp.mux.answers import requests_of
 from genmcp.mux.services import Services
 from genmcp.mux.storage import Storage
 from genmcp.mux.task_channel import StoredRequest
-from genmcp.mux.task_results import finished, result_of, state_of, tool_error
+from genmcp.mux.task_results import finished, result_of, state_of
 from genmcp.protocol.input_required import InputRequiredResult
 from genmcp.protocol.tools import CallToolResult
 from genmcp.tasks.engine import Engine

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.core.failures import tool_error
 from genmcp.core.server import LISTEN
 from genmcp.core.session import begin, introduction
 from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound
 from genmcp.mux.mux import Mux
-from genmcp.protocol.content import TextContent
 from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
-from genmcp.protocol.tools import CallToolResult, ToolDefinition
+from genmcp.protocol.tools import ToolDefinition
 from genmcp.transports.pipe import PipeConnection
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
@@ -170,5 +170,5 @@ def _timed_out(message: Message, seconds: float) -> bytes:
     assert message.request_id is not None
     if message.method != "tools/call":
         return jsonrpc.encode_error(message.request_id, InternalError(text))
-    result = CallToolResult(content=[TextContent(text)], is_error=True)
-    return jsonrpc.encode_response(message.request_id, msgspec.json.encode(REVISION.down(result)))
+    result = REVISION.down(tool_error(text))
+    return jsonrpc.encode_response(message.request_id, msgspec.json.encode(result))
