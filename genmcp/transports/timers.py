@@ -131,7 +131,7 @@ class RateLimiter(msgspec.Struct):
     def turn(self) -> float:
         """Reserve the next place for an event; return the seconds that it has to wait."""
         now = time.monotonic()
-        at = max(now, self._next)
+        at = now if now > self._next else self._next
         self._next = at + 1 / self.rate
         return at - now
 
@@ -179,7 +179,7 @@ class LatestProgress(msgspec.Struct):
 
     def _send_kept(self) -> None:
         self._timer = None
-        kept, self._kept = self._kept, {}
-        for message in kept.values():
-            if self._send is not None:
+        if self._send is not None:
+            for message in self._kept.values():
                 self._send(message)
+        self._kept.clear()
