@@ -9,8 +9,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Protocol
 
 from genmcp.channel import Channel
@@ -231,7 +232,8 @@ class PipeConnection(Pipe):
         for action in actions:
             if not isinstance(action, Start | Reject):
                 self._perform(action)
-        running = [self._run(call, pipe.run(call)) for call in calls]
+        # Its calls start after that, so that a cancellation in a batch is for earlier calls.
+        running = [self._run(call, partial(pipe.run, call)) for call in calls]
         self._start(pipe.finish(running))
 
     def _perform(self, action: Action) -> None:
@@ -242,7 +244,7 @@ class PipeConnection(Pipe):
                 stream.add_done_callback(self._streams.pop)
             case Start(request=request):
                 call = PipedCall(self, request)
-                self._run(call, call.run())
+                self._run(call, call.run)
             case OpenSession(id=id, params=params):
                 # A client that sends `initialize` again, behind a proxy say, opens another session.
                 session = begin(params, key=secrets.token_urlsafe(12), now=time.time())
@@ -302,14 +304,14 @@ class PipeConnection(Pipe):
 
     # Its calls.
 
-    def _run(self, call: PipedCall, work: Coroutine[Any, Any, None]) -> Task:
+    def _run(self, call: PipedCall, run: Callable[[], Awaitable[None]]) -> Task:
         self._calls.add(call)
-        return self._start(self._ran(call, work))
+        return self._start(self._ran(call, run))
 
-    async def _ran(self, call: PipedCall, work: Coroutine[Any, Any, None]) -> None:
+    async def _ran(self, call: PipedCall, run: Callable[[], Awaitable[None]]) -> None:
         request = call.request
         try:
-            await work
+            await run()
         except Exception as error:
             action = Reject(error_of(error), True, request.id, request.method)
             await call.caller.respond(request, self._reject(action))
