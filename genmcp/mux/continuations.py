@@ -56,7 +56,7 @@ class Continuations:
         self._store = services.store
         self._owners = services.owners
         self._kept = services.limits.question  # for how many seconds a state is valid
-        self._states = States(services.seal, ttl=self._kept)
+        self._states = States(services.seal, self._kept)
         self._tasks = tasks
         self._awaitables = Awaitables()
 
@@ -342,7 +342,7 @@ def _next(
     return continuation
 
 
-class States:
+class States(msgspec.Struct, eq=False):
     """The request states of one mux, each valid for *ttl* seconds.
 
     The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,
@@ -350,9 +350,8 @@ class States:
     opens only for the same principal and the same request.
     """
 
-    def __init__(self, seal: Seal, *, ttl: float) -> None:
-        self._seal = seal
-        self._ttl = ttl
+    _seal: Seal
+    _ttl: float
 
     def seal(self, continuation: Continuation, request: Request, principal: str | None) -> str:
         """Return the text that brings *continuation* back with *request*, sent again.

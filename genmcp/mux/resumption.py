@@ -35,22 +35,16 @@ __all__ = ["Resumption"]
 _CANNOT_GO_ON: Final = "No process of the server can go on with the call"
 
 
-class Resumption:
-    """Runs `continue_` for calls in the store."""
+class Resumption(msgspec.Struct, eq=False):
+    """Runs `continue_` for calls in the store.
 
-    def __init__(
-        self,
-        services: Services,
-        tasks: TaskService,
-        continuations: Continuations,
-        outcome: Callable[[Request, BaseException], Result | McpError],
-    ) -> None:
-        """*outcome* returns the outcome of a call that has ended with an error."""
-        self._services = services
-        self._server = services.server
-        self._tasks = tasks
-        self._continuations = continuations
-        self._outcome = outcome
+    outcome: returns the outcome of a call that has ended with an error.
+    """
+
+    _services: Services
+    _tasks: TaskService
+    _continuations: Continuations
+    _outcome: Callable[[Request, BaseException], Result | McpError]
 
     async def resume(self, task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
         """Continue the call of *task*, whose wait has ended with *outcome*.
@@ -72,7 +66,7 @@ class Resumption:
         raised: BaseException | None = None
         try:
             await resolve_route(channel)
-            step = await self._server.resume(continuation, outcome, channel)
+            step = await self._services.server.resume(continuation, outcome, channel)
             came_to: Any = await self._continuations.advance(step, channel, continuation)
         except (StoreError, OutOfTurn, KeyboardInterrupt, GeneratorExit):
             raise
@@ -82,7 +76,8 @@ class Resumption:
                 await self._stopped(task, channel)
                 raise
             latest = channel.call.continuation or continuation
-            if isinstance(error, UnknownTag) and latest.release != self._server.info.version:
+            release = self._services.server.info.version
+            if isinstance(error, UnknownTag) and latest.release != release:
                 tell(None, error)
                 unknown = f"{error} (of a call of release {latest.release!r})"
                 raise Elsewhere(unknown, _CANNOT_GO_ON) from error
@@ -110,7 +105,7 @@ class Resumption:
         channel = self._channel(task, call, assigns)
         with suppress(McpError):  # hidden from its caller by now: notified nevertheless
             await resolve_route(channel)
-        await self._server.cancelled(channel)
+        await self._services.server.cancelled(channel)
 
     async def _stopped(self, task: Task, channel: Channel) -> None:
         """Tell the tool of a task that was cancelled while it waited in this process.
@@ -121,7 +116,7 @@ class Resumption:
         if channel.call.continuation is not None:
             now = await self._tasks.get(task.id, task.owner)
             if now.status == "cancelled":
-                await self._server.cancelled(channel)
+                await self._services.server.cancelled(channel)
 
     def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
         call_state = CallState(
@@ -129,7 +124,7 @@ class Resumption:
         )
         kept = StoredRequest.unpack(call)
         sink = TaskSink(self._services, self._tasks, call_state, kept.client_key)
-        channel = kept.channel(self._server, sink, self._services.assigns, own)
+        channel = kept.channel(self._services.server, sink, self._services.assigns, own)
         channel.state = call_state
         return channel
 
