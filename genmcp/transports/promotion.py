@@ -54,7 +54,7 @@ class Promotable(Protocol):
 class Promotion(msgspec.Struct, eq=False):
     """How a call becomes a task while its hook runs. Owned by the call.
 
-    It has the timer, `promote_after` for a client with the tasks extension or else `max_hold`, and
+    It has the timer, `Tool.patience` for a client with the tasks extension or else `Tool.hold`, and
     performs the actions of `core.call` that concern the record and its handle. writing: the last
     write, read or deletion.
     """
@@ -136,8 +136,8 @@ class Promotion(msgspec.Struct, eq=False):
         except Exception as error:
             event = CallEvent.REFUSED
             logger.error("a call cannot become a task: %s", error, exc_info=error)
-        try:
-            for action in self._channel.call.advance(event):
+        for action in self._channel.call.advance(event):
+            try:
                 if action is CallAction.SEND_HANDLE:
                     await self._send_handle()
                 elif action is CallAction.DELETE_RECORD:
@@ -146,8 +146,8 @@ class Promotion(msgspec.Struct, eq=False):
                     await self._park()
                 else:
                     self._call.perform((action,))
-        except Exception as error:
-            logger.error("the promotion of a call has failed: %s", error, exc_info=error)
+            except Exception as error:  # such as that of the host's `send`: the others follow
+                logger.error("the promotion of a call has failed: %s", error, exc_info=error)
 
     async def _write(self) -> CallEvent:
         """Write the record. A repetition has the same id, since the first one may take place."""
