@@ -84,7 +84,7 @@ class Change(Tool):
     name = "change"
 
     async def call(self, request: Call, channel: Channel) -> str:
-        channel.announcer.tools_list_changed()
+        channel.changes.tools_list_changed()
         return "said"
 
 

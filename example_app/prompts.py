@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, json
 from example_app.resources import sheet_uri
 from example_app.tools.assigned import workshop_of
 from example_app.workshop import Refusal
-from genmcp import Call, Channel, InvalidParams, Prompt, embedded, starting_with
+from genmcp import Call, Channel, InvalidParams, Prompt, embedded_resource, prefix_matches
 
 __all__ = ["CustomerLetter"]
 
@@ -35,7 +35,7 @@ class CustomerLetter(Prompt[LetterArguments]):
             f"Write a short letter in {wanted.language} to {sheet.customer}: what we did on the "
             f"bicycle, which parts it took, and their cost in euros."
         )
-        return [embedded(sheet_uri(sheet.id), text, "application/json"), wish]
+        return [embedded_resource(sheet_uri(sheet.id), text, "application/json"), wish]
 
     def complete(
         self, argument: str, value: str, context: Mapping[str, str], channel: Channel
@@ -44,4 +44,4 @@ class CustomerLetter(Prompt[LetterArguments]):
         if argument != "repair":
             return None
         repairs = workshop_of(channel).repairs(closed=True)
-        return starting_with((str(repair.id) for repair in repairs), value)
+        return prefix_matches((str(repair.id) for repair in repairs), value)

@@ -5,7 +5,7 @@ from typing import Any
 
 from example_app.tools.assigned import workshop_of
 from example_app.workshop import Refusal, RepairSheet
-from genmcp import Channel, ResourceDefinition, ResourceRepo, starting_with
+from genmcp import Channel, ResourceDefinition, ResourceRepo, prefix_matches
 
 __all__ = ["RepairSheets", "sheet_uri"]
 
@@ -40,7 +40,7 @@ class RepairSheets(ResourceRepo):
         self, argument: str, value: str, context: Mapping[str, str], channel: Channel, /
     ) -> Sequence[str]:
         repairs = workshop_of(channel).repairs(closed=True)
-        return starting_with((str(repair.id) for repair in repairs), value)
+        return prefix_matches((str(repair.id) for repair in repairs), value)
 
 
 def sheet_uri(repair: int) -> str:

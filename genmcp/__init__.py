@@ -4,29 +4,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from genmcp.channel import Channel, SendStatus
-from genmcp.completion import starting_with
-from genmcp.content import Audio, Image, embedded, link, result
+from genmcp.completion import prefix_matches
+from genmcp.content import Audio, Image, embedded_resource, resource_link, result
 from genmcp.core.outcome import Done, Failed, Outcome
-from genmcp.core.waiting import Continue, Job, Ref, wait_for
+from genmcp.core.waiting import Continue, ExternalJob, Job, wait_for
 from genmcp.decorator import prompt, tool
 from genmcp.errors import (
-    AssignGone,
-    Cancelled,
+    AssignUnavailable,
+    CapabilityMissing,
     ConfigurationError,
     ContractError,
-    Failure,
     GenmcpError,
     InvalidParams,
-    Lost,
     McpError,
     PromptError,
     PromptNotFound,
-    Raised,
     ResourceError,
     ResourceNotFound,
-    TimedOut,
     ToolError,
-    Unable,
+    WaitCancelled,
+    WaitError,
+    WaitTimedOut,
+    WorkerLost,
+    WorkRaised,
 )
 from genmcp.log_handler import ClientLogHandler
 from genmcp.mux.limits import Limits
@@ -40,7 +40,7 @@ from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefin
 from genmcp.protocol.implementation import Icon
 from genmcp.protocol.prompts import PromptArgument, PromptDefinition
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
-from genmcp.question.answers import Accepted, Declined, Dismissed
+from genmcp.question.answers import Accepted, Cancelled, Declined
 from genmcp.question.elicitation import elicit, elicit_url
 from genmcp.question.question import Question
 from genmcp.question.roots import roots
@@ -48,14 +48,14 @@ from genmcp.question.sampling import sample
 from genmcp.resource.directory import Directory
 from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.schema.limits import SchemaLimits
-from genmcp.server import Server, Wrapper
+from genmcp.server import Middleware, Server
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
-from genmcp.subscription import Announcer
-from genmcp.suite.providers import Extension
+from genmcp.subscription import ChangeNotifier
+from genmcp.suite.providers import Provider
 from genmcp.suite.suite import About, Suite
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.foreign import Foreign, Snapshot
+from genmcp.tasks.foreign import ExternalQueue, ExternalStatus
 from genmcp.tasks.job import job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.run import Run
@@ -68,18 +68,18 @@ if TYPE_CHECKING:
     from genmcp.client.client import Client
     from genmcp.client.errors import (
         ClientError,
+        ConnectError,
         OutcomeUnknown,
-        ServerSaid,
-        Timeout,
+        RequestTimeout,
+        ServerError,
         Unauthorized,
-        Unreachable,
     )
     from genmcp.client.handler import ClientHandler, DefaultHandler, Denied
     from genmcp.client.http_options import HttpOptions
     from genmcp.client.options import ClientOptions
     from genmcp.client.stdio_options import Command, StdioOptions
     from genmcp.client.sync import SyncClient
-    from genmcp.hub.config import Retry, ServerConfig, servers_of
+    from genmcp.hub.config import Retry, ServerConfig, load_servers
     from genmcp.hub.errors import HubError
     from genmcp.hub.hub import Hub
     from genmcp.hub.limits import HubLimits
@@ -113,12 +113,13 @@ __all__ = [
     "About",
     "Accepted",
     "Annotations",
-    "Announcer",
-    "AssignGone",
+    "AssignUnavailable",
     "Audio",
     "Call",
     "CallToolResult",
     "Cancelled",
+    "CapabilityMissing",
+    "ChangeNotifier",
     "Channel",
     "Client",
     "ClientError",
@@ -128,20 +129,20 @@ __all__ = [
     "Command",
     "Completion",
     "ConfigurationError",
+    "ConnectError",
     "Continue",
     "ContractError",
     "Declined",
     "DefaultHandler",
     "Denied",
     "Directory",
-    "Dismissed",
     "Done",
     "Endpoint",
     "Engine",
-    "Extension",
+    "ExternalJob",
+    "ExternalQueue",
+    "ExternalStatus",
     "Failed",
-    "Failure",
-    "Foreign",
     "GenmcpError",
     "HttpOptions",
     "Hub",
@@ -155,9 +156,9 @@ __all__ = [
     "Limits",
     "LiveRegistry",
     "LoggingTelemetry",
-    "Lost",
     "McpError",
     "MemoryStore",
+    "Middleware",
     "Mux",
     "Outcome",
     "OutcomeUnknown",
@@ -168,12 +169,12 @@ __all__ = [
     "PromptNotFound",
     "PromptRepo",
     "PromptTemplate",
+    "Provider",
     "Question",
-    "Raised",
-    "Ref",
     "Registry",
     "RegistryEndpoint",
     "RegistryError",
+    "RequestTimeout",
     "Resource",
     "ResourceContents",
     "ResourceDefinition",
@@ -188,37 +189,36 @@ __all__ = [
     "SendStatus",
     "Server",
     "ServerConfig",
-    "ServerSaid",
+    "ServerError",
     "SessionRegistries",
-    "Snapshot",
     "StdioOptions",
     "Storage",
     "Store",
     "Suite",
     "SyncClient",
     "Telemetry",
-    "TimedOut",
-    "Timeout",
     "Tool",
     "ToolAnnotations",
     "ToolError",
-    "Unable",
     "Unauthorized",
-    "Unreachable",
-    "Wrapper",
+    "WaitCancelled",
+    "WaitError",
+    "WaitTimedOut",
+    "WorkRaised",
+    "WorkerLost",
     "assistant",
     "elicit",
     "elicit_url",
-    "embedded",
+    "embedded_resource",
     "job",
-    "link",
+    "load_servers",
+    "prefix_matches",
     "prompt",
+    "resource_link",
     "result",
     "roots",
     "sample",
     "serve_stdio",
-    "servers_of",
-    "starting_with",
     "tool",
     "user",
     "wait_for",
@@ -228,10 +228,10 @@ _LATER: Final = {
     "Client": "genmcp.client.client",
     "ClientError": "genmcp.client.errors",
     "OutcomeUnknown": "genmcp.client.errors",
-    "ServerSaid": "genmcp.client.errors",
-    "Timeout": "genmcp.client.errors",
+    "ServerError": "genmcp.client.errors",
+    "RequestTimeout": "genmcp.client.errors",
     "Unauthorized": "genmcp.client.errors",
-    "Unreachable": "genmcp.client.errors",
+    "ConnectError": "genmcp.client.errors",
     "ClientHandler": "genmcp.client.handler",
     "DefaultHandler": "genmcp.client.handler",
     "Denied": "genmcp.client.handler",
@@ -243,7 +243,7 @@ _LATER: Final = {
     "HubLimits": "genmcp.hub.limits",
     "Retry": "genmcp.hub.config",
     "ServerConfig": "genmcp.hub.config",
-    "servers_of": "genmcp.hub.config",
+    "load_servers": "genmcp.hub.config",
     "HubError": "genmcp.hub.errors",
     "Hub": "genmcp.hub.hub",
     "RegistryEndpoint": "genmcp.registry.endpoint",

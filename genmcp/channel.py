@@ -12,8 +12,8 @@ import msgspec
 
 from genmcp.core.call import CallState
 from genmcp.core.client_key import ClientKey
-from genmcp.core.request import Client, Request
-from genmcp.errors import AssignGone
+from genmcp.core.request import ClientInfo, Request
+from genmcp.errors import AssignUnavailable
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
@@ -21,7 +21,7 @@ from genmcp.protocol.notifications import (
 from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
-from genmcp.subscription import Announcer
+from genmcp.subscription import ChangeNotifier
 from genmcp.tasks.records import HeldTask
 
 __all__ = ["Channel", "SendStatus", "Sink", "is_detached"]
@@ -57,8 +57,8 @@ class Sink(Protocol):
         """The client that the requests count towards."""
 
     @property
-    def announcer(self) -> Announcer:
-        """The announcer of changes to all clients of the server."""
+    def changes(self) -> ChangeNotifier:
+        """Notifies all clients of the server of changes."""
 
     @property
     def keep(self) -> Collection[str]:
@@ -95,7 +95,7 @@ class Sink(Protocol):
         """Send a request of the server's own, and return its result as JSON.
 
         Raises:
-            Failure: the client cannot be asked, answers with an error, or not in time.
+            WaitError: the client cannot be asked, answers with an error, or not in time.
         """
 
     async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
@@ -139,7 +139,7 @@ class Channel(msgspec.Struct, eq=False):
         return f"<Channel {self.request.method} {self.request.id!r}, {state}>"
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ClientInfo:
         """The client, as it describes itself: name, capabilities, revision."""
         return self.request.client
 
@@ -149,12 +149,12 @@ class Channel(msgspec.Struct, eq=False):
         return self.sink.closed
 
     @property
-    def announcer(self) -> Announcer:
-        """The announcer of changes to all clients that listen.
+    def changes(self) -> ChangeNotifier:
+        """Notifies all clients that listen of changes.
 
-        `channel.announcer.resource_updated("note://today")`.
+        `channel.changes.resource_updated("note://today")`.
         """
-        return self.sink.announcer
+        return self.sink.changes
 
     @property
     def assigns(self) -> MutableMapping[str, Any]:
@@ -177,7 +177,7 @@ class Channel(msgspec.Struct, eq=False):
     def _restore(self, own: Mapping[str, Any], gone: Collection[str] = ()) -> None:
         """Replace the assigns that hooks have set by *own*.
 
-        Keys of *gone* were copied from another request: reading one raises AssignGone.
+        Keys of *gone* were copied from another request: reading one raises AssignUnavailable.
         """
         layers = [dict(layer) for layer in (self._copied, self._given, self._static) if layer]
         self._assigns = _Assigns(dict(own), *layers)
@@ -314,13 +314,13 @@ class Channel(msgspec.Struct, eq=False):
 
 
 class _Assigns(ChainMap[str, Any]):
-    """Assigns; reading one of the keys in *gone* raises AssignGone."""
+    """Assigns; reading one of the keys in *gone* raises AssignUnavailable."""
 
     gone: Collection[str] = ()
 
     def __missing__(self, key: str) -> Any:
         if key in self.gone:
-            raise AssignGone(key)
+            raise AssignUnavailable(key)
         raise KeyError(key)
 
     def get(self, key: str, default: Any = None) -> Any:

@@ -26,7 +26,7 @@ from genmcp.protocol.completion import (
     PromptReference,
 )
 
-__all__ = ["Completer", "complete", "complete_result", "starting_with"]
+__all__ = ["Completer", "complete", "complete_result", "prefix_matches"]
 
 #: 2026-07-28, "Completion Results".
 MOST_VALUES: Final = 100
@@ -60,7 +60,7 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
             context = dict(params.context.arguments or {}) if params.context else {}
             found = await self.hook(channel, name, value, context, channel)
         if found is None:
-            found = starting_with(self.options.get(name, ()), value)
+            found = prefix_matches(self.options.get(name, ()), value)
         try:
             return complete_result(found)
         except ContractError as error:
@@ -97,7 +97,7 @@ def complete_result(found: Any) -> CompleteResult:
     return CompleteResult(completion=_bounded(found))
 
 
-def starting_with(options: Iterable[str], value: str) -> list[str]:
+def prefix_matches(options: Iterable[str], value: str) -> list[str]:
     """Return the *options* that begin with *value*, in their order; case is ignored."""
     typed = value.casefold()
     return [option for option in options if option.casefold().startswith(typed)]

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.core.outcome import Done, Failed
-from genmcp.core.waiting import Job, Ref
+from genmcp.core.waiting import ExternalJob, Job
 from genmcp.errors import ContractError
 from genmcp.protocol.content import (
     Annotations,
@@ -36,7 +36,16 @@ from genmcp.protocol.sampling import CreateMessageRequest, SamplingMessage
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.question import Question
 
-__all__ = ["CONTENT", "Audio", "Image", "embedded", "json_of", "link", "result", "to_result"]
+__all__ = [
+    "CONTENT",
+    "Audio",
+    "Image",
+    "embedded_resource",
+    "json_of",
+    "resource_link",
+    "result",
+    "to_result",
+]
 
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
@@ -69,12 +78,14 @@ CONTENT: Final = (*_BLOCKS, Image, Audio, CallToolResult)
 """The types whose values are content by themselves, and not data."""
 
 
-def link(uri: str, name: str, **members: Any) -> ResourceLink:
+def resource_link(uri: str, name: str, **members: Any) -> ResourceLink:
     """Return a link to a resource the client may read; *members* as ResourceLink has them."""
     return ResourceLink(uri, name, **members)
 
 
-def embedded(uri: str, data: str | bytes, mime_type: str | None = None) -> EmbeddedResource:
+def embedded_resource(
+    uri: str, data: str | bytes, mime_type: str | None = None
+) -> EmbeddedResource:
     """Return a resource with its contents: text if *data* is a str, else base64."""
     if isinstance(data, str):
         return EmbeddedResource(ResourceContents(uri, text=data, mime_type=mime_type))
@@ -160,7 +171,9 @@ def json_of(data: Any) -> bytes:
             question, a job, an outcome, another method's result) and not data of the tool's own.
     """
     if isinstance(data, bytes | bytearray | memoryview):
-        raise ContractError("bytes need a type: Image, Audio, (bytes, mime type) or embedded(...)")
+        raise ContractError(
+            "bytes need a type: Image, Audio, (bytes, mime type) or embedded_resource(...)"
+        )
     _check_is_data(data)
     try:
         return _json.encode(data)
@@ -170,7 +183,14 @@ def json_of(data: Any) -> bytes:
 
 # Each of these types has a JSON form: without the check a forgotten Continue would appear to
 # succeed, and disclose the arguments of a job to the client.
-_WAITED_FOR: Final = (Question, Job, Ref, CreateMessageRequest, ElicitRequest, ListRootsRequest)
+_WAITED_FOR: Final = (
+    Question,
+    Job,
+    ExternalJob,
+    CreateMessageRequest,
+    ElicitRequest,
+    ListRootsRequest,
+)
 _OUTCOMES: Final = (Done, Failed)
 _MESSAGES: Final = (PromptMessage, SamplingMessage)
 # Compared with the bases of a type: `isinstance` checks each class in turn, which took 2 us.
@@ -238,7 +258,9 @@ def _block_of_bytes(data: bytes, mime_type: str) -> ImageContent | AudioContent:
         return Image(data, mime_type).block()
     if mime_type.startswith("audio/"):
         return Audio(data, mime_type).block()
-    raise ContractError(f"{mime_type!r} is neither image nor audio; use embedded(uri, bytes, type)")
+    raise ContractError(
+        f"{mime_type!r} is neither image nor audio; use embedded_resource(uri, bytes, type)"
+    )
 
 
 def _blocks(part: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Failed
 from genmcp.errors import ContractError
-from genmcp.question.answers import Accepted, Declined, Dismissed
+from genmcp.question.answers import Accepted, Cancelled, Declined
 
 __all__ = [
     "FunctionStep",
@@ -155,7 +155,7 @@ def answer_of(continuation: Continuation, value: Any) -> tuple[Any, str]:
         return value, ""
     answers = {"": value} if continuation.alone else value
     for each in answers.values():
-        if isinstance(each, Declined | Dismissed):
+        if isinstance(each, Declined | Cancelled):
             did = "declined" if isinstance(each, Declined) else "cancelled the question"
             return value, f"The user {did}."
     contents = {

@@ -1,53 +1,53 @@
 """The exceptions that genmcp raises, with their JSON-RPC codes and HTTP statuses.
 
     GenmcpError
-    ├── McpError                 answered as a JSON-RPC error: `code`, `status`, `message`, `data`
-    │   ├── ParseError           -32700  the body is not JSON
-    │   ├── InvalidRequest       -32600  JSON, but not a message this endpoint takes
-    │   │   ├── Refused          -32600  turned away by the HTTP head; carries its own status
-    │   │   │   └── NotAllowed   -32600  not with this HTTP method; says which
-    │   │   ├── TooLarge         -32600  the body is larger than it may be
-    │   │   ├── TooSlow          -32600  the body did not arrive in time
-    │   │   └── SessionGone      -32600  the session id is unknown, forged, ended or too old
-    │   ├── MethodNotFound       -32601
-    │   ├── InvalidParams        -32602  the parameters are not what the method takes
-    │   │   ├── MalformedParams  -32602  ... so much that no handler saw them
+    ├── McpError                   answered as a JSON-RPC error: `code`, `status`, `message`, `data`
+    │   ├── ParseError             -32700  the body is not JSON
+    │   ├── InvalidRequest         -32600  JSON, but not a message this endpoint takes
+    │   │   ├── HttpRejected       -32600  turned away by the HTTP head; carries its own status
+    │   │   │   └── NotAllowed     -32600  not with this HTTP method; says which
+    │   │   ├── TooLarge           -32600  the body is larger than it may be
+    │   │   ├── BodyTimeout        -32600  the body did not arrive in time
+    │   │   └── SessionNotFound    -32600  the session id is unknown, forged, ended or too old
+    │   ├── MethodNotFound         -32601
+    │   ├── InvalidParams          -32602  the parameters are not what the method takes
+    │   │   ├── MalformedParams    -32602  ... so much that no handler saw them
     │   │   ├── InvalidArguments -32602  a tool's arguments (genmcp.faults); lists each fault
-    │   │   ├── ToolNotFound     -32602
-    │   │   ├── PromptNotFound   -32602
+    │   │   ├── ToolNotFound       -32602
+    │   │   ├── PromptNotFound     -32602
     │   │   ├── ResourceNotFound -32602  (-32002 before 2026-07-28)
-    │   │   └── TaskNotFound     -32602
-    │   ├── ResourceError        -32603  a resource cannot be read; the client gets the text
-    │   ├── PromptError          -32603  a prompt cannot be made; the client gets the text
-    │   ├── InternalError        -32603  carries a reference; the cause is in the log
-    │   │   └── Overloaded       -32603  a limit was reached; says when to try again
-    │   ├── HeaderMismatch       -32020  (2026-07-28)
-    │   ├── MissingCapability    -32021  (2026-07-28)
-    │   └── UnsupportedVersion   -32022  (2026-07-28)
-    ├── ToolError                a failure the model should read: an `isError` result
-    ├── Failure                  why a wait brought no value; `Failed.error` of a continuation
-    │   ├── Raised               ... the work raised an exception
-    │   ├── Lost                 ... its process is gone, or whoever would have ended it
-    │   ├── TimedOut             ... its time ran out
-    │   ├── Cancelled            ... it was cancelled
-    │   └── Unable               ... its client cannot be asked: a capability is missing
-    ├── ConfigurationError       an option is wrong; raised at construction, never per request
-    ├── ContractError            a hook returned or did what its contract forbids
-    ├── OutOfTurn                a step the state does not allow
-    │   └── LocalOutOfTurn       ... taken by this side: a defect here
-    ├── AssignGone               a copied assign that is not there where no request resumes a call
-    ├── ArgumentFaults           what is wrong with a tool's arguments, before the tool is known
-    ├── SealError                a sealed value that cannot be used
-    │   ├── Forged               ... not ours, changed, or meant for something else
-    │   │   └── ForeignSeal      ... sealed by a process with another secret
-    │   └── Expired              ... ours, but too old
+    │   │   └── TaskNotFound       -32602
+    │   ├── ResourceError          -32603  a resource cannot be read; the client gets the text
+    │   ├── PromptError            -32603  a prompt cannot be made; the client gets the text
+    │   ├── InternalError          -32603  carries a reference; the cause is in the log
+    │   │   └── Overloaded         -32603  a limit was reached; says when to try again
+    │   ├── HeaderMismatch         -32020  (2026-07-28)
+    │   ├── MissingCapability      -32021  (2026-07-28)
+    │   └── UnsupportedVersion     -32022  (2026-07-28)
+    ├── ToolError                  a failure the model should read: an `isError` result
+    ├── WaitError                  why a wait brought no value; `Failed.error` of a continuation
+    │   ├── WorkRaised             ... the work raised an exception
+    │   ├── WorkerLost             ... its process is gone, or whoever would have ended it
+    │   ├── WaitTimedOut           ... its time ran out
+    │   ├── WaitCancelled          ... it was cancelled
+    │   └── CapabilityMissing      ... its client cannot be asked: a capability is missing
+    ├── ConfigurationError         an option is wrong; raised at construction, never per request
+    ├── ContractError              a hook returned or did what its contract forbids
+    ├── IllegalTransition          a step the state does not allow
+    │   └── LocalIllegalTransition ... taken by this side: a defect here
+    ├── AssignUnavailable          a copied assign that is not there where no request resumes a call
+    ├── ArgumentFaults             what is wrong with a tool's arguments, before the tool is known
+    ├── SealError                  a sealed value that cannot be used
+    │   ├── InvalidSeal            ... not ours, changed, or meant for something else
+    │   │   └── ForeignSeal        ... sealed by a process with another secret
+    │   └── SealExpired            ... ours, but too old
     └── StoreError
-        ├── Conflict             an `expect` did not hold; nothing was written
-        ├── UnknownFormat        a record was written by another release
-        ├── Gap                  a log no longer has everything that was asked for
-        └── Unavailable          the engine could not be reached
-            ├── StoreFull        ... or is full; nothing was written
-            └── OverShare        ... or the client's share is used up; nothing was written
+        ├── Conflict               an `expect` did not hold; nothing was written
+        ├── UnknownFormat          a record was written by another release
+        ├── LogTruncated           a log no longer has everything that was asked for
+        └── StoreUnavailable       the engine could not be reached
+            ├── StoreFull          ... or is full; nothing was written
+            └── OverShare          ... or the client's share is used up; nothing was written
 
 An error class defines its code and HTTP status; no other code builds errors by hand. `data` of an
 error has one shape (docs/endpoint.md, "Errors").
@@ -59,52 +59,52 @@ from typing import Any, ClassVar
 
 __all__ = [
     "ArgumentFaults",
-    "AssignGone",
-    "Cancelled",
+    "AssignUnavailable",
+    "BodyTimeout",
+    "CapabilityMissing",
     "ConfigurationError",
     "Conflict",
     "ContractError",
-    "Expired",
-    "Failure",
     "ForeignSeal",
-    "Forged",
-    "Gap",
     "GenmcpError",
     "HeaderMismatch",
+    "HttpRejected",
+    "IllegalTransition",
     "InternalError",
     "InvalidParams",
     "InvalidRequest",
-    "LocalOutOfTurn",
-    "Lost",
+    "InvalidSeal",
+    "LocalIllegalTransition",
+    "LogTruncated",
     "MalformedParams",
     "McpError",
     "MethodNotFound",
     "MissingCapability",
     "NotAllowed",
-    "OutOfTurn",
     "OverShare",
     "Overloaded",
     "ParseError",
     "PromptError",
     "PromptNotFound",
-    "Raised",
-    "Refused",
     "ResourceError",
     "ResourceNotFound",
     "SealError",
-    "SessionGone",
+    "SealExpired",
+    "SessionNotFound",
     "StoreError",
     "StoreFull",
+    "StoreUnavailable",
     "TaskNotFound",
-    "TimedOut",
     "TooLarge",
-    "TooSlow",
     "ToolError",
     "ToolNotFound",
-    "Unable",
-    "Unavailable",
     "UnknownFormat",
     "UnsupportedVersion",
+    "WaitCancelled",
+    "WaitError",
+    "WaitTimedOut",
+    "WorkRaised",
+    "WorkerLost",
 ]
 
 
@@ -157,11 +157,11 @@ class InvalidRequest(McpError):
     id: int | str | None = None
 
 
-class Refused(InvalidRequest):
+class HttpRejected(InvalidRequest):
     """The HTTP head was refused before the body was looked at."""
 
 
-class NotAllowed(Refused):
+class NotAllowed(HttpRejected):
     """The HTTP method is not one that can be used here, or not like this."""
 
     status = 405
@@ -176,7 +176,7 @@ class TooLarge(InvalidRequest):
     status = 413
 
 
-class TooSlow(InvalidRequest):
+class BodyTimeout(InvalidRequest):
     """The body did not arrive in time; the connection is of no use any more."""
 
     status = 408
@@ -185,7 +185,7 @@ class TooSlow(InvalidRequest):
         super().__init__(message, headers={"connection": "close"})
 
 
-class SessionGone(InvalidRequest):
+class SessionNotFound(InvalidRequest):
     """The session does not exist (any more): the client starts a new one.
 
     2025-11-25, transports, "Session Management": HTTP 404.
@@ -325,7 +325,7 @@ class ToolError(GenmcpError):
     """A tool failed in a way the model should read; its text is shown as it is."""
 
 
-class Failure(GenmcpError):
+class WaitError(GenmcpError):
     """Why what a call waited for brought no value.
 
     The same on every carrier, whatever process it happened in; `str` shows only what may be
@@ -341,7 +341,7 @@ class Failure(GenmcpError):
         return tuple(getattr(self, name) for name in self.__match_args__)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Failure) and (
+        return isinstance(other, WaitError) and (
             (type(self), self.fields) == (type(other), other.fields)
         )
 
@@ -349,7 +349,7 @@ class Failure(GenmcpError):
         return hash((type(self), str(self)))
 
 
-class Raised(Failure):
+class WorkRaised(WaitError):
     """The work raised an exception of *type_name*.
 
     *reference* finds it in the log. *message* is its text if it was raised to be shown (ToolError,
@@ -365,28 +365,28 @@ class Raised(Failure):
         super().__init__(message or f"it failed unexpectedly (reference {reference})")
 
 
-class Lost(Failure):
+class WorkerLost(WaitError):
     """The process it ran in is gone, or nobody is left who could end it."""
 
     def __init__(self) -> None:
         super().__init__("it was lost: the process that worked on it is gone")
 
 
-class TimedOut(Failure):
+class WaitTimedOut(WaitError):
     """Its time ran out."""
 
     def __init__(self) -> None:
         super().__init__("it took too long")
 
 
-class Cancelled(Failure):
+class WaitCancelled(WaitError):
     """It was cancelled, by something else than the call that waits for it."""
 
     def __init__(self) -> None:
         super().__init__("it was cancelled")
 
 
-class Unable(Failure):
+class CapabilityMissing(WaitError):
     """The client lacks *capabilities* that a question needs, in the shape of ClientCapabilities.
 
     Raised from `continue_`, it results in -32021 on 2026-07-28, and in an `isError` result before.
@@ -414,7 +414,7 @@ class ContractError(GenmcpError, TypeError):
     """A hook returned, or a caller did, what the contract forbids."""
 
 
-class OutOfTurn(GenmcpError):
+class IllegalTransition(GenmcpError):
     """A step was requested that the state does not allow."""
 
     fault: ClassVar[str] = "somebody"
@@ -425,7 +425,7 @@ class OutOfTurn(GenmcpError):
         super().__init__(f"{step} while {state}: {self.fault} took a step out of turn")
 
 
-class LocalOutOfTurn(OutOfTurn):
+class LocalIllegalTransition(IllegalTransition):
     """This side took the step: a defect here."""
 
     fault = "this side"
@@ -439,7 +439,7 @@ class ArgumentFaults(GenmcpError, ValueError):
         super().__init__("\n".join(self.faults))
 
 
-class AssignGone(GenmcpError, LookupError):
+class AssignUnavailable(GenmcpError, LookupError):
     """An assign that was copied from the host's request is read where no request resumes a call."""
 
     def __init__(self, key: str) -> None:
@@ -454,15 +454,15 @@ class SealError(GenmcpError):
     """A sealed value cannot be used."""
 
 
-class Forged(SealError):
+class InvalidSeal(SealError):
     """Not sealed here, changed since, or sealed for something or somebody else."""
 
 
-class ForeignSeal(Forged):
+class ForeignSeal(InvalidSeal):
     """Sealed with another secret: all processes that serve the same clients must share one."""
 
 
-class Expired(SealError):
+class SealExpired(SealError):
     """Sealed here, but its time has run out."""
 
 
@@ -478,7 +478,7 @@ class UnknownFormat(StoreError):
     """A record was written by another release; the message names the formats, and is shown."""
 
 
-class Gap(StoreError):
+class LogTruncated(StoreError):
     """Events after the requested one may have been dropped, or it is not an event of this log."""
 
     def __init__(self, log: str, after: str) -> None:
@@ -487,13 +487,13 @@ class Gap(StoreError):
         super().__init__(f"the log {log!r} no longer has everything after {after!r}")
 
 
-class Unavailable(StoreError):
+class StoreUnavailable(StoreError):
     """The engine could not be reached: the operation may or may not have been carried out."""
 
 
-class StoreFull(Unavailable):
+class StoreFull(StoreUnavailable):
     """The store is full; the write changed nothing."""
 
 
-class OverShare(Unavailable):
+class OverShare(StoreUnavailable):
     """A client has used its share of the store; the message names the setting and may be shown."""

@@ -3,7 +3,7 @@
 `Suite` is the ready-made one. Write your own to serve tools from somewhere else, or wrap one to
 see every call go by, as ASGI applications are wrapped:
 
-    class Timed(Wrapper):
+    class Timed(Middleware):
         async def handle(self, request: Request, channel: Channel) -> Result | Continue:
             began = time.perf_counter()
             try:
@@ -27,9 +27,9 @@ from genmcp.hook import Visible
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.result import PaginatedResult, Result
-from genmcp.subscription import Announcer
+from genmcp.subscription import ChangeNotifier
 
-__all__ = ["Route", "Server", "Wrapper", "resolve_route", "route_of"]
+__all__ = ["Middleware", "Route", "Server", "resolve_route", "route_of"]
 
 
 class Route(RouteFacts, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class Server(ABC):
         """The methods of `handle` and `listed` that this server answers."""
 
     @property
-    def announcer(self) -> Announcer | None:
+    def changes(self) -> ChangeNotifier | None:
         """What says that something of this server has changed; None: nothing ever does.
 
         The same one each time. `capabilities` tell which changes it speaks of.
@@ -175,7 +175,7 @@ class Server(ABC):
         """
 
 
-class Wrapper(Server):
+class Middleware(Server):
     """A server that forwards everything to another, *inner*; override what should differ.
 
     Raises:
@@ -213,9 +213,9 @@ class Wrapper(Server):
         return self.inner.methods
 
     @property
-    def announcer(self) -> Announcer | None:
+    def changes(self) -> ChangeNotifier | None:
         """That of the inner server."""
-        return self.inner.announcer
+        return self.inner.changes
 
     def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
         """Have the inner server see to it."""

@@ -6,7 +6,7 @@ from weakref import WeakSet
 from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, Change, updated
 from genmcp.errors import ContractError
 
-__all__ = ["Announcer", "Listener"]
+__all__ = ["ChangeNotifier", "Listener"]
 
 
 class Listener:
@@ -16,11 +16,11 @@ class Listener:
         """Receive a change. It is called from any thread, and must not wait for clients."""
 
 
-class Announcer:
+class ChangeNotifier:
     """Announces changes to every mux that serves the server, and so to all clients that listen.
 
-    A server of your own makes one and returns it as its `announcer`; a `Suite` has one, and a tool
-    finds that of its server in `channel.announcer`. Without a mux it has no effect.
+    A server of your own makes one and returns it as its `changes`; a `Suite` has one, and a tool
+    finds that of its server in `channel.changes`. Without a mux it has no effect.
 
     It may be used from any thread, and does not wait for clients: a change that is announced again
     before it was sent is sent once.

@@ -35,7 +35,7 @@ from genmcp.wire import jsonrpc
 from genmcp.wire.mirror import HeaderRule, encode_value
 from genmcp.wire.sse_reader import Event, EventReader
 
-__all__ = ["Client", "Notification", "connect"]
+__all__ = ["Notification", "RecordingClient", "connect"]
 
 
 class Notification(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Notification(msgspec.Struct, frozen=True):
     params: Any
 
 
-class Client:
+class RecordingClient:
     """A client of 2026-07-28. Each of its methods raises McpError for an error answer.
 
     notifications: what has come so far, the oldest first.
@@ -187,7 +187,7 @@ async def connect(
     *,
     state: Mapping[str, Any] | None = None,
     log_level: LoggingLevel = "debug",
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[RecordingClient]:
     """Serve *target* in memory and give a client of it.
 
     state: what the host's middleware would have put into `request.state`, for `copy_assigns`.
@@ -201,7 +201,7 @@ async def connect(
     transport = httpx.ASGITransport(host)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         try:
-            yield Client(http, endpoint.mux, log_level)
+            yield RecordingClient(http, endpoint.mux, log_level)
         finally:
             if isinstance(target, Server):
                 await endpoint.aclose()

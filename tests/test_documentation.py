@@ -23,7 +23,7 @@ from mcp import Client
 from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, TextContent
 
 import genmcp
-from genmcp import Command, Endpoint, Hub, servers_of
+from genmcp import Command, Endpoint, Hub, load_servers
 from genmcp.server import Server
 from tests.serving import serve
 
@@ -127,7 +127,7 @@ async def test_documentation_of_a_desktop_client_starts_the_server(
     monkeypatch.chdir("/")
 
     async with Hub() as hub:
-        failed = await hub.register_all(servers_of(json.loads(here)))
+        failed = await hub.register_all(load_servers(json.loads(here)))
         assert not failed
         assert [tool.name for tool in hub.tools()] == ["greeter/greet"]
 

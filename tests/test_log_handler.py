@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, ClientLogHandler, ConfigurationError, Endpoint, Mux, Suite, tool
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry
@@ -400,7 +400,7 @@ async def test_log_handler_gives_up_where_the_level_cannot_be_found(
 
     class Broken(MemoryStore):
         async def get(self, key: str) -> Entry | None:
-            raise Unavailable("gone")
+            raise StoreUnavailable("gone")
 
     install()
     suite = Suite(name="test", version="1", tools=[both])

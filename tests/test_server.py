@@ -10,7 +10,7 @@ import pytest
 from genmcp import About, Call, Channel, ConfigurationError, Continue, Suite, Tool, ToolError
 from genmcp.core.request import Request
 from genmcp.protocol.result import Result
-from genmcp.server import Wrapper
+from genmcp.server import Middleware
 from genmcp.testing import connect
 from tests.speaking import VERSIONS, speak
 
@@ -65,7 +65,7 @@ async def test_server_that_answers_with_nonsense_is_told_in_the_log(
 ) -> None:
     """What is no result does not leave."""
 
-    class Nonsense(Wrapper):
+    class Nonsense(Middleware):
         async def handle(self, request: Request, channel: Channel) -> Result:
             return "12 coins"  # type: ignore[return-value]
 
@@ -98,7 +98,7 @@ async def test_server_wrapper_hears_of_failures() -> None:
         async def call(self, request: Call, channel: Channel) -> None:
             raise KeyError("secret")
 
-    class Kind(Wrapper):
+    class Kind(Middleware):
         async def handle(self, request: Request, channel: Channel) -> Result | Continue:
             try:
                 return await super().handle(request, channel)
@@ -114,7 +114,7 @@ async def test_server_wrapper_hears_of_failures() -> None:
 
 async def test_server_wrapper_says_what_the_inner_one_says() -> None:
     """Name, version, capabilities, instructions: all of them are the inner server's."""
-    outer = Wrapper(Suite(name="calculator", version="1.0", about=About(instructions="Add.")))
+    outer = Middleware(Suite(name="calculator", version="1.0", about=About(instructions="Add.")))
 
     async with speak(outer, "2025-11-25") as client:
         result = (await client.initialize()).result
@@ -122,10 +122,10 @@ async def test_server_wrapper_says_what_the_inner_one_says() -> None:
     assert {"name": "calculator", "version": "1.0"} == result["serverInfo"]
     assert {"logging": {}, "tools": {"listChanged": True}} == result["capabilities"]
     assert "Add." == result["instructions"]
-    assert "<Wrapper of <Suite calculator 1.0, 0 tools>>" == repr(outer)
+    assert "<Middleware of <Suite calculator 1.0, 0 tools>>" == repr(outer)
 
 
 def test_server_wrapper_wraps_a_server() -> None:
     """Anything else is refused with the wrapper's name."""
-    with pytest.raises(ConfigurationError, match=r"^Wrapper: inner must be a Server"):
-        Wrapper("suite")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"^Middleware: inner must be a Server"):
+        Middleware("suite")  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ async def test_suite_may_be_empty() -> None:
         ({"resources": [Echo]}, "<class 'tests.test_suite.Echo'> is not a resource"),
         ({"prompts": None}, "Suite: prompts must be a list of prompts, not None"),
         ({"prompts": [Echo]}, "<class 'tests.test_suite.Echo'> is not a prompt"),
-        ({"extensions": [Echo]}, "<class 'tests.test_suite.Echo'> is not an Extension"),
+        ({"extensions": [Echo]}, "<class 'tests.test_suite.Echo'> is not a Provider"),
         ({"page_size": 0}, "Suite: page_size must be 1 or more, not 0"),
         ({"page_size": True}, "Suite: page_size must be 1 or more, not True"),
     ],

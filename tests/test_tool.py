@@ -20,11 +20,11 @@ from genmcp import (
     ContractError,
     InvalidParams,
     McpError,
+    Middleware,
     Outcome,
     Suite,
     Tool,
     ToolError,
-    Wrapper,
 )
 from genmcp.core.request import Request
 from genmcp.protocol.implementation import Icon
@@ -401,7 +401,7 @@ async def test_request_of_a_waiting_call_is_not_changed() -> None:
     """The arguments for `continue_` are in a copy: middleware may share the request."""
     given: list[Request] = []
 
-    class Keeps(Wrapper):
+    class Keeps(Middleware):
         async def handle(self, request: Request, channel: Channel) -> Result | Continue:
             given.append(request)
             return await self.inner.handle(request, channel)

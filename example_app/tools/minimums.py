@@ -13,10 +13,10 @@ from example_app.tools.assigned import user_of, workshop_of
 from example_app.workshop import Category, Workshop
 from genmcp import (
     Call,
+    Cancelled,
     Channel,
     Continue,
     Declined,
-    Dismissed,
     Run,
     Tool,
     ToolAnnotations,
@@ -130,7 +130,7 @@ class ReviewMinimums(Tool[ReviewArguments]):
         return Review(chosen, user_of(channel))
 
     def declined(
-        self, request: Call[ReviewArguments], answer: Declined | Dismissed, channel: Channel
+        self, request: Call[ReviewArguments], answer: Declined | Cancelled, channel: Channel
     ) -> Review:
         return Review([], user_of(channel))
 

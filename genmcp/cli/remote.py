@@ -19,7 +19,7 @@ from genmcp.cli.reach import heard, way_of
 from genmcp.cli.terminal import Bar, Logged, Terminal
 from genmcp.cli.values import arguments_of, check, pairs, strangers
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ProcessEnded, ServerSaid, Unauthorized
+from genmcp.client.errors import ClientError, ProcessExited, ServerError, Unauthorized
 from genmcp.errors import ConfigurationError, McpError, MethodNotFound
 from genmcp.mux.mux import Mux
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
@@ -172,7 +172,7 @@ def _listed(
     async def listed(client: Client, bar: Bar) -> Shown:
         try:
             found = await asked(client)
-        except ServerSaid as error:
+        except ServerError as error:
             if error.code != MethodNotFound.code:
                 raise
             found = []
@@ -295,7 +295,7 @@ def _said(error: Exception) -> str:
     if isinstance(error, Unauthorized):
         advice = "give credentials: --header 'Authorization: Bearer TOKEN'"
         return text.replace(error.advice or "", advice)
-    if isinstance(error, ProcessEnded):  # what it said is on standard error already
+    if isinstance(error, ProcessExited):  # what it said is on standard error already
         return text.replace(f"; the last it said: {error.last_line}", "")
     return text
 

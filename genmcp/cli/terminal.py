@@ -14,7 +14,7 @@ from genmcp.cli.form import Field
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.notifications import LoggingMessageNotificationParams
-from genmcp.question.answers import Accepted, Declined, Dismissed
+from genmcp.question.answers import Accepted, Cancelled, Declined
 from genmcp.question.urls import host_of
 
 __all__ = ["Bar", "Logged", "Terminal", "marked", "typed"]
@@ -129,7 +129,7 @@ class Terminal(Logged):
             self._bar.tell("(! declines, Ctrl-D cancels)\n")
             for key, field in fields.items():
                 answer = await self._field(Field(key, field, required=key in required))
-                if isinstance(answer, Declined | Dismissed):
+                if isinstance(answer, Declined | Cancelled):
                     return answer
                 if answer is not None:
                     content[key] = answer
@@ -152,7 +152,7 @@ class Terminal(Logged):
         while True:
             match await self._line("Go on? [y/n] "):
                 case None:
-                    return Dismissed()
+                    return Cancelled()
                 case "y" | "yes":
                     return Accepted({})
                 case "n" | "no" | "!":
@@ -164,7 +164,7 @@ class Terminal(Logged):
         while True:
             said = await self._line(field.question, lower=False)
             if said is None:
-                return Dismissed()
+                return Cancelled()
             if said.strip() == "!":
                 return Declined()
             if not said and not field.required:

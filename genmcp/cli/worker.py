@@ -42,7 +42,7 @@ async def work(mux: Mux, hands: Hands, app: Any = None) -> None:
 
     Raises:
         ConfigurationError: there is nothing to work on here, or the application does not start.
-        Unavailable: the store could not be reached.
+        StoreUnavailable: the store could not be reached.
     """
     if not mux.store.shared:
         raise ConfigurationError(

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic
 
 from typing_extensions import TypeVar
 
-from genmcp.client.errors import Closed, ProcessEnded
+from genmcp.client.errors import ClientClosed, ProcessExited
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import Hooks
 from genmcp.client.notices import Notices
@@ -208,7 +208,7 @@ class Answering(Generic[S]):
             answer = error
         try:
             await reply(answer)
-        except (Closed, ProcessEnded) as error:  # who uses the connection learns of it
+        except (ClientClosed, ProcessExited) as error:  # who uses the connection learns of it
             logger.debug("the answer to %s was not sent: %s", method, error)
         except Exception as error:
             logger.warning("the answer to %s could not be sent: %s", method, error)

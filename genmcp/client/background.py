@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import Context
 
 from genmcp.client.complaints import Complaints
-from genmcp.client.errors import ClientError, Closed, ProcessEnded
+from genmcp.client.errors import ClientClosed, ClientError, ProcessExited
 from genmcp.client.transport import Transport
 from genmcp.core.client_events import Send
 
@@ -87,7 +87,7 @@ class Background:
     async def _send(self, message: Send) -> None:
         try:
             await self._transport.send(message)
-        except (Closed, ProcessEnded) as error:  # who uses the connection learns of it
+        except (ClientClosed, ProcessExited) as error:  # who uses the connection learns of it
             logger.debug("%s was not sent: %s", message.method or "an answer", error)
         except ClientError as error:
             what = message.method or "an answer"

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from genmcp.client.errors import ClientError, ProcessEnded
+from genmcp.client.errors import ClientError, ProcessExited
 from genmcp.client.inlet import Inlet
 from genmcp.client.readiness import Readiness
 from genmcp.client.transport import Transport
@@ -34,7 +34,7 @@ async def begin(
     readiness.open()
     try:
         await _begin_once(transport, inlet, readiness)
-    except ProcessEnded as error:
+    except ProcessExited as error:
         raise error.advised(_TRIED) from error
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from genmcp.client.cache import Cache
-from genmcp.client.errors import ClientError, ServerSaid, Timeout
+from genmcp.client.errors import ClientError, RequestTimeout, ServerError
 from genmcp.client.offers import Offers
 from genmcp.client.reports import ProgressCallback, Reports
 from genmcp.client.requests import Patience, Requests
@@ -93,7 +93,7 @@ class Calls:
         """Call a tool, and return its task, or what stands for one if it is answered at once.
 
         Raises:
-            ProtocolFault: the tool was left out, or its result does not fit.
+            ProtocolError: the tool was left out, or its result does not fit.
             ClientError, McpError: as `Requests.answered`.
         """
         found = await self._found(name, arguments, patience, reports)
@@ -119,7 +119,7 @@ class Calls:
                 await self._list_once()
         try:
             found = await self._send(name, arguments, patience, reports)
-        except ServerSaid as error:
+        except ServerError as error:
             self._check_tasks(error)
             # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may be another by now. The
             # call was refused for its headers, so that it has not run.
@@ -133,12 +133,12 @@ class Calls:
             await self._check(name, found, patience)
         return found
 
-    def _check_tasks(self, error: ServerSaid) -> None:
+    def _check_tasks(self, error: ServerError) -> None:
         """2025-11-25, tasks, "Tool-Level Negotiation": so is a call refused that wants a task."""
         connection = self._requests.connection
         if error.code == MethodNotFound.code and connection.server.revision == "2025-11-25":
             code, message, data, where = error.code, error.message, error.data, error.where
-            raise ServerSaid(
+            raise ServerError(
                 code, message, data, where=where, status=error.status, advice=_OLD_TASKS
             ) from error
 
@@ -167,7 +167,7 @@ class Calls:
         if not self._requests.options.check_output:
             return
         if result.structured_content is not UNSET and not self._offers.knows(name):
-            with suppress(Timeout):  # what is here would be lost
+            with suppress(RequestTimeout):  # what is here would be lost
                 async with self._in_time(patience):
                     await self._list_once()
         await self._offers.check(name, result)
@@ -189,14 +189,14 @@ class Calls:
                 yield
         except TimeoutError:
             where = self._requests.connection.where
-            raise Timeout(_LIST, where, patience.total or 0) from None
+            raise RequestTimeout(_LIST, where, patience.total or 0) from None
 
     async def _report(self, reports: Reports, patience: Patience) -> None:
         """Wait until a call that is over is reported, unless its callback takes too long."""
         try:
             async with self._in_time(patience):
                 await reports.end()
-        except Timeout:
+        except RequestTimeout:
             logger.warning("a callback of progress takes longer than its call may: it is cancelled")
             await reports.cancel()
 

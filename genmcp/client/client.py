@@ -72,7 +72,7 @@ class Client:
         await self._current.open()
 
     async def close(self) -> None:
-        """Disconnect, and return when that is done: what is under way fails as `Closed`.
+        """Disconnect, and return when that is done: what is under way fails with `ClientClosed`.
 
         More than once does no harm. Leaving this early leaves the closing to go on. A hook, which
         is waited for itself, goes on at once.
@@ -162,11 +162,11 @@ class Client:
             as one. None is for ever, and what is not given is as the options say.
 
         Raises:
-            ServerSaid: the server answers with an error.
-            Timeout: it took too long; it is cancelled, its task too.
+            ServerError: the server answers with an error.
+            RequestTimeout: it took too long; it is cancelled, its task too.
             TaskCancelled: its task was cancelled by somebody else.
             OutcomeUnknown: the connection broke: it may have been carried out.
-            ProtocolFault: the answer is none, or does not fit the tool's `outputSchema`.
+            ProtocolError: the answer is none, or does not fit the tool's `outputSchema`.
             McpError: a question was not answered: the handler refused.
         """
         opened = self._now

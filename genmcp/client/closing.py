@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from genmcp.client.errors import Closed
+from genmcp.client.errors import ClientClosed
 
 __all__ = ["Closing"]
 
@@ -32,7 +32,7 @@ class Closing:
         """Do *work*, which opens the connection, until it is done or the closing begins.
 
         Raises:
-            Closed: the closing began.
+            ClientClosed: the closing began.
         """
         self._opener = asyncio.current_task()
         try:
@@ -45,7 +45,7 @@ class Closing:
             self._attempt = self._opener = None
             self._opened.set()
         if self._task is not None:
-            raise Closed(self._where)
+            raise ClientClosed(self._where)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Do *work*, which closes the connection, beside the caller, once it is not opened."""

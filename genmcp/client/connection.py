@@ -12,7 +12,7 @@ from genmcp.client.background import Alarm, Background
 from genmcp.client.beginning import begin
 from genmcp.client.closing import Closing
 from genmcp.client.complaints import Complaints
-from genmcp.client.errors import ClientError, Closed, TooManyPending
+from genmcp.client.errors import ClientClosed, ClientError, TooManyRequests
 from genmcp.client.faults import said
 from genmcp.client.inlet import Inlet
 from genmcp.client.options import ClientOptions
@@ -85,10 +85,10 @@ class Connection:
         """The server, as it introduced itself.
 
         Raises:
-            Closed: the connection is not open.
+            ClientClosed: the connection is not open.
         """
         if (server := self._machine.server) is None:
-            raise Closed(self.where)
+            raise ClientClosed(self.where)
         return server
 
     @property
@@ -160,10 +160,10 @@ class Connection:
         begun: is given the id of the request before it is sent.
 
         Raises:
-            ServerSaid: the answer is an error.
-            Timeout: it took too long.
+            ServerError: the answer is an error.
+            RequestTimeout: it took too long.
             OutcomeUnknown: the connection broke after it was sent.
-            TooManyPending: `max_pending` are unanswered.
+            TooManyRequests: `max_pending` are unanswered.
             ClientError: it was not sent, or the answer is none.
         """
         while True:
@@ -180,7 +180,7 @@ class Connection:
                     mirrored=mirrored,
                 )
             except Overloaded as error:
-                raise TooManyPending(self.where, error.message) from None
+                raise TooManyRequests(self.where, error.message) from None
             if begun is not None:
                 begun(id)
             try:

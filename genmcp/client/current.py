@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from genmcp.client.errors import Closed
+from genmcp.client.errors import ClientClosed
 from genmcp.client.opened import Opened
 
 __all__ = ["Current"]
@@ -32,19 +32,19 @@ class Current:
         """The connection; it may be over, but was not closed.
 
         Raises:
-            Closed: there is none.
+            ClientClosed: there is none.
         """
         if self._opened is None:
-            raise Closed(self._where, state="not open: use `async with`, or `open`")
+            raise ClientClosed(self._where, state="not open: use `async with`, or `open`")
         if self._opened.connection.is_closed:
-            raise Closed(self._where)
+            raise ClientClosed(self._where)
         return self._opened
 
     async def open(self) -> None:
         """Open a connection, or wait until the one that is being opened is open.
 
         Raises:
-            Closed: `close` was called meanwhile.
+            ClientClosed: `close` was called meanwhile.
             ClientError: there is no server, or none that can be talked to.
         """
         closes = self._closes
@@ -54,7 +54,7 @@ class Current:
                 return
             await opened.close()
             if closes != self._closes:
-                raise Closed(self._where)
+                raise ClientClosed(self._where)
             if self._opened is opened:
                 break  # nobody else has opened another
         self._opened = self._make()

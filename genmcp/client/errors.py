@@ -1,23 +1,23 @@
 """What can go wrong between a client and a server, one class a cause.
 
-    ClientError                  `where` is the server; `sent` whether the message may have arrived
-    ├── Unreachable              no connection came about; nothing was sent
-    │   └── ConnectionRefused    ... nobody listens there
-    ├── HttpStatus               an HTTP status that is an error; carries it and the body
-    │   ├── Unauthorized         401: the server wants to know who asks
-    │   └── NotFound             404: there is no server at this URL
-    │       └── SessionEnded     ... there is one, but it does not know the session (any more)
-    ├── ConnectionLost           the connection broke
-    ├── Timeout                  the time that was allowed ran out
-    ├── TooManyPending           as many requests are unanswered as may be; nothing was sent
-    ├── ProtocolFault            the server broke the protocol
-    │   ├── TooLong              ... or sent a message larger than the client's limit
-    │   └── ListTooLong          ... or a list larger than the client's limits
-    ├── ServerSaid               a JSON-RPC error: the server's own code, message and data
-    ├── ProcessEnded             the server's process is over; carries its exit status
-    ├── TaskCancelled            the task of a call was cancelled, here or elsewhere
-    ├── OutcomeUnknown           the connection broke while a request ran: it may have had effects
-    └── Closed                   the client is closed
+    ClientError               `where` is the server; `sent` whether the message may have arrived
+    ├── ConnectError          no connection came about; nothing was sent
+    │   └── ConnectionRefused ... nobody listens there
+    ├── HttpStatusError       an HTTP status that is an error; carries it and the body
+    │   ├── Unauthorized      401: the server wants to know who asks
+    │   └── NotFound          404: there is no server at this URL
+    │       └── SessionEnded  ... there is one, but it does not know the session (any more)
+    ├── ConnectionLost        the connection broke
+    ├── RequestTimeout        the time that was allowed ran out
+    ├── TooManyRequests       as many requests are unanswered as may be; nothing was sent
+    ├── ProtocolError         the server broke the protocol
+    │   ├── MessageTooLarge   ... or sent a message larger than the client's limit
+    │   └── ListTooLong       ... or a list larger than the client's limits
+    ├── ServerError           a JSON-RPC error: the server's own code, message and data
+    ├── ProcessExited         the server's process is over; carries its exit status
+    ├── TaskCancelled         the task of a call was cancelled, here or elsewhere
+    ├── OutcomeUnknown        the connection broke while a request ran: it may have had effects
+    └── ClientClosed          the client is closed
 
 Each says what happened, where, and what can be done. None of them is ever in an exception group.
 """
@@ -29,24 +29,24 @@ from typing import Any
 from genmcp.errors import GenmcpError
 
 __all__ = [
+    "ClientClosed",
     "ClientError",
-    "Closed",
+    "ConnectError",
     "ConnectionLost",
     "ConnectionRefused",
-    "HttpStatus",
+    "HttpStatusError",
     "ListTooLong",
+    "MessageTooLarge",
     "NotFound",
     "OutcomeUnknown",
-    "ProcessEnded",
-    "ProtocolFault",
-    "ServerSaid",
+    "ProcessExited",
+    "ProtocolError",
+    "RequestTimeout",
+    "ServerError",
     "SessionEnded",
     "TaskCancelled",
-    "Timeout",
-    "TooLong",
-    "TooManyPending",
+    "TooManyRequests",
     "Unauthorized",
-    "Unreachable",
 ]
 
 _EXCERPT = 200  # characters of a foreign body that an error shows
@@ -67,7 +67,7 @@ class ClientError(GenmcpError):
         self.where = where
 
 
-class Unreachable(ClientError):
+class ConnectError(ClientError):
     """No connection to the server came about; the same request may be tried again."""
 
     sent = False
@@ -77,14 +77,14 @@ class Unreachable(ClientError):
         self.reason = reason
 
 
-class ConnectionRefused(Unreachable):
+class ConnectionRefused(ConnectError):
     """Nobody listens there."""
 
     def __init__(self, where: str, reason: str = "connection refused") -> None:
         super().__init__(where, f"{reason}; is the server running, and is the port right?")
 
 
-class HttpStatus(ClientError):
+class HttpStatusError(ClientError):
     """The server, or something before it, answered with an HTTP error.
 
     `headers` have names in lower case; `content` is the body, of which the text has the beginning.
@@ -108,7 +108,7 @@ class HttpStatus(ClientError):
         super().__init__(f"{where} answered HTTP {status}{said}{advice}", where)
 
 
-class Unauthorized(HttpStatus):
+class Unauthorized(HttpStatusError):
     """The server wants to know who asks; `challenge` is its `WWW-Authenticate`."""
 
     sent = False
@@ -120,7 +120,7 @@ class Unauthorized(HttpStatus):
         return self.headers.get("www-authenticate")
 
 
-class NotFound(HttpStatus):
+class NotFound(HttpStatusError):
     """Nothing is at this URL, or nothing that speaks the Model Context Protocol."""
 
     advice = "is the path of the URL right?"
@@ -144,7 +144,7 @@ class ConnectionLost(ClientError):
         self.reason = reason
 
 
-class Timeout(ClientError):
+class RequestTimeout(ClientError):
     """It took longer than it was allowed to; `seconds` is how long that was.
 
     silent: how long without a word (`idle_timeout`), not in all.
@@ -156,7 +156,7 @@ class Timeout(ClientError):
         self.seconds = seconds
 
 
-class TooManyPending(ClientError):
+class TooManyRequests(ClientError):
     """As many requests are unanswered as the option `max_pending` allows; this one was not sent."""
 
     sent = False
@@ -165,14 +165,14 @@ class TooManyPending(ClientError):
         super().__init__(f"{where}: {reason}", where)
 
 
-class ProtocolFault(ClientError):
+class ProtocolError(ClientError):
     """The server broke the protocol; the message says how."""
 
     def __init__(self, what: str, where: str) -> None:
         super().__init__(f"{where} broke the protocol: {what}", where)
 
 
-class TooLong(ProtocolFault):
+class MessageTooLarge(ProtocolError):
     """The server sent a message of more than `limit` bytes; `size` is what is known of it."""
 
     def __init__(self, where: str, size: int, limit: int) -> None:
@@ -181,7 +181,7 @@ class TooLong(ProtocolFault):
         self.limit = limit
 
 
-class ListTooLong(ProtocolFault):
+class ListTooLong(ProtocolError):
     """The pages of a list exceed the bytes or items that the client's option *setting* allows."""
 
     def __init__(self, where: str, method: str, size: int, setting: str, limit: int) -> None:
@@ -195,10 +195,10 @@ class ListTooLong(ProtocolFault):
         self.limit = limit
 
 
-class ServerSaid(ClientError):
+class ServerError(ClientError):
     """The server answered with a JSON-RPC error; over HTTP, with *status*.
 
-    Its cause is the `HttpStatus` in which it came, if it did.
+    Its cause is the `HttpStatusError` in which it came, if it did.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class TaskCancelled(ClientError):
         self.id = id
 
 
-class ProcessEnded(ClientError):
+class ProcessExited(ClientError):
     """The process of a server over stdio is over.
 
     status: its exit status; negative: the number of the signal that ended it; None if unknown.
@@ -244,9 +244,9 @@ class ProcessEnded(ClientError):
         hint = f" ({advice})" if advice else ""
         super().__init__(f"{where} has ended, {_how(status)}{said}{hint}", where)
 
-    def advised(self, advice: str) -> "ProcessEnded":
+    def advised(self, advice: str) -> "ProcessExited":
         """Return this error with *advice*."""
-        return ProcessEnded(self.where, self.status, self.last_line, advice)
+        return ProcessExited(self.where, self.status, self.last_line, advice)
 
 
 class OutcomeUnknown(ClientError):
@@ -260,7 +260,7 @@ class OutcomeUnknown(ClientError):
         self.__cause__ = cause if isinstance(cause, BaseException) else None
 
 
-class Closed(ClientError):
+class ClientClosed(ClientError):
     """The client is closed, by this side, or not open yet; what was under way then is *sent*."""
 
     def __init__(self, where: str, *, sent: bool = False, state: str = "closed") -> None:

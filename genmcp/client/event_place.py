@@ -3,7 +3,7 @@
 from genmcp.client.requester import Reply
 from genmcp.client.transport import Sink
 from genmcp.wire.jsonrpc import RequestId
-from genmcp.wire.lines import TooLong
+from genmcp.wire.lines import OversizedMessage
 from genmcp.wire.sse_reader import EventReader
 
 __all__ = ["EventPlace"]
@@ -44,14 +44,14 @@ class EventPlace:
 
         Raises:
             ConnectionLost: the connection broke.
-            ProtocolFault: it is not HTTP what comes.
+            ProtocolError: it is not HTTP what comes.
         """
         reader = EventReader(self._max_message)
         while chunk := await reply.chunk():
             answered = False
             for event in reader.feed(chunk):
                 self.events += 1
-                if isinstance(event, TooLong):
+                if isinstance(event, OversizedMessage):
                     answered |= sink.too_long(event.size, event.head, about)
                 elif event.data and event.event == "message":
                     answered |= sink.received(event.data, about)

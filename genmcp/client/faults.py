@@ -1,17 +1,17 @@
 """What failed below, as the one error a caller sees."""
 
 from genmcp.client.errors import (
+    ClientClosed,
     ClientError,
-    Closed,
     ConnectionLost,
-    HttpStatus,
+    HttpStatusError,
     OutcomeUnknown,
-    ProtocolFault,
-    ServerSaid,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
     SessionEnded,
-    Timeout,
 )
-from genmcp.core.client_dispatch import Failure
+from genmcp.core.client_dispatch import TransportFailure
 from genmcp.core.client_events import Send
 from genmcp.errors import McpError
 
@@ -27,20 +27,20 @@ def said(
     so itself, an HTTP status for one, says more than that.
     """
     match error:
-        case None | Closed():
-            return Closed(where, sent=may_have_run)
-        case HttpStatus() | ProtocolFault() | ServerSaid() | OutcomeUnknown():
+        case None | ClientClosed():
+            return ClientClosed(where, sent=may_have_run)
+        case HttpStatusError() | ProtocolError() | ServerError() | OutcomeUnknown():
             return error
         case ClientError() if not may_have_run:
             return error
         case ClientError():
             return OutcomeUnknown(what, where, error)
         case McpError():
-            return ServerSaid(
+            return ServerError(
                 error.code, error.message, error.data, where=where, status=error.status
             )
         case _:
-            return ProtocolFault(f"{what}: {error}", where)
+            return ProtocolError(f"{what}: {error}", where)
 
 
 def afterwards(error: ClientError, what: str) -> ClientError:
@@ -51,9 +51,9 @@ def afterwards(error: ClientError, what: str) -> ClientError:
     match error:
         case ClientError(sent=True):
             return error
-        case Closed():
-            return Closed(error.where, sent=True)
-        case HttpStatus():
+        case ClientClosed():
+            return ClientClosed(error.where, sent=True)
+        case HttpStatusError():
             error.sent = True
             return error
         case _:
@@ -65,7 +65,7 @@ def left(error: ClientError, task: str) -> ClientError:
 
     The task goes on, and can be taken up with the error.
     """
-    if isinstance(error, OutcomeUnknown | Timeout):
+    if isinstance(error, OutcomeUnknown | RequestTimeout):
         cause = error.__cause__ if isinstance(error, OutcomeUnknown) else error
         error = OutcomeUnknown(f"the task {task}", error.where, cause or error)
     else:
@@ -74,10 +74,12 @@ def left(error: ClientError, task: str) -> ClientError:
     return error
 
 
-def failure_of(error: ClientError) -> Failure:
+def failure_of(error: ClientError) -> TransportFailure:
     """Return *error*, of a transport, as the machine takes it."""
-    status = error.status if isinstance(error, HttpStatus) else None
-    return Failure(error, status=status, sent=error.sent, session=isinstance(error, SessionEnded))
+    status = error.status if isinstance(error, HttpStatusError) else None
+    return TransportFailure(
+        error, status=status, sent=error.sent, session=isinstance(error, SessionEnded)
+    )
 
 
 def unanswered(message: Send, error: ClientError, *, arrived: bool = False) -> ClientError:

@@ -131,7 +131,7 @@ class ClientHandler(Generic[S]):
     def handle_elicitation_create(self, message: str, schema: Mapping[str, Any], state: S) -> Any:
         """Return what the user says to a form of *schema*.
 
-        `Accepted(content)`, `Declined()` or `Dismissed()`; or an ElicitResult, or a mapping of
+        `Accepted(content)`, `Declined()` or `Cancelled()`; or an ElicitResult, or a mapping of
         that shape. What *content* leaves out is filled in with the defaults of *schema*; one that
         does not fit *schema* is not sent.
 
@@ -141,7 +141,7 @@ class ClientHandler(Generic[S]):
         return Declined()
 
     def handle_url_elicitation(self, message: str, url: str, state: S) -> Any:
-        """Return whether the user agrees to go to *url*: `Accepted()`, `Declined()`, `Dismissed()`.
+        """Return whether the user agrees to go to *url*: `Accepted()`, `Declined()`, `Cancelled()`.
 
         The user has to see the whole URL first, and nothing may fetch it beforehand (2026-07-28,
         client/elicitation, "Safe URL Handling").

@@ -12,12 +12,12 @@ from typing import ClassVar, Final
 from urllib.parse import SplitResult
 
 from genmcp.client.errors import (
+    ClientClosed,
     ClientError,
-    Closed,
+    ConnectError,
     ConnectionLost,
-    HttpStatus,
-    ProtocolFault,
-    Unreachable,
+    HttpStatusError,
+    ProtocolError,
 )
 from genmcp.client.event_place import EventPlace
 from genmcp.client.faults import unanswered
@@ -108,7 +108,7 @@ class HttpTransport(Transport):
         """End the session, if there is one, and all connections."""
         if self._over is not None:
             return
-        self._over = Closed(self.where)
+        self._over = ClientClosed(self.where)
         try:
             await self._stream.stop()
             if self._pair is not None:
@@ -158,9 +158,9 @@ class HttpTransport(Transport):
             return await self._follow(message, reply)
         if media != "application/json":
             said = f"HTTP {reply.status} with {media or 'no content'} in response to a request"
-            raise ProtocolFault(said, self.where)
+            raise ProtocolError(said, self.where)
         if not self._sink.received(await reply.read(self._max_message), message.id):
-            raise ProtocolFault(f"its response to {message.method} is no answer", self.where)
+            raise ProtocolError(f"its response to {message.method} is no answer", self.where)
         return False
 
     async def _follow(self, message: Send, reply: Reply) -> bool:
@@ -202,9 +202,9 @@ class HttpTransport(Transport):
             try:
                 if await self._listen_once(message.revision, place, message.id):
                     return
-            except (ConnectionLost, Unreachable) as error:
+            except (ConnectionLost, ConnectError) as error:
                 cause = error
-            except HttpStatus as error:
+            except HttpStatusError as error:
                 cause = error
                 if error.status not in PASSING:
                     break
@@ -239,7 +239,7 @@ class HttpTransport(Transport):
                 resumed = bool(place.last_id)
                 raise await self._endpoint.refusal(reply, session, _REST, resumed=resumed)
             if media_type(reply) != "text/event-stream":
-                raise HttpStatus(self.where, reply.status)
+                raise HttpStatusError(self.where, reply.status)
             begun()
             return (unread := await place.follow(reply, self._sink, about))
         finally:
@@ -269,7 +269,7 @@ class HttpTransport(Transport):
 
     def _may_be_pair(self, error: ClientError) -> bool:
         return (
-            isinstance(error, HttpStatus)
+            isinstance(error, HttpStatusError)
             and error.status in _OLD_SERVER
             and not _is_modern(error.content)
         )

@@ -17,12 +17,12 @@ from ipaddress import ip_address
 from urllib.parse import SplitResult
 
 from genmcp.client.errors import (
+    ClientClosed,
     ClientError,
-    Closed,
+    ConnectError,
     ConnectionLost,
     ConnectionRefused,
-    ProtocolFault,
-    Unreachable,
+    ProtocolError,
 )
 from genmcp.client.requester import Headers, Reply, Requester
 
@@ -185,7 +185,7 @@ class Http1(Requester):
 
     async def _connect(self) -> _Connection:
         if self._closed:
-            raise Closed(self.where)
+            raise ClientClosed(self.where)
         delay = {"happy_eyeballs_delay": _NEXT} if self._may_race() else {}
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -194,16 +194,16 @@ class Http1(Requester):
                 )
         except TimeoutError:
             reason = f"no connection within {self._connect_timeout:g} s"
-            raise Unreachable(self.where, reason) from None
+            raise ConnectError(self.where, reason) from None
         except ConnectionRefusedError:
             raise ConnectionRefused(self.where) from None
         except (OSError, UnicodeError) as error:  # the name is unknown, the certificate is bad, ...
-            raise Unreachable(self.where, str(error) or type(error).__name__) from error
+            raise ConnectError(self.where, str(error) or type(error).__name__) from error
         connection = _Connection(*streams)
         _keep_alive(connection.writer.get_extra_info("socket"))
         if self._closed:  # meanwhile
             connection.abort()
-            raise Closed(self.where)
+            raise ClientClosed(self.where)
         return connection
 
     def _may_race(self) -> bool:
@@ -236,7 +236,7 @@ class _Http1Reply(Reply):
             if self.status >= 200:
                 break
             if self.status == 101:
-                raise ProtocolFault("it changed to a protocol nobody asked for", self.where)
+                raise ProtocolError("it changed to a protocol nobody asked for", self.where)
         headers = self.headers
         self._reusable = version == b"1" and "close" not in headers.get("connection", "").lower()
         if self.status in (204, 304):
@@ -248,7 +248,7 @@ class _Http1Reply(Reply):
                 self._reusable = False
         elif (length := headers.get("content-length")) is not None:
             if not _LENGTH.fullmatch(length):
-                raise ProtocolFault(f"its Content-Length is {length[:40]!r}", self.where)
+                raise ProtocolError(f"its Content-Length is {length[:40]!r}", self.where)
             self._left = int(length)
             self._over = not self._left
         else:
@@ -275,7 +275,7 @@ class _Http1Reply(Reply):
             if self._framing == "length":
                 self._over = True
             elif await self._until(b"\r\n") != b"\r\n":
-                raise ProtocolFault("a chunk does not end where it said", self.where)
+                raise ProtocolError("a chunk does not end where it said", self.where)
         return data
 
     async def close(self) -> None:
@@ -286,7 +286,7 @@ class _Http1Reply(Reply):
 
     async def _next_chunk(self) -> None:
         if not (found := _SIZE.fullmatch(await self._until(b"\r\n"))):
-            raise ProtocolFault("it sent a chunk without a size", self.where)
+            raise ProtocolError("it sent a chunk without a size", self.where)
         self._left = int(found[1], 16)
         if not self._left:
             while await self._until(b"\r\n") != b"\r\n":
@@ -300,7 +300,7 @@ class _Http1Reply(Reply):
             when = "within a response" if error.partial else "before it answered"
             raise ConnectionLost(self.where, f"it ended {when}") from None
         except asyncio.LimitOverrunError:
-            raise ProtocolFault(f"a head of more than {_HEAD} bytes", self.where) from None
+            raise ProtocolError(f"a head of more than {_HEAD} bytes", self.where) from None
         except OSError as error:
             raise self._lost(error) from error
 
@@ -317,12 +317,12 @@ class _Http1Reply(Reply):
         first, *lines = head[:-4].split(b"\r\n")
         if not (found := _STATUS.fullmatch(first)):
             said = first[:40].decode("latin-1")
-            raise ProtocolFault(f"it does not speak HTTP/1.1 but says {said!r}", self.where)
+            raise ProtocolError(f"it does not speak HTTP/1.1 but says {said!r}", self.where)
         headers: dict[str, str] = {}
         for line in lines:
             name, colon, value = line.decode("latin-1").partition(":")
             if not colon or not name or name != name.strip():
-                raise ProtocolFault(f"a header that is none: {name[:40]!r}", self.where)
+                raise ProtocolError(f"a header that is none: {name[:40]!r}", self.where)
             name, value = name.lower(), value.strip()
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         return found[1], int(found[2]), headers

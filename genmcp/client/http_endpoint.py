@@ -7,12 +7,12 @@ from urllib.parse import SplitResult
 
 from genmcp.client.errors import (
     ClientError,
-    HttpStatus,
+    ConnectError,
+    HttpStatusError,
     NotFound,
-    ProtocolFault,
+    ProtocolError,
     SessionEnded,
     Unauthorized,
-    Unreachable,
 )
 from genmcp.client.http_headers import (
     HeaderList,
@@ -103,12 +103,12 @@ class HttpEndpoint:
         """Keep the session that the response to `initialize` begins.
 
         Raises:
-            ProtocolFault: its id has characters it must not have.
+            ProtocolError: its id has characters it must not have.
         """
         session = reply.headers.get("mcp-session-id")
         # 2025-11-25, transports, "Session Management": visible ASCII characters only.
         if session is not None and not all("!" <= each <= "~" for each in session):
-            raise ProtocolFault("its session id has characters it must not have", self.where)
+            raise ProtocolError("its session id has characters it must not have", self.where)
         self.session = session
 
     async def refusal(
@@ -128,13 +128,13 @@ class HttpEndpoint:
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 content = await reply.read(self._max_message)
-        kind = _KINDS.get(reply.status, HttpStatus)
+        kind = _KINDS.get(reply.status, HttpStatusError)
         lost = reply.status == 404 or (
             reply.status == 400 and not resumed and _names_lost_session(content)
         )
         if session is not None and lost:
             if session != self.session:  # another one has been begun meanwhile
-                return Unreachable(self.where, "the session ended before the request got there")
+                return ConnectError(self.where, "the session ended before the request got there")
             kind = SessionEnded
         return kind(self.where, reply.status, content, reply.headers)
 
@@ -160,13 +160,13 @@ class HttpEndpoint:
                 await reply.read(self._max_message)
             finally:
                 await reply.close()
-        raise Unreachable(self.where, f"it has moved {_MOVES} times in a row")
+        raise ConnectError(self.where, f"it has moved {_MOVES} times in a row")
 
     def _new_path(self, reply: Reply) -> str:
         target = resolved(self._url, reply.headers.get("location", ""), self.where)
         if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
             place = masked_url(target.geturl())
-            raise Unreachable(self.where, f"it has moved to {place}: use that")
+            raise ConnectError(self.where, f"it has moved to {place}: use that")
         return path_of(target)
 
 

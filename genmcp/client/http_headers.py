@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-from genmcp.client.errors import ProtocolFault
+from genmcp.client.errors import ProtocolError
 from genmcp.client.requester import Reply
 from genmcp.core.client_events import Send
 from genmcp.protocol.revisions.chain import REVISIONS
@@ -67,12 +67,12 @@ def resolved(url: SplitResult, reference: str, where: str) -> SplitResult:
     """Return the address that the server at *url*, known as *where*, gives as *reference*.
 
     Raises:
-        ProtocolFault: it is none.
+        ProtocolError: it is none.
     """
     try:
         return urlsplit(urljoin(url.geturl(), reference))
     except ValueError:
-        raise ProtocolFault(f"it gives an address that is none: {reference!r}", where) from None
+        raise ProtocolError(f"it gives an address that is none: {reference!r}", where) from None
 
 
 def media_type(reply: Reply) -> str:

@@ -6,7 +6,7 @@ from urllib.parse import SplitResult
 
 import httpx
 
-from genmcp.client.errors import ClientError, ConnectionLost, ConnectionRefused, Unreachable
+from genmcp.client.errors import ClientError, ConnectError, ConnectionLost, ConnectionRefused
 from genmcp.client.requester import Headers, Reply, Requester
 
 __all__ = ["HttpxRequester"]
@@ -75,7 +75,7 @@ class HttpxRequester(Requester):
             error,
             httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError,
         ):
-            return Unreachable(self.where, reason)
+            return ConnectError(self.where, reason)
         return ConnectionLost(self.where, reason)
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from genmcp.client.errors import ClientError, HttpStatus, SessionEnded
+from genmcp.client.errors import ClientError, HttpStatusError, SessionEnded
 from genmcp.client.faults import failure_of
 from genmcp.core import client_events as events
 from genmcp.core.client_dispatch import ClientDispatch
@@ -14,7 +14,13 @@ from genmcp.wire.jsonrpc import RequestId
 __all__ = ["Inlet"]
 
 _ENDS: Final = frozenset(
-    {events.Answered, events.Refused, events.Failed, events.InputRequired, events.TaskCreated}
+    {
+        events.Answered,
+        events.Rejected,
+        events.RequestFailed,
+        events.InputRequired,
+        events.TaskCreated,
+    }
 )
 
 
@@ -57,7 +63,7 @@ class Inlet:
             self._perform(self._machine.closed(error))
             return
         # An HTTP error may hold the answer; that to a request in a session that is over is none.
-        if isinstance(error, HttpStatus) and not isinstance(error, SessionEnded):
+        if isinstance(error, HttpStatusError) and not isinstance(error, SessionEnded):
             content, status = error.content, error.status
             if content.lstrip().startswith(b"{"):
                 steps = self._machine.received(content, self._now(), about=id, status=status)
@@ -79,5 +85,5 @@ class Inlet:
                 self._hang_up(step.id)
 
 
-def _caused(step: Any, error: HttpStatus) -> Any:
-    return replace(step, cause=error) if type(step) is events.Refused else step
+def _caused(step: Any, error: HttpStatusError) -> Any:
+    return replace(step, cause=error) if type(step) is events.Rejected else step

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.client.connection import Connection
-from genmcp.client.errors import ClientError, ProtocolFault, Timeout
+from genmcp.client.errors import ClientError, ProtocolError, RequestTimeout
 from genmcp.core.client_events import Notified
 from genmcp.core.client_pending import Timeouts
 from genmcp.protocol.params import NotificationParams
@@ -76,7 +76,7 @@ class Listening:
         """Begin to listen.
 
         Raises:
-            Timeout: the server does not say that it will tell of anything.
+            RequestTimeout: the server does not say that it will tell of anything.
             ClientError: it refuses.
         """
         self._listeners.add(self)
@@ -158,7 +158,7 @@ class Listening:
         self._changes[event.method, thing] = Notification(event.method, params)
         self._changed.set()
         if len(self._changes) > _MOST:
-            self.end(ProtocolFault(f"more than {_MOST} changes wait", self._connection.where))
+            self.end(ProtocolError(f"more than {_MOST} changes wait", self._connection.where))
 
     def _concerns(self, event: Notified) -> bool:
         """Whether a session's notification is one of those this stream is for."""
@@ -175,7 +175,7 @@ class Listening:
             async with asyncio.timeout(self._wait):
                 await self._acknowledged.wait()
         except TimeoutError:
-            raise Timeout(_LISTEN, self._connection.where, self._wait) from None
+            raise RequestTimeout(_LISTEN, self._connection.where, self._wait) from None
         if self._error is not None:
             raise self._error
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
-from genmcp.client.errors import Closed, ConnectionLost
+from genmcp.client.errors import ClientClosed, ConnectionLost
 from genmcp.client.http import HttpTransport
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.requester import Headers, Reply, Requester
@@ -76,7 +76,7 @@ class AsgiRequester(Requester):
     ) -> Reply:
         """Send a request and return the head of its response."""
         if self._closed:
-            raise Closed(self.where)
+            raise ClientClosed(self.where)
         reply = _AsgiReply(self.where, body or b"")
         self._replies.add(reply)
         reply.task = asyncio.create_task(reply.run(self._app, _scope(method, path, headers)))

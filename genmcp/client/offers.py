@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from genmcp.client.errors import ProtocolFault
+from genmcp.client.errors import ProtocolError
 from genmcp.client.tool_schemas import ToolHeaders, headers_of, reading
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
@@ -90,13 +90,13 @@ class Offers:
         """Return the headers that repeat *arguments* of a call.
 
         Raises:
-            ProtocolFault: the tool was left out, for its annotations.
+            ProtocolError: the tool was left out, for its annotations.
         """
         if (offer := self._known.get(name)) is None:
             return ()
         rules, refused = offer.headers
         if refused:
-            raise ProtocolFault(
+            raise ProtocolError(
                 f"the tool {printable(name)!r} cannot be called: {refused}", self._where
             )
         return mirrored(rules, arguments) if rules else ()
@@ -108,7 +108,7 @@ class Offers:
         and a client should check that.
 
         Raises:
-            ProtocolFault: it has no structured content, or one that does not fit.
+            ProtocolError: it has no structured content, or one that does not fit.
         """
         offer = self._known.get(name)
         if offer is None or offer.output is None or result.is_error:
@@ -120,8 +120,8 @@ class Offers:
         if faults := schema.check(result.structured_content):
             raise self._fault(name, faults)
 
-    def _fault(self, name: str, faults: Sequence[str]) -> ProtocolFault:
-        return ProtocolFault(
+    def _fault(self, name: str, faults: Sequence[str]) -> ProtocolError:
+        return ProtocolError(
             f"the result of the tool {name!r} does not fit its outputSchema: {'; '.join(faults)}",
             self._where,
         )

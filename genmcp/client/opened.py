@@ -12,7 +12,7 @@ from genmcp.client.calls import Calls
 from genmcp.client.connection import Connection, News
 from genmcp.client.copies import copied
 from genmcp.client.eras import ERAS
-from genmcp.client.errors import ClientError, ServerSaid, Timeout
+from genmcp.client.errors import ClientError, RequestTimeout, ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.listening import Listeners, Listening
 from genmcp.client.offers import Offers
@@ -103,7 +103,7 @@ class Opened:
         except TimeoutError:
             await self.close()
             where = self.connection.where
-            raise Timeout("connecting", where, options.open_timeout) from None
+            raise RequestTimeout("connecting", where, options.open_timeout) from None
         except BaseException:
             await self.close()
             raise
@@ -116,7 +116,7 @@ class Opened:
         if self.is_modern or self.connection.server.capabilities.logging is not None:
             try:
                 await self.connection.log_level(level, self.timeouts)
-            except ServerSaid as error:  # that is no reason to do without the server
+            except ServerError as error:  # that is no reason to do without the server
                 where = self.connection.where
                 logger.warning("%s sets no level of log messages: %s", where, error)
 

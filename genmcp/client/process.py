@@ -10,10 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
-from genmcp.client.errors import Unreachable
+from genmcp.client.errors import ConnectError
 from genmcp.client.lifeline import Lifeline
 from genmcp.client.stdio_options import Command, StdioOptions
-from genmcp.wire.lines import LineReader, TooLong
+from genmcp.wire.lines import LineReader, OversizedMessage
 
 __all__ = ["Process"]
 
@@ -66,7 +66,7 @@ class Process(asyncio.SubprocessProtocol):
         """Start *command*.
 
         Raises:
-            Unreachable: it cannot be started.
+            ConnectError: it cannot be started.
         """
         try:
             # A session of its own: an interrupt typed at a terminal is for this process, which
@@ -81,7 +81,7 @@ class Process(asyncio.SubprocessProtocol):
                 preexec_fn=_dying_with(os.getpid()),
             )
         except (OSError, ValueError) as error:
-            raise Unreachable(str(command), f"it cannot be started: {error}") from error
+            raise ConnectError(str(command), f"it cannot be started: {error}") from error
         return process
 
     @property
@@ -219,9 +219,9 @@ class Process(asyncio.SubprocessProtocol):
             else:
                 os.killpg(self.pid, number)
 
-    def _take_log(self, lines: list[bytes | TooLong]) -> None:
+    def _take_log(self, lines: list[bytes | OversizedMessage]) -> None:
         for line in lines:
-            raw = line.head if isinstance(line, TooLong) else line
+            raw = line.head if isinstance(line, OversizedMessage) else line
             self.last_line = raw.decode("utf-8", "replace").strip()
             self._tell(self.last_line)
 

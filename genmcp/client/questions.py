@@ -24,7 +24,7 @@ from genmcp.protocol.elicitation import ElicitRequestParams, ElicitResult
 from genmcp.protocol.roots import ListRootsResult, Root
 from genmcp.protocol.sampling import CreateMessageRequestParams, CreateMessageResult
 from genmcp.protocol.value import decoder_for
-from genmcp.question.answers import Accepted, Declined, Dismissed
+from genmcp.question.answers import Accepted, Cancelled, Declined
 from genmcp.question.urls import HTTPS, check_url
 from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.schema.schema import Schema
@@ -185,12 +185,12 @@ def _said(hook: str, value: Any) -> ElicitResult:
             value = {"action": "accept", "content": content}
         case Declined():
             return ElicitResult("decline")
-        case Dismissed():
+        case Cancelled():
             return ElicitResult("cancel")
     try:
         said: ElicitResult = _read(hook, value, ElicitResult)
     except ContractError as error:
-        told = "return Accepted({...}), Declined() or Dismissed()"
+        told = "return Accepted({...}), Declined() or Cancelled()"
         raise ContractError(f"{error}; {told}") from error
     return said
 

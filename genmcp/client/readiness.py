@@ -3,7 +3,7 @@
 import asyncio
 
 from genmcp.client.background import Background
-from genmcp.client.errors import ClientError, Closed
+from genmcp.client.errors import ClientClosed, ClientError
 from genmcp.client.faults import said
 from genmcp.core.client_dispatch import ClientDispatch
 
@@ -34,7 +34,7 @@ class Readiness:
 
     def close(self) -> None:
         """Let no request wait any more."""
-        self.fail(Closed(self._where))
+        self.fail(ClientClosed(self._where))
         self._connected = None
 
     def connect(self) -> None:
@@ -72,4 +72,4 @@ class Readiness:
                 await self._background.greeted()
             else:
                 return
-        raise Closed(self._where)
+        raise ClientClosed(self._where)

@@ -8,13 +8,13 @@ from typing import Final, TypeVar
 
 from genmcp.client.errors import (
     ClientError,
+    ConnectError,
     ConnectionLost,
-    HttpStatus,
+    HttpStatusError,
     OutcomeUnknown,
-    ServerSaid,
-    Timeout,
-    TooManyPending,
-    Unreachable,
+    RequestTimeout,
+    ServerError,
+    TooManyRequests,
 )
 
 __all__ = ["may_pass", "pause", "repeated"]
@@ -51,11 +51,13 @@ async def repeated(request: Callable[[], Awaitable[R]], most: int) -> R:
 def may_pass(error: ClientError) -> bool:
     """Whether the same request may succeed after *error*: the network or the server had trouble."""
     match error:
-        case HttpStatus() | ServerSaid():
+        case HttpStatusError() | ServerError():
             status = error.status
             return status in _PASSING or status >= _FAILED or _asked_for(error) is not None
         case _:
-            passing = ConnectionLost | OutcomeUnknown | Timeout | TooManyPending | Unreachable
+            passing = (
+                ConnectionLost | OutcomeUnknown | RequestTimeout | TooManyRequests | ConnectError
+            )
             return isinstance(error, passing)
 
 
@@ -67,12 +69,12 @@ def pause(error: ClientError, failures: int) -> float:
 
 def _asked_for(error: BaseException | None) -> float | None:
     """Return how many seconds the server wants to be left alone, if it says so."""
-    if isinstance(error, ServerSaid):
+    if isinstance(error, ServerError):
         match error.data:
             case {"retryAfter": int() | float() as seconds}:
                 return float(seconds)
         error = error.__cause__
-    if not isinstance(error, HttpStatus):
+    if not isinstance(error, HttpStatusError):
         return None
     header = error.headers.get("retry-after", "").strip()
     if header.isascii() and header.isdigit():  # RFC 9110, section 10.2.3: seconds, or a date

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
-from genmcp.client.errors import TooLong
+from genmcp.client.errors import MessageTooLarge
 
 __all__ = ["Headers", "Reply", "Requester"]
 
@@ -28,7 +28,7 @@ class Reply(ABC):
 
         Raises:
             ConnectionLost: the connection broke before the body was whole.
-            ProtocolFault: it is not HTTP what comes.
+            ProtocolError: it is not HTTP what comes.
         """
 
     @abstractmethod
@@ -42,15 +42,15 @@ class Reply(ABC):
         """Return the whole body, or what is left of it.
 
         Raises:
-            TooLong: it has more than *most* bytes.
-            ConnectionLost, ProtocolFault: as for `chunk`.
+            MessageTooLarge: it has more than *most* bytes.
+            ConnectionLost, ProtocolError: as for `chunk`.
         """
         pieces = []
         size = 0
         while data := await self.chunk():
             size += len(data)
             if size > most:
-                raise TooLong(self.where, size, most)
+                raise MessageTooLarge(self.where, size, most)
             pieces.append(data)
         return b"".join(pieces)
 
@@ -80,9 +80,9 @@ class Requester(ABC):
             may itself wait for, and what may last for ever, must not.
 
         Raises:
-            Unreachable: no connection came about; nothing was sent.
+            ConnectError: no connection came about; nothing was sent.
             ConnectionLost: the connection broke before there was a response.
-            ProtocolFault: it is not HTTP what came.
+            ProtocolError: it is not HTTP what came.
         """
 
     @abstractmethod

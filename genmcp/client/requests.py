@@ -9,7 +9,13 @@ from msgspec import UNSET, UnsetType
 from genmcp.client.answering import Answering
 from genmcp.client.cache import Cache
 from genmcp.client.connection import Connection
-from genmcp.client.errors import ClientError, ListTooLong, ProtocolFault, ServerSaid, Timeout
+from genmcp.client.errors import (
+    ClientError,
+    ListTooLong,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
+)
 from genmcp.client.faults import afterwards
 from genmcp.client.options import ClientOptions
 from genmcp.client.waiting import Outcome, Report
@@ -123,13 +129,13 @@ class Requests:
         read again (2026-07-28, caching, "Interaction with Pagination").
 
         Raises:
-            ProtocolFault: the list does not end.
+            ProtocolError: the list does not end.
             ListTooLong: it has more bytes or items than the options allow.
             ClientError: as `Connection.request`.
         """
         try:
             return await self._pages(method, member)
-        except ServerSaid:
+        except ServerError:
             if self._cache.get(method) is None:
                 raise
             self._cache.forget(method)
@@ -151,7 +157,7 @@ class Requests:
                 return found
             if cursor in cursors or len(cursors) >= self.options.pages:
                 self._cache.forget(method)
-                raise ProtocolFault(
+                raise ProtocolError(
                     f"the list of {method} does not end after {len(cursors)} pages",
                     self.connection.where,
                 )
@@ -199,7 +205,7 @@ class Requests:
         2026-07-28, basic/patterns, "Multi Round-Trip Requests". Returns how often it asked, too.
 
         Raises:
-            ProtocolFault: it asks too often.
+            ProtocolError: it asks too often.
             McpError: a question was not answered: the handler refused.
             ClientError: as `Connection.request`.
         """
@@ -221,7 +227,7 @@ class Requests:
             if not isinstance(found, InputRequired):
                 return found, asked
             given = await self._answers(method, found, patience)
-        raise ProtocolFault(
+        raise ProtocolError(
             f"{method} asks more than {self.options.rounds} times (option: rounds)",
             self.connection.where,
         )
@@ -287,7 +293,7 @@ class Requests:
                     given["inputResponses"] = await self.answering.answer_all(asked.requests)
         except TimeoutError:
             what = f"{method}, with the questions it asks,"
-            raise Timeout(what, self.connection.where, patience.total or 0) from None
+            raise RequestTimeout(what, self.connection.where, patience.total or 0) from None
         if asked.state is not None:
             given["requestState"] = asked.state
         return given
@@ -295,6 +301,6 @@ class Requests:
     def _complete(self, method: str, outcome: Outcome) -> Any:
         if isinstance(outcome, Answered):
             return outcome.result
-        raise ProtocolFault(
+        raise ProtocolError(
             f"{method} must not be answered with questions or a task", self.connection.where
         )

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Final
 
-from genmcp.client.errors import ClientError, HttpStatus, SessionEnded
+from genmcp.client.errors import ClientError, HttpStatusError, SessionEnded
 from genmcp.client.event_place import EventPlace
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.transport import Sink
@@ -77,7 +77,7 @@ class ServerStream:
             self._began = None
             try:
                 await self._follow(revision, place, self._begun)
-            except HttpStatus as error:
+            except HttpStatusError as error:
                 if error.status not in PASSING:
                     if not had:  # mostly 405: it has none
                         return

@@ -10,12 +10,12 @@ from typing import Final
 from urllib.parse import SplitResult
 
 from genmcp.client.errors import (
+    ClientClosed,
     ClientError,
-    Closed,
     ConnectionLost,
-    HttpStatus,
-    ProtocolFault,
-    Timeout,
+    HttpStatusError,
+    ProtocolError,
+    RequestTimeout,
 )
 from genmcp.client.faults import unanswered
 from genmcp.client.http_headers import encoded, headers_of, media_type, path_of, resolved
@@ -24,7 +24,7 @@ from genmcp.client.masking import masked_url
 from genmcp.client.requester import Reply, Requester
 from genmcp.client.transport import Sink, Transport
 from genmcp.core.client_events import Send
-from genmcp.wire.lines import MAX_MESSAGE, TooLong
+from genmcp.wire.lines import MAX_MESSAGE, OversizedMessage
 from genmcp.wire.sse_reader import Event, EventReader
 
 __all__ = ["SsePair"]
@@ -76,7 +76,7 @@ class SsePair(Transport):
                     await self._stream.close()
                     raise
         except TimeoutError:
-            raise Timeout("the endpoint event", self.where, self._timeout) from None
+            raise RequestTimeout("the endpoint event", self.where, self._timeout) from None
         self._hearing = asyncio.create_task(self._hear(events), context=Context())
 
     async def send(self, message: Send) -> None:
@@ -93,7 +93,7 @@ class SsePair(Transport):
 
     async def close(self) -> None:
         """Close the stream."""
-        self._over = self._over or Closed(self.where)
+        self._over = self._over or ClientClosed(self.where)
         if self._hearing is not None:
             self._hearing.cancel()
             await asyncio.gather(self._hearing, return_exceptions=True)
@@ -103,15 +103,15 @@ class SsePair(Transport):
         reply = await self._requester.request("GET", path_of(self._url), headers, waits=False)
         if reply.status != 200 or media_type(reply) != "text/event-stream":
             await reply.close()
-            raise HttpStatus(self.where, reply.status)
+            raise HttpStatusError(self.where, reply.status)
         return reply
 
-    async def _find_endpoint(self) -> Sequence[Event | TooLong]:
+    async def _find_endpoint(self) -> Sequence[Event | OversizedMessage]:
         """Take the first event, which names the endpoint; return those that came with it."""
         while chunk := await self._stream.chunk():
             for place, event in enumerate(events := self._reader.feed(chunk)):
-                if isinstance(event, TooLong) or event.event != "endpoint":
-                    raise ProtocolFault("its first event is not `endpoint`", self.where)
+                if isinstance(event, OversizedMessage) or event.event != "endpoint":
+                    raise ProtocolError("its first event is not `endpoint`", self.where)
                 self._endpoint = self._path_of(event.data)
                 return events[place + 1 :]
         raise ConnectionLost(self.where, "its event stream ended at once")
@@ -124,10 +124,10 @@ class SsePair(Transport):
         target = resolved(self._url, data.decode("utf-8", "replace").strip(), self.where)
         if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
             place = masked_url(target.geturl())
-            raise ProtocolFault(f"its endpoint is elsewhere: {place}", self.where)
+            raise ProtocolError(f"its endpoint is elsewhere: {place}", self.where)
         return path_of(target)
 
-    async def _hear(self, events: Sequence[Event | TooLong]) -> None:
+    async def _hear(self, events: Sequence[Event | OversizedMessage]) -> None:
         reason = "the event stream ended"
         try:
             while True:
@@ -143,8 +143,8 @@ class SsePair(Transport):
         self._over = ConnectionLost(self.where, reason)
         self._sink.failed(None, self._over)
 
-    def _pass_on(self, event: Event | TooLong) -> None:
-        if isinstance(event, TooLong):
+    def _pass_on(self, event: Event | OversizedMessage) -> None:
+        if isinstance(event, OversizedMessage):
             self._sink.too_long(event.size, event.head)
         elif event.data and event.event == "message":
             self._sink.received(event.data)
@@ -164,4 +164,4 @@ class SsePair(Transport):
         finally:
             await reply.close()
         if reply.status >= 300:
-            raise HttpStatus(self.where, reply.status, content, reply.headers)
+            raise HttpStatusError(self.where, reply.status, content, reply.headers)

@@ -7,12 +7,18 @@ import asyncio
 import logging
 from typing import ClassVar, Final
 
-from genmcp.client.errors import ClientError, Closed, ProcessEnded, Timeout, Unreachable
+from genmcp.client.errors import (
+    ClientClosed,
+    ClientError,
+    ConnectError,
+    ProcessExited,
+    RequestTimeout,
+)
 from genmcp.client.process import Process
 from genmcp.client.stdio_options import Command, StdioOptions
 from genmcp.client.transport import Sink, Transport
 from genmcp.core.client_events import Send
-from genmcp.wire.lines import MAX_MESSAGE, LineReader, TooLong, frame
+from genmcp.wire.lines import MAX_MESSAGE, LineReader, OversizedMessage, frame
 
 __all__ = ["StdioTransport"]
 
@@ -61,11 +67,11 @@ class StdioTransport(Transport):
         """Start the process, or another one when it has ended.
 
         Raises:
-            Unreachable: the command cannot be started.
-            Closed: `close` was called meanwhile.
+            ConnectError: the command cannot be started.
+            ClientClosed: `close` was called meanwhile.
         """
         if self._closed:
-            raise Closed(self.where)
+            raise ClientClosed(self.where)
         self._over = None
         self._lines = LineReader(self._max_message)
         self._sink = sink
@@ -75,7 +81,7 @@ class StdioTransport(Transport):
             )
             if self._closed:
                 await self._process.end()
-                raise Closed(self.where)
+                raise ClientClosed(self.where)
 
     async def send(self, message: Send) -> None:
         """Write a message, once the process has read most of what came before.
@@ -83,15 +89,16 @@ class StdioTransport(Transport):
         A request that is cancelled before that is never written, and nor is that it is cancelled.
 
         Raises:
-            Timeout: it did not read for too long; what has a time of its own, a request, waits on.
-            Unreachable: too much waits for it to read already.
+            RequestTimeout: it did not read for too long; what has a time of its own, a request,
+                waits on.
+            ConnectError: too much waits for it to read already.
             ClientError: the process is over.
         """
         if self._over is not None:
             raise self._over
         process = self._process
         if process is None:
-            raise Closed(self.where)
+            raise ClientClosed(self.where)
         if message.withdraws in self._unsent:
             self._unsent.remove(message.withdraws)
         elif process.writable or await self._turn(process, message):
@@ -100,7 +107,7 @@ class StdioTransport(Transport):
     async def close(self) -> None:
         """End the process, and return when it is gone."""
         self._closed = True
-        self._over = self._over or Closed(self.where)
+        self._over = self._over or ClientClosed(self.where)
         async with self._starting:  # what is being started now has to be ended as well
             if self._process is not None:
                 await self._process.end()
@@ -118,28 +125,28 @@ class StdioTransport(Transport):
 
     async def _patiently(self, process: Process, what: str) -> None:
         if self._waiting >= _MOST:
-            raise Unreachable(self.where, f"it does not read, and {_MOST} messages wait for that")
+            raise ConnectError(self.where, f"it does not read, and {_MOST} messages wait for that")
         self._waiting += 1
         try:
             async with asyncio.timeout(self._options.stall):
                 await self._until_it_reads(process)
         except TimeoutError:
-            raise Timeout(f"sending {what}", self.where, self._options.stall) from None
+            raise RequestTimeout(f"sending {what}", self.where, self._options.stall) from None
         finally:
             self._waiting -= 1
 
     async def _until_it_reads(self, process: Process) -> None:
         if not await process.reads():
-            raise self._over or Closed(self.where)
+            raise self._over or ClientClosed(self.where)
 
     def _read(self, data: bytes) -> None:
         self._pass_on(self._lines.feed(data))
 
-    def _pass_on(self, lines: list[bytes | TooLong]) -> None:
+    def _pass_on(self, lines: list[bytes | OversizedMessage]) -> None:
         for line in lines:
             if self._over is not None:
                 return
-            if isinstance(line, TooLong):
+            if isinstance(line, OversizedMessage):
                 logger.warning("%s wrote a line of %d bytes, which is lost", self.where, line.size)
                 self._sink.too_long(line.size, line.head)
             else:
@@ -149,5 +156,5 @@ class StdioTransport(Transport):
         self._pass_on(self._lines.finish())
         if self._over is None and self._process is not None:
             status, last_line = self._process.status, self._process.last_line
-            self._over = ProcessEnded(self.where, status, last_line)
+            self._over = ProcessExited(self.where, status, last_line)
             self._sink.failed(None, self._over)

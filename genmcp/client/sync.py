@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET
 
 from genmcp.client.client import Client
-from genmcp.client.errors import Closed, Unreachable
+from genmcp.client.errors import ClientClosed, ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.listening import Listening, Notification
 from genmcp.client.options import ClientOptions
@@ -51,7 +51,7 @@ class _Loop:
         """Begin.
 
         Raises:
-            Unreachable: no loop can be made: there are too many open files, for one.
+            ConnectError: no loop can be made: there are too many open files, for one.
         """
         started = threading.Event()
         # A daemon: a program that forgets to close its client can still end.
@@ -63,7 +63,7 @@ class _Loop:
         if self._loop is None:
             self._thread.join()
             reason = f"no event loop can be made: {self._error}"
-            raise Unreachable(self._where, reason) from self._error
+            raise ConnectError(self._where, reason) from self._error
 
     def stop(self) -> None:
         loop, thread = self._loop, self._thread
@@ -98,7 +98,7 @@ class _Loop:
         try:
             self.check()
             if self._loop is None:
-                raise Closed(self._where)
+                raise ClientClosed(self._where)
             future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         except BaseException:
             work.close()

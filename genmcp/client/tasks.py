@@ -9,14 +9,14 @@ import msgspec
 
 from genmcp.client.copies import copied
 from genmcp.client.errors import (
+    ClientClosed,
     ClientError,
-    Closed,
-    HttpStatus,
-    ProcessEnded,
-    ProtocolFault,
-    ServerSaid,
+    HttpStatusError,
+    ProcessExited,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
     TaskCancelled,
-    Timeout,
 )
 from genmcp.client.faults import left
 from genmcp.client.listening import Listening
@@ -37,7 +37,7 @@ __all__ = ["TaskHandle"]
 
 _UNDER_WAY: Final = ("working", "input_required")
 #: What says nothing of a task, besides what may pass.
-_NO_SERVER: Final = (Closed, HttpStatus, ProcessEnded)
+_NO_SERVER: Final = (ClientClosed, HttpStatusError, ProcessExited)
 #: Seconds after which a task is looked at although its server tells of changes.
 _BACKSTOP: Final = 30.0
 
@@ -76,7 +76,7 @@ class TaskHandle:
 
         Raises:
             LookupError: there is no task: the result is here.
-            ServerSaid: the server does not know the task, or not any more.
+            ServerError: the server does not know the task, or not any more.
             ClientError: the server could not be asked.
         """
         task: DetailedTask = await self._send("tasks/get", {})
@@ -90,11 +90,11 @@ class TaskHandle:
         waiting is cancelled, or ends after *timeout* seconds, the task continues.
 
         Raises:
-            ServerSaid: the task failed with this error.
+            ServerError: the task failed with this error.
             TaskCancelled: it was cancelled.
-            Timeout: it was not over in time.
+            RequestTimeout: it was not over in time.
             McpError: a question was not answered: the handler refused.
-            ProtocolFault: the result does not fit the output schema of its tool.
+            ProtocolError: the result does not fit the output schema of its tool.
             OutcomeUnknown, ClientError: the server could not be asked; `task` of the error is the
                 id of the task, which goes on.
         """
@@ -110,7 +110,9 @@ class TaskHandle:
                 async with patience.limit():
                     self._result = await self._outcome(patience, report)
             except TimeoutError:
-                raise Timeout(f"the task {self.id}", self._where, patience.total or 0) from None
+                raise RequestTimeout(
+                    f"the task {self.id}", self._where, patience.total or 0
+                ) from None
             except ClientError as error:
                 if self._over or not (may_pass(error) or isinstance(error, _NO_SERVER)):
                     raise
@@ -122,7 +124,7 @@ class TaskHandle:
         """Answer what the task asks, each answer under the key of its question.
 
         Raises:
-            ServerSaid: the server does not know the task, or does not take the answers.
+            ServerError: the server does not know the task, or does not take the answers.
             ClientError: the server could not be told.
         """
         await self._update(answers)
@@ -131,7 +133,7 @@ class TaskHandle:
         """Ask the server to cancel the task; whether and when it does, `status` tells.
 
         Raises:
-            ServerSaid: the server does not know the task.
+            ServerError: the server does not know the task.
             ClientError: the server could not be told.
         """
         await self._send("tasks/cancel", {})
@@ -218,7 +220,7 @@ class TaskHandle:
         try:
             return {key: decoder_for(InputRequest).decode(raw) for key, raw in asked.items()}
         except msgspec.MsgspecError as error:
-            raise ProtocolFault(f"a question of a task: {error}", self._where) from None
+            raise ProtocolError(f"a question of a task: {error}", self._where) from None
 
     async def _change(self, task: DetailedTask, news: TaskNews, patience: Patience) -> DetailedTask:
         """Wait until there may be something new, and return it."""
@@ -237,7 +239,7 @@ class TaskHandle:
         try:
             result: CallToolResult = decoder_for(CallToolResult).decode(task.result)
         except msgspec.MsgspecError as error:
-            raise ProtocolFault(f"the result of a task: {error}", self._where) from None
+            raise ProtocolError(f"the result of a task: {error}", self._where) from None
         await self._check(result)
         return result
 
@@ -245,8 +247,8 @@ class TaskHandle:
         try:
             body: ErrorBody = decoder_for(ErrorBody).decode(task.error)
         except msgspec.MsgspecError as error:
-            return ProtocolFault(f"the error of a task: {error}", self._where)
-        return ServerSaid(body.code, body.message, body.data, where=self._where)
+            return ProtocolError(f"the error of a task: {error}", self._where)
+        return ServerError(body.code, body.message, body.data, where=self._where)
 
 
 class _Progress(Value):

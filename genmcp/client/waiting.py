@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from genmcp.client.errors import ClientError, Timeout
+from genmcp.client.errors import ClientError, RequestTimeout
 from genmcp.client.faults import said
 from genmcp.core import client_events as events
 from genmcp.core.client_faults import LateAnswer
@@ -96,7 +96,7 @@ class Waiter:
         future = self.future
         if not future.done() or future.cancelled():
             return True
-        return isinstance(future.exception(), Timeout)  # nobody need be told of it any more
+        return isinstance(future.exception(), RequestTimeout)  # nobody need be told of it any more
 
 
 class Waiters:
@@ -126,15 +126,17 @@ class Waiters:
         match event:
             case events.Answered() | events.InputRequired() | events.TaskCreated():
                 self._settle(event.id, event)
-            case events.Refused():
+            case events.Rejected():
                 refused = self._said(event.id, event.error)
                 refused.__cause__ = event.cause
                 self._settle(event.id, refused)
-            case events.Failed():
+            case events.RequestFailed():
                 self._settle(event.id, self._said(event.id, event.error, event.may_have_run))
             case events.TimedOutRequest():
                 seconds, silent = event.seconds, event.silent
-                self._settle(event.id, Timeout(event.method, self._where, seconds, silent=silent))
+                self._settle(
+                    event.id, RequestTimeout(event.method, self._where, seconds, silent=silent)
+                )
                 self.hang_up(event.id)  # a server that does not read keeps it from being sent
             case events.Ended():
                 self._settle(event.id, events.Answered(event.id, None, msgspec.Raw()))

@@ -7,8 +7,8 @@ three verdicts:
 
 - a transition, with the actions to perform in this order;
 - *late*: an ordinary race, such as a disconnect after the handle was sent. Nothing happens;
-- *impossible*: absent from both tables. It is a defect here, and raises LocalOutOfTurn, which ends
-  one call with an internal error that has a reference.
+- *impossible*: absent from both tables. It is a defect here, and raises LocalIllegalTransition,
+  which ends one call with an internal error that has a reference.
 
 Not decided here: the shape of the response and what a disconnect means for it
 (`core.exchange`), and which process may change the record of a task (`core.task`). Two waits that
@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from genmcp.core.continuation import Continuation
-from genmcp.errors import LocalOutOfTurn, McpError
+from genmcp.errors import LocalIllegalTransition, McpError
 from genmcp.protocol.result import Result
 
 __all__ = ["LATE", "TRANSITIONS", "CallAction", "CallEvent", "CallPhase", "CallState", "Transition"]
@@ -299,7 +299,7 @@ class CallState(msgspec.Struct, eq=False):
         """Move to the next phase; return the actions to perform, none if *event* came late.
 
         Raises:
-            LocalOutOfTurn: *event* is impossible in this phase.
+            LocalIllegalTransition: *event* is impossible in this phase.
         """
         transition = TRANSITIONS.get((self.phase, event))
         if transition is not None:
@@ -307,7 +307,7 @@ class CallState(msgspec.Struct, eq=False):
             return transition.actions
         if (self.phase, event) in LATE:
             return ()
-        raise LocalOutOfTurn(event.name, self.phase.name)
+        raise LocalIllegalTransition(event.name, self.phase.name)
 
     @property
     def promoted(self) -> bool:

@@ -8,8 +8,8 @@ from genmcp.core.client_events import (
     Connected,
     ConnectionFailed,
     Disconnected,
-    Failed,
     Outcome,
+    RequestFailed,
     Reset,
     Restart,
     Send,
@@ -22,7 +22,7 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.wire.jsonrpc import Message
 
-__all__ = ["Connecting", "DispatchOptions", "Failure"]
+__all__ = ["Connecting", "DispatchOptions", "TransportFailure"]
 
 
 class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_depth: int = 64
 
 
-class Failure(msgspec.Struct, frozen=True):
+class TransportFailure(msgspec.Struct, frozen=True):
     """Why a transport has no answer to a request.
 
     status: the HTTP status, where there was one. sent: whether the request may have reached the
@@ -138,7 +138,7 @@ class Connecting:
             )
         return self._carry_out(decision, now)
 
-    def failed(self, request: Pending, failure: Failure, now: float) -> list[Outcome]:
+    def failed(self, request: Pending, failure: TransportFailure, now: float) -> list[Outcome]:
         """Learn that there is no answer to a request that was sent here."""
         if request.method == "initialize":
             decision = self._opening.handshake_failed(failure.error, failure.status)
@@ -164,7 +164,7 @@ class Connecting:
     def give_up(self, error: Exception) -> list[Outcome]:
         """Fail, and every request with it."""
         self._lifecycle.take(Step.FAIL, error)
-        ended = [Failed(each.id, error, may_have_run=True) for each in self._pending.clear()]
+        ended = [RequestFailed(each.id, error, may_have_run=True) for each in self._pending.clear()]
         return [*ended, ConnectionFailed(error)]
 
     def lose(self, error: Exception | None) -> list[Outcome]:
@@ -172,7 +172,7 @@ class Connecting:
         was = self._lifecycle.state
         lost = error or PeerFault("the server has ended the connection")
         ended: list[Outcome] = [
-            Failed(each.id, lost, may_have_run=True) for each in self._pending.clear()
+            RequestFailed(each.id, lost, may_have_run=True) for each in self._pending.clear()
         ]
         if was in (State.PROBING, State.INITIALIZING) and self._may_restart(lost):
             self._restarted = True

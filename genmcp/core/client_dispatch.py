@@ -13,14 +13,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from genmcp.core.client_asked import AskedRequests
-from genmcp.core.client_connecting import Connecting, DispatchOptions, Failure
+from genmcp.core.client_connecting import Connecting, DispatchOptions, TransportFailure
 from genmcp.core.client_encoder import ClientEncoder, Params
 from genmcp.core.client_events import (
     Connected,
-    Failed,
     HangUp,
     Mirrored,
     Outcome,
+    RequestFailed,
     Send,
     TimedOutRequest,
     Withdrawn,
@@ -39,9 +39,9 @@ from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value, wire_name
 from genmcp.wire.jsonrpc import encode_error
-from genmcp.wire.lines import TooLong
+from genmcp.wire.lines import OversizedMessage
 
-__all__ = ["ClientDispatch", "DispatchOptions", "Failure", "State", "Timeouts"]
+__all__ = ["ClientDispatch", "DispatchOptions", "State", "Timeouts", "TransportFailure"]
 
 _OPTIONS: Final = DispatchOptions()
 _TIMEOUTS: Final = Timeouts()
@@ -137,7 +137,7 @@ class ClientDispatch:
         """Find out what the server speaks, and connect.
 
         Raises:
-            LocalOutOfTurn: the machine is not NEW.
+            LocalIllegalTransition: the machine is not NEW.
         """
         return self._connecting.begin(now)
 
@@ -158,7 +158,7 @@ class ClientDispatch:
         mirrored: the headers that repeat its arguments.
 
         Raises:
-            LocalOutOfTurn: it is not the time for requests; its cause is the machine's `reason`.
+            LocalIllegalTransition: not READY; its cause is the machine's `reason`.
             MethodNotFound: the method belongs to another revision than what is spoken.
             Overloaded: `max_pending` are unanswered.
             TypeError: *params* or *meta* are no JSON.
@@ -187,7 +187,7 @@ class ClientDispatch:
         """Tell the server something; nothing is sent where what is spoken lacks *method*.
 
         Raises:
-            LocalOutOfTurn: the machine is not READY.
+            LocalIllegalTransition: the machine is not READY.
         """
         self._lifecycle.take(Step.NOTIFY)
         if self._foreign(method):
@@ -204,7 +204,7 @@ class ClientDispatch:
         2025-11-25, server/utilities, "Setting Log Level"; 2026-07-28, "Per-Request Log Level".
 
         Raises:
-            LocalOutOfTurn, Overloaded: as `request`.
+            LocalIllegalTransition, Overloaded: as `request`.
         """
         if self.speaks("logging/setLevel"):
             params = SetLevelRequestParams(level=level)
@@ -249,9 +249,9 @@ class ClientDispatch:
         self, size: int, head: bytes, *, now: float, about: RequestId | None = None
     ) -> list[Outcome]:
         """Learn that a message of *size* bytes was not read, which begins with *head*."""
-        return self._receiving.too_long(TooLong(size, head), now, about)
+        return self._receiving.too_long(OversizedMessage(size, head), now, about)
 
-    def failed(self, id: RequestId, failure: Failure, now: float) -> list[Outcome]:
+    def failed(self, id: RequestId, failure: TransportFailure, now: float) -> list[Outcome]:
         """Learn that the transport has no answer to request *id*."""
         return self._receiving.failed(id, failure, now)
 
@@ -273,7 +273,7 @@ class ClientDispatch:
         """Want no more of this connection; its transport is to be closed."""
         self._lifecycle.take(Step.CLOSE)
         self._asked.clear()
-        return [Failed(each.id, None, may_have_run=True) for each in self._pending.clear()]
+        return [RequestFailed(each.id, None, may_have_run=True) for each in self._pending.clear()]
 
     def closed(self, error: Exception | None = None) -> list[Outcome]:
         """Learn that the transport has ended, and why."""
@@ -289,7 +289,7 @@ class ClientDispatch:
         """Be NEW again; the ids of requests go on.
 
         Raises:
-            LocalOutOfTurn: the machine is neither CLOSED nor FAILED.
+            LocalIllegalTransition: the machine is neither CLOSED nor FAILED.
         """
         self._lifecycle.take(Step.RESET)
         self._connecting.forget()

@@ -25,7 +25,6 @@ __all__ = [
     "Dropped",
     "Ended",
     "Event",
-    "Failed",
     "HangUp",
     "InputRequired",
     "Mirrored",
@@ -34,7 +33,8 @@ __all__ = [
     "Outcome",
     "Pinged",
     "Progress",
-    "Refused",
+    "Rejected",
+    "RequestFailed",
     "Reset",
     "Restart",
     "Send",
@@ -120,7 +120,7 @@ class Answered(msgspec.Struct, frozen=True):
     raw: msgspec.Raw
 
 
-class Refused(msgspec.Struct, frozen=True):
+class Rejected(msgspec.Struct, frozen=True):
     """The server answered request *id* with an error; *cause* is what it came in, if it says more.
 
     An HTTP error, with its headers.
@@ -161,7 +161,7 @@ class TimedOutRequest(msgspec.Struct, frozen=True):
     silent: bool
 
 
-class Failed(msgspec.Struct, frozen=True):
+class RequestFailed(msgspec.Struct, frozen=True):
     """Request *id* will not be answered; *error* is None where this side has closed.
 
     may_have_run: whether the server may have carried it out; if not, it can be sent again.
@@ -247,11 +247,11 @@ Event = (
     | Restart
     | Missed
     | Answered
-    | Refused
+    | Rejected
     | InputRequired
     | TaskCreated
     | TimedOutRequest
-    | Failed
+    | RequestFailed
     | Ended
     | Progress
     | Notified

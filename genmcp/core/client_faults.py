@@ -1,8 +1,8 @@
 """What the other side does wrong, told apart from what this side does."""
 
-from genmcp.errors import GenmcpError, OutOfTurn
+from genmcp.errors import GenmcpError, IllegalTransition
 
-__all__ = ["LateAnswer", "PeerFault", "PeerOutOfTurn"]
+__all__ = ["LateAnswer", "PeerFault", "PeerIllegalTransition"]
 
 
 class PeerFault(GenmcpError):
@@ -13,7 +13,7 @@ class LateAnswer(PeerFault):
     """The peer answered what does not wait for an answer, or not any more."""
 
 
-class PeerOutOfTurn(OutOfTurn, PeerFault):
+class PeerIllegalTransition(IllegalTransition, PeerFault):
     """The peer sent what it may not send then: *step* and *state* in words."""
 
     fault = "the peer"

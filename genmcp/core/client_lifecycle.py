@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
-from genmcp.core.client_faults import PeerOutOfTurn
-from genmcp.errors import LocalOutOfTurn
+from genmcp.core.client_faults import PeerIllegalTransition
+from genmcp.errors import LocalIllegalTransition
 
 __all__ = ["TABLE", "Lifecycle", "State", "Step"]
 
@@ -114,14 +114,15 @@ class Lifecycle:
         """Take *step*; *reason* is why, of one that leads to an end.
 
         Raises:
-            LocalOutOfTurn: this side may not take it now; its cause is the reason of the state.
-            PeerOutOfTurn: the peer may not.
+            LocalIllegalTransition: this side may not take it now; its cause is the reason of the
+                state.
+            PeerIllegalTransition: the peer may not.
         """
         state = TABLE.get((self.state, step))
         if state is None:
             if step in _PEER:
-                raise PeerOutOfTurn(_PEER[step], _WHEN[self.state]) from self.reason
-            raise LocalOutOfTurn(step.name, self.state.name) from self.reason
+                raise PeerIllegalTransition(_PEER[step], _WHEN[self.state]) from self.reason
+            raise LocalIllegalTransition(step.name, self.state.name) from self.reason
         if state in (State.CLOSED, State.FAILED):
             self.reason = self.reason or reason
         elif state is State.NEW:

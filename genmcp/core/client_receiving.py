@@ -2,20 +2,20 @@
 
 from genmcp.core.client_answers import error_of, read
 from genmcp.core.client_asked import AskedRequests, notified
-from genmcp.core.client_connecting import Connecting, Failure
+from genmcp.core.client_connecting import Connecting, TransportFailure
 from genmcp.core.client_events import (
     Dropped,
     Ended,
-    Failed,
     HangUp,
     Outcome,
     Pinged,
     Progress,
-    Refused,
+    Rejected,
+    RequestFailed,
     Send,
     Withdrawn,
 )
-from genmcp.core.client_faults import LateAnswer, PeerFault, PeerOutOfTurn
+from genmcp.core.client_faults import LateAnswer, PeerFault, PeerIllegalTransition
 from genmcp.core.client_lifecycle import Lifecycle, State, Step
 from genmcp.core.client_pending import Pending, PendingRequests
 from genmcp.errors import GenmcpError, InvalidRequest, McpError
@@ -23,7 +23,7 @@ from genmcp.protocol.meta import RequestId
 from genmcp.protocol.notifications import CancelledNotificationParams, ProgressNotificationParams
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
-from genmcp.wire.lines import TooLong
+from genmcp.wire.lines import OversizedMessage
 
 __all__ = ["Receiving"]
 
@@ -85,13 +85,15 @@ class Receiving:
         id = jsonrpc.id_of(body)
         return self._unread(id, fault, now, is_answer=b'"method"' not in body)
 
-    def too_long(self, found: TooLong, now: float, about: RequestId | None) -> list[Outcome]:
+    def too_long(
+        self, found: OversizedMessage, now: float, about: RequestId | None
+    ) -> list[Outcome]:
         """Take in that a message was too long to be read; an answer fails its request."""
         fault = PeerFault(f"a message of {found.size} bytes is more than is read here")
         id = about if found.id is None else found.id
         return self._unread(id, fault, now, is_answer=b'"method"' not in found.head)
 
-    def failed(self, id: object, failure: Failure, now: float) -> list[Outcome]:
+    def failed(self, id: object, failure: TransportFailure, now: float) -> list[Outcome]:
         """Take in that no answer to request *id* will come."""
         request = self._pending.get(id)
         if request is None:
@@ -100,7 +102,7 @@ class Receiving:
         if request.opening:
             return self._connecting.failed(request, failure, now)
         error = failure.error
-        failed = Failed(request.id, error, failure.sent and not failure.session)
+        failed = RequestFailed(request.id, error, failure.sent and not failure.session)
         if not failure.session or self._lifecycle.state is not State.READY:
             return [failed]
         return [failed, *self._renew(error, now)]
@@ -123,7 +125,7 @@ class Receiving:
         if not is_answer or self._pending.get(id) is None:
             return [Dropped(fault, id)]
         error = PeerFault(f"the answer cannot be read: {fault}")
-        return self.failed(id, Failure(error, status=200), now)
+        return self.failed(id, TransportFailure(error, status=200), now)
 
     def _response(
         self, message: Message, now: float, about: RequestId | None, status: int
@@ -142,11 +144,11 @@ class Receiving:
             return self._connecting.answered(request, message, status, now)
         self._connecting.renewed = False
         if message.error is not None:
-            return [Refused(request.id, error_of(request, message.error, status))]
+            return [Rejected(request.id, error_of(request, message.error, status))]
         try:
             return [read(request, message.result, tasks=self._tasks)]
         except PeerFault as fault:
-            return [Failed(request.id, fault, may_have_run=True)]
+            return [RequestFailed(request.id, fault, may_have_run=True)]
 
     def _unnamed(self, about: RequestId | None) -> Pending | None:
         """Return the request an error without an id is about.
@@ -163,11 +165,11 @@ class Receiving:
         if state is State.READY and revision.modern:
             # 2026-07-28, stdio and Streamable HTTP: the server MUST NOT send requests, and the
             # client MUST NOT send responses.
-            return [Dropped(PeerOutOfTurn(message.method, f"in {revision.version}"), id)]
+            return [Dropped(PeerIllegalTransition(message.method, f"in {revision.version}"), id)]
         ping = message.method == "ping"
         try:
             self._lifecycle.take(Step.PINGED if ping else Step.ASKED)
-        except PeerOutOfTurn as fault:
+        except PeerIllegalTransition as fault:
             dropped = Dropped(fault, id)
             if state not in (State.PROBING, State.INITIALIZING):
                 return [dropped]

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from genmcp.errors import LocalOutOfTurn
+from genmcp.errors import LocalIllegalTransition
 from genmcp.wire import jsonrpc, sse
 
 __all__ = [
@@ -251,7 +251,7 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         try:
             self.state = moves[was, step]
         except KeyError:
-            raise LocalOutOfTurn(step.name, was.name) from None
+            raise LocalIllegalTransition(step.name, was.name) from None
         return was
 
     def _begin(self, step: Step) -> list[Action]:

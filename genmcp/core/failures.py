@@ -9,8 +9,8 @@ from typing import Any
 
 from genmcp.core.request import Request
 from genmcp.errors import (
+    CapabilityMissing,
     ContractError,
-    Failure,
     InternalError,
     McpError,
     MissingCapability,
@@ -19,8 +19,8 @@ from genmcp.errors import (
     StoreError,
     StoreFull,
     ToolError,
-    Unable,
     UnknownFormat,
+    WaitError,
 )
 from genmcp.faults import InvalidArguments
 from genmcp.protocol.capabilities import TASKS
@@ -35,7 +35,7 @@ __all__ = ["is_expected", "outcome_of", "refusal_of", "status_of", "tool_error"]
 
 def is_expected(error: BaseException) -> bool:
     """Return whether *error* was raised to be shown to the client, and needs no log record."""
-    shown = isinstance(error, ToolError | McpError | Failure | OverShare | StoreFull)
+    shown = isinstance(error, ToolError | McpError | WaitError | OverShare | StoreFull)
     return shown and (isinstance(error, Overloaded) or not isinstance(error, InternalError))
 
 
@@ -60,11 +60,11 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
         return tool_error(error.message, None if error.data is None else {ERROR_DATA: error.data})
     if isinstance(error, McpError):
         return error
-    if isinstance(error, Unable) and request.revision.modern:
+    if isinstance(error, CapabilityMissing) and request.revision.modern:
         # 2026-07-28, basic, "_meta": MUST. Before, there is no error for it.
         return MissingCapability(error.capabilities)
-    if isinstance(error, ToolError | Failure):  # the text of both may be shown
-        text = _unable(error, request) if isinstance(error, Unable) else str(error)
+    if isinstance(error, ToolError | WaitError):  # the text of both may be shown
+        text = _unable(error, request) if isinstance(error, CapabilityMissing) else str(error)
         # Not an HTTP 500: the server works, and the error is explained.
         return tool_error(text) if call else McpError(text)
     if isinstance(error, StoreError):
@@ -74,7 +74,7 @@ def outcome_of(error: Exception, request: Request, reference: str) -> CallToolRe
     return InternalError(f"Internal error (reference {reference})", reference=reference)
 
 
-def _unable(error: Unable, request: Request) -> str:
+def _unable(error: CapabilityMissing, request: Request) -> str:
     """Return the message of *error* for a client whose revision has no error code for it."""
     if TASKS not in error.capabilities.get("extensions", ()):
         return str(error)

@@ -8,7 +8,14 @@ from typing import Any, Generic, NoReturn, TypeAlias
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp.errors import Cancelled, Failure, Lost, Raised, TimedOut, Unable
+from genmcp.errors import (
+    CapabilityMissing,
+    WaitCancelled,
+    WaitError,
+    WaitTimedOut,
+    WorkerLost,
+    WorkRaised,
+)
 
 __all__ = ["Done", "Failed", "Outcome", "pack", "unpack"]
 
@@ -26,15 +33,18 @@ class Done(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """It brought nothing; *error* says why: Raised, Lost, TimedOut, Cancelled or Unable."""
+    """It brought nothing; *error* is the reason.
 
-    error: Failure
+    WorkRaised, WorkerLost, WaitTimedOut, WaitCancelled or CapabilityMissing.
+    """
+
+    error: WaitError
 
     def result(self) -> NoReturn:
         """Raise the error; if it leaves a hook, the client gets its text as the result.
 
         Raises:
-            Failure: always.
+            WaitError: always.
         """
         # An equal error, not the same: its traceback would hold frames that hold this outcome, and
         # with that the error, so that only the garbage collector could free the call.
@@ -46,16 +56,23 @@ Outcome: TypeAlias = Done[Any] | Failed
 
 
 class _Packed(msgspec.Struct, omit_defaults=True):
-    """An outcome as JSON: the value, or the name of the failure and its fields."""
+    """An outcome as JSON: the value, or the stored name of the error and its fields."""
 
     value: msgspec.Raw = msgspec.Raw()
     failure: str = ""
     fields: list[Any] = []
 
 
-_FAILURES: dict[str, type[Failure]] = {
-    kind.__name__: kind for kind in (Raised, Lost, TimedOut, Cancelled, Unable)
+# The names in stored records differ from those of the classes: records that were written before the
+# classes got their present names stay readable, and processes of both releases can share a store.
+_FAILURES: dict[str, type[WaitError]] = {
+    "Raised": WorkRaised,
+    "Lost": WorkerLost,
+    "TimedOut": WaitTimedOut,
+    "Cancelled": WaitCancelled,
+    "Unable": CapabilityMissing,
 }
+_NAMES: dict[type[WaitError], str] = {kind: name for name, kind in _FAILURES.items()}
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(_Packed)
 _decode = msgspec.json.Decoder().decode
@@ -70,7 +87,7 @@ def pack(outcome: Outcome) -> bytes:
     if isinstance(outcome, Done):
         return _encode(_Packed(value=msgspec.Raw(_encode(outcome.value))))
     error = outcome.error
-    return _encode(_Packed(failure=type(error).__name__, fields=list(error.fields)))
+    return _encode(_Packed(failure=_NAMES[type(error)], fields=list(error.fields)))
 
 
 def unpack(packed: bytes) -> Outcome:

@@ -15,7 +15,7 @@ from genmcp.protocol.severity import LoggingLevel
 from genmcp.wire.jsonrpc import params_of
 from genmcp.wire.mirror import HeaderRule
 
-__all__ = ["Client", "Request", "RouteFacts"]
+__all__ = ["ClientInfo", "Request", "RouteFacts"]
 
 Arguments: TypeAlias = Any
 """The decoded arguments of a call. Their type is that of the tool, which only its author knows."""
@@ -23,7 +23,7 @@ Arguments: TypeAlias = Any
 _NO_CAPABILITIES = ClientCapabilities()
 
 
-class Client(msgspec.Struct, frozen=True):
+class ClientInfo(msgspec.Struct, frozen=True):
     """Who asks, by its own account: it is not verified (2026-07-28, RequestMetaObject)."""
 
     revision: str
@@ -62,7 +62,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     method: str
     params: RequestParams
     revision: Revision
-    client: Client
+    client: ClientInfo
     session: str | None = None
     route: RouteFacts | None = None
     raw: bytes | msgspec.Raw = b""

@@ -27,7 +27,7 @@ from functools import cached_property
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from genmcp.errors import ConfigurationError, ContractError, Expired, ForeignSeal, Forged
+from genmcp.errors import ConfigurationError, ContractError, ForeignSeal, InvalidSeal, SealExpired
 
 if TYPE_CHECKING:
     from genmcp.core.cipher import Cipher
@@ -169,12 +169,12 @@ class Seal:
 
         Raises:
             ForeignSeal: the text was sealed with a secret that is not in the keyring.
-            Forged: the text was not sealed here, was changed, or is bound to something else.
-            Expired: the text is ours, but its time has run out.
+            InvalidSeal: the text was not sealed here, was changed, or is bound to something else.
+            SealExpired: the text is ours, but its time has run out.
         """
         sealed = _decoded(text) if len(text) <= self._longest else None
         if sealed is None:
-            raise Forged(f"not a sealed {purpose}")
+            raise InvalidSeal(f"not a sealed {purpose}")
         keys = self._keys.get(text[:_KEY_ID])
         if keys is None:
             raise ForeignSeal(f"a {purpose} sealed with another secret")
@@ -183,10 +183,10 @@ class Seal:
             sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], self._prefixes[purpose] + _joined(bound)
         )
         if opened is None:
-            raise Forged(f"not a {purpose} that was sealed for this")
+            raise InvalidSeal(f"not a {purpose} that was sealed for this")
         (expiry,) = _EXPIRY.unpack_from(opened)
         if not self._now() < expiry:  # in this form, since a NaN has expired
-            raise Expired(f"the {purpose} has expired")
+            raise SealExpired(f"the {purpose} has expired")
         return opened[_EXPIRY.size :]
 
 

@@ -129,7 +129,7 @@ def is_offered(server: Offering, method: str) -> bool:
         case "logging/setLevel":
             return server.capabilities.logging is not None
         case "subscriptions/listen":
-            return server.announcer is not None
+            return server.changes is not None
         case "tasks/get" | "tasks/update" | "tasks/cancel":
             return TASKS in (server.capabilities.extensions or ())
         case "resources/subscribe" | "resources/unsubscribe":

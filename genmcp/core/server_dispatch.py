@@ -14,7 +14,7 @@ import msgspec
 
 from genmcp.core.exchange import Exchange
 from genmcp.core.params import check_length, check_names, decoded, session_params
-from genmcp.core.request import Client, Request, RouteFacts
+from genmcp.core.request import ClientInfo, Request, RouteFacts
 from genmcp.core.session import Session
 from genmcp.errors import (
     HeaderMismatch,
@@ -395,7 +395,7 @@ def _judge(
         params=params,
         raw=raw,
         revision=revision,
-        client=Client(claimed, meta.client_info, meta.client_capabilities),
+        client=ClientInfo(claimed, meta.client_info, meta.client_capabilities),
         route=route,
         mirrors=mirrors,
     )

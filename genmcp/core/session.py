@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from genmcp.core.request import Client
-from genmcp.errors import InvalidRequest, SessionGone
+from genmcp.core.request import ClientInfo
+from genmcp.errors import InvalidRequest, SessionNotFound
 from genmcp.protocol.capabilities import ClientCapabilities, ServerCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
@@ -44,7 +44,7 @@ class Offering(Protocol):
         """The methods that the server itself answers."""
 
     @property
-    def announcer(self) -> object | None:
+    def changes(self) -> object | None:
         """The source of its change notifications, if it sends any."""
 
 
@@ -82,10 +82,10 @@ class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
         )
 
     @cached_property
-    def client(self) -> Client:
+    def client(self) -> ClientInfo:
         """The client, as it introduced itself."""
         info = Implementation(name=self.name, version=self.client_version)
-        return Client(self.version, info, self.capabilities)
+        return ClientInfo(self.version, info, self.capabilities)
 
     def pack(self) -> bytes:
         """Return the bytes to seal.
@@ -100,15 +100,15 @@ class Session(msgspec.Struct, frozen=True, array_like=True, dict=True):
         """Return what `pack` packed.
 
         Raises:
-            SessionGone: it was packed by a release that speaks of sessions differently.
+            SessionNotFound: it was packed by a release that speaks of sessions differently.
         """
         try:
             session = _decoder.decode(packed)
         except msgspec.MsgspecError:
-            raise SessionGone("Session not found: it was begun by another release") from None
+            raise SessionNotFound("Session not found: it was begun by another release") from None
         # The seal proves that this server has written it, perhaps in a release with more revisions.
         if session.version not in _SPOKEN:
-            raise SessionGone(f"Session not found: {session.version} is not served any more")
+            raise SessionNotFound(f"Session not found: {session.version} is not served any more")
         return session
 
 

@@ -11,7 +11,7 @@ for a job. Copies of the call find it by the key.
 Three numbers keep processes apart that both think it is theirs:
 
 - `fencing_token` grows whenever a process takes the task over. A write with an earlier token, of a
-  process that was frozen meanwhile or was considered gone, is rejected: OutOfTurn.
+  process that was frozen meanwhile or was considered gone, is rejected: IllegalTransition.
 - `delivery` grows with each submission to the engine, whose ids are `{id}:{delivery}`: an engine
   may refuse an id that it is still carrying.
 - `crashes` counts the holders that went away without a word, so that work which kills its process
@@ -42,7 +42,7 @@ from genmcp.core.waiting import (
     Work,
     Working,
 )
-from genmcp.errors import Lost, OutOfTurn, UnknownFormat
+from genmcp.errors import IllegalTransition, UnknownFormat, WorkerLost
 
 __all__ = [
     "LOST",
@@ -209,10 +209,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the same task, for the process that holds *fencing_token*.
 
         Raises:
-            OutOfTurn: it is over, or another process has taken it over since.
+            IllegalTransition: it is over, or another process has taken it over since.
         """
         if self.end is not None or fencing_token != self.fencing_token:
-            raise OutOfTurn(
+            raise IllegalTransition(
                 f"token {fencing_token} of task {self.id}",
                 f"{self.status} with token {self.fencing_token}",
             )
@@ -244,11 +244,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the task waiting for the next attempt at its job; *chance* is as for `Job.pause`.
 
         Raises:
-            OutOfTurn: there is no job, or no attempt left.
+            IllegalTransition: there is no job, or no attempt left.
         """
         work = self.work
         if not isinstance(work, Working) or self.settled or work.failures >= work.job.retries:
-            raise OutOfTurn("retry", self.status)
+            raise IllegalTransition("retry", self.status)
         delay = work.job.pause(work.failures, chance)
         return replace(self.resubmitted(now, delay), work=replace(work, failures=work.failures + 1))
 
@@ -262,12 +262,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         The same outcome once more changes nothing: whoever wrote it may not know that it was kept.
 
         Raises:
-            OutOfTurn: it has another one already, or is over.
+            IllegalTransition: it has another one already, or is over.
         """
         if self.outcome == outcome:
             return self
         if self.outcome is not None:
-            raise OutOfTurn("settle", "settled")
+            raise IllegalTransition("settle", "settled")
         return self._next("settle", now, outcome=outcome, crashes=0, passed=0.0)
 
     def taken_over(self, now: float) -> "Task":
@@ -278,10 +278,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return it waiting for what its hook gave.
 
         Raises:
-            OutOfTurn: it is over, or has come to that step already.
+            IllegalTransition: it is over, or has come to that step already.
         """
         if self.continuation and parked.step <= self.step:
-            raise OutOfTurn(f"step {parked.step}", f"step {self.step}")
+            raise IllegalTransition(f"step {parked.step}", f"step {self.step}")
         return self._next(
             "park",
             now,
@@ -308,19 +308,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def left(self, now: float) -> "Task":
         """Return it without the process it lived in.
 
-        While `call` ran it is over. What a continuation waited for is Lost, and is continued.
+        While `call` ran it is over. What a continuation waited for fails with WorkerLost, and it is
+        continued.
 
         Raises:
-            OutOfTurn: it does not live in a process.
+            IllegalTransition: it does not live in a process.
         """
         if self.lives_in is None:
-            raise OutOfTurn("leave", self.status)
+            raise IllegalTransition("leave", self.status)
         if isinstance(self.work, Running):
             return self._lost(now)
         return self.abandoned(now)
 
     def abandoned(self, now: float) -> "Task":
-        """Return the task with its wait settled as Lost, to be continued by any process."""
+        """Return the task, its wait failed with WorkerLost, to be continued by any process."""
         return self.settled_with(_LOST, now).taken_over(now)
 
     def _lost(self, now: float) -> "Task":
@@ -333,7 +334,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def _next(self, step: str, now: float, /, **fields: object) -> "Task":
         if self.end is not None:
-            raise OutOfTurn(step, self.status)
+            raise IllegalTransition(step, self.status)
         return replace(self, updated=now, changes=self.changes + 1, **fields)
 
 
@@ -360,7 +361,7 @@ def progressed(
     """Return *task* with the progress of its work; None leaves what was reported before.
 
     Raises:
-        OutOfTurn: it is over.
+        IllegalTransition: it is over.
     """
     reported = {"progress": progress, "total": total, "message": message}
     new = {key: each for key, each in reported.items() if each is not None}
@@ -416,10 +417,10 @@ def with_saved(task: Task, state: bytes, now: float) -> Task:
     push their messages out of the log.
 
     Raises:
-        OutOfTurn: its job is not being worked on.
+        IllegalTransition: its job is not being worked on.
     """
     if task.job is None or not isinstance(task.work, Working):
-        raise OutOfTurn("save", "settled" if task.settled else task.status)
+        raise IllegalTransition("save", "settled" if task.settled else task.status)
     return replace(task, updated=now, work=replace(task.work, saved=state))
 
 
@@ -451,7 +452,7 @@ def promised(task: Task, now: float) -> float | None:
     return task.ttl + passed
 
 
-_LOST: Final = pack(Failed(Lost()))
+_LOST: Final = pack(Failed(WorkerLost()))
 _UNKNOWN: Final = (
     "a task in the store has the format {}, and this release of genmcp reads "
     f"{_FORMAT:02x}: another release wrote it; use that release, or a new store"

@@ -16,12 +16,12 @@ __all__ = [
     "Awaiting",
     "Continue",
     "End",
+    "ExternalJob",
     "Finished",
     "Following",
     "InputRequired",
     "Job",
     "OnLost",
-    "Ref",
     "Running",
     "Status",
     "Suspended",
@@ -77,8 +77,8 @@ class Wait(Generic[T_co]):
                 called `outcome`, or annotated `Outcome`, the method gets the outcome instead,
                 whatever that is. A resource gets the key that `read` got in place of the request.
             otherwise: the method for a question that was declined or cancelled; it gets the
-                `Declined` or `Dismissed`. Of several questions, one of which was declined or
-                cancelled, it gets a dict of all answers: `Accepted`, `Declined` or `Dismissed`.
+                `Declined` or `Cancelled`. Of several questions, one of which was declined or
+                cancelled, it gets a dict of all answers: `Accepted`, `Declined` or `Cancelled`.
                 Default: the call ends with a text that states so.
 
         A wait that failed, such as a job that raised, ends the call with an `isError` result that
@@ -128,8 +128,8 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         return whole * (1.0 - self.jitter * chance)
 
 
-class Ref(Wait[Any], msgspec.Struct, frozen=True):
-    """A job of another queue: the *scheme* of its `Foreign`, and its name there."""
+class ExternalJob(Wait[Any], msgspec.Struct, frozen=True):
+    """A job of another queue: the *scheme* of its `ExternalQueue`, and its name there."""
 
     scheme: str
     ref: str
@@ -164,7 +164,7 @@ def wait_for(on: WaitsFor) -> Wait[Any]:
     Args:
         on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; or several
             questions by key. Their answers come as a dict under the same keys: the contents if the
-            user accepted all of them, otherwise `Accepted`, `Declined` or `Dismissed` of each.
+            user accepted all of them, otherwise `Accepted`, `Declined` or `Cancelled` of each.
     """
     return _Other(on)
 
@@ -172,9 +172,9 @@ def wait_for(on: WaitsFor) -> Wait[Any]:
 class Continue:
     """A hook's request to suspend the call. `continue_(tag, outcome, channel)` resumes it.
 
-    on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; a `Job`; a `Ref` to
-    a job of an external queue; a question to the client, or a dict of them. A coroutine is
-    cancelled with the call; a Task or future belongs to its creator and keeps running.
+    on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; a `Job`; an
+    `ExternalJob`; a question to the client, or a dict of them. A coroutine is cancelled with the
+    call; a Task or future belongs to its creator and keeps running.
 
     `then` of a wait makes one that continues in a method instead: method, otherwise.
 
@@ -199,7 +199,7 @@ class Continue:
         elif not isinstance(waits, Wait | futures.Future) and not inspect.isawaitable(waits):
             raise ContractError(
                 f"Continue({tag!r}, ...) cannot wait for {type(waits).__name__}: give a coroutine, "
-                f"a Task or future, a Job, a Ref, or a question"
+                f"a Task or future, a Job, an ExternalJob, or a question"
             )
 
     def __repr__(self) -> str:
@@ -211,9 +211,9 @@ class Continue:
         return on
 
     @property
-    def work(self) -> Job | Ref | None:
-        """The awaited `Job` or `Ref`; None for any other wait."""
-        return self._on if isinstance(self._on, Job | Ref) else None
+    def work(self) -> Job | ExternalJob | None:
+        """The awaited `Job` or `ExternalJob`; None for any other wait."""
+        return self._on if isinstance(self._on, Job | ExternalJob) else None
 
     def close(self) -> None:
         """Release the awaited object. A coroutine that has not started is closed."""
@@ -297,7 +297,7 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
 class Following(msgspec.Struct, frozen=True, tag="following"):
     """A job of another queue is followed."""
 
-    ref: Ref
+    ref: ExternalJob
 
 
 class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):

@@ -12,7 +12,7 @@ from genmcp.client.masking import MASK, masked_url, masked_values, shown
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.revisions.chain import REVISIONS
 
-__all__ = ["Retry", "ServerConfig", "server_of", "servers_of"]
+__all__ = ["Retry", "ServerConfig", "load_servers", "server_of"]
 
 logger = logging.getLogger("genmcp.hub")
 
@@ -126,7 +126,7 @@ class _Entry(msgspec.Struct, rename="camel"):
     headers: Mapping[str, str] | None = None
 
 
-def servers_of(
+def load_servers(
     source: str | Path | Mapping[str, Any], *, retry: Retry | None = None
 ) -> list[ServerConfig]:
     """Return the servers of the `mcpServers` that *source* has, in their order.
@@ -165,7 +165,7 @@ def server_of(
 ) -> ServerConfig:
     """Return the server *name* of the `mcpServers` that *source* has; None: the only one there is.
 
-    It does not matter how the others are described; see `servers_of`.
+    It does not matter how the others are described; see `load_servers`.
 
     Raises:
         ConfigurationError: there is none, it is disabled, or described wrongly. OSError: there is

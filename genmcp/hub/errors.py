@@ -1,11 +1,11 @@
 """What can go wrong at a hub, besides what can at each of its clients.
 
 HubError
-├── AlreadyRegistered    a server of that name is there, or on its way
-├── ServerNotFound       none of that name is there (any more)
-├── ToolNotFound         no server has that tool; what is looked for has the name `server/tool`
-└── ConnectFailed        the server could not be reached, or said nothing sensible; `cause`
-    └── ConnectionLost   ... any more: its connection broke, and there is no other
+├── AlreadyRegistered   a server of that name is there, or on its way
+├── UnknownServer       none of that name is there (any more)
+├── UnknownTool         no server has that tool; what is looked for has the name `server/tool`
+└── ConnectFailed       the server could not be reached, or said nothing sensible; `cause`
+    └── ReconnectFailed ... any more: its connection broke, and there is no other
 """
 
 from genmcp.errors import GenmcpError
@@ -13,10 +13,10 @@ from genmcp.errors import GenmcpError
 __all__ = [
     "AlreadyRegistered",
     "ConnectFailed",
-    "ConnectionLost",
     "HubError",
-    "ServerNotFound",
-    "ToolNotFound",
+    "ReconnectFailed",
+    "UnknownServer",
+    "UnknownTool",
 ]
 
 
@@ -37,7 +37,7 @@ class AlreadyRegistered(HubError):
         self.name = name
 
 
-class ServerNotFound(HubError, LookupError):
+class UnknownServer(HubError, LookupError):
     """No server of that name is registered; *why*: what has become of it."""
 
     def __init__(self, name: str, why: str | None = None) -> None:
@@ -45,7 +45,7 @@ class ServerNotFound(HubError, LookupError):
         self.name = name
 
 
-class ToolNotFound(HubError, LookupError):
+class UnknownTool(HubError, LookupError):
     """No registered server has a tool of that name, which is `server/tool`; *why*: if known."""
 
     def __init__(self, name: str, why: str | None = None) -> None:
@@ -62,7 +62,7 @@ class ConnectFailed(HubError):
         self.cause = cause
 
 
-class ConnectionLost(ConnectFailed):
+class ReconnectFailed(ConnectFailed):
     """The connection to *name* broke, and *attempts* at another failed, the last by *cause*.
 
     why: the same without the name.

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ListTooLong, ServerSaid
+from genmcp.client.errors import ClientError, ListTooLong, ServerError
 from genmcp.client.listening import Listening
 from genmcp.client.tool_schemas import headers_of
 from genmcp.errors import ConfigurationError
@@ -62,7 +62,7 @@ async def listed(
         for name in KINDS[kind]:
             try:
                 lists[name] = await getattr(client, name)()
-            except ServerSaid as error:
+            except ServerError as error:
                 if getattr(catalog, name):
                     failure = error
             except ListTooLong as error:  # the other lists, and calls, are not affected

@@ -15,7 +15,7 @@ from genmcp.client.requests import Wait
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hub.catalog import HubPrompt, HubResource, HubTool
 from genmcp.hub.config import ServerConfig
-from genmcp.hub.errors import HubError, ServerNotFound, ToolNotFound
+from genmcp.hub.errors import HubError, UnknownServer, UnknownTool
 from genmcp.hub.limits import HubLimits
 from genmcp.hub.members import Members
 from genmcp.hub.pace import Deadline, Pace
@@ -112,7 +112,7 @@ class Hub:
         """End the connection to a server, and forget what it has.
 
         Raises:
-            ServerNotFound: there is none of that name.
+            UnknownServer: there is none of that name.
         """
         await self._members.remove(name)
 
@@ -164,17 +164,17 @@ class Hub:
         timeout: for how many seconds at most, the wait for a connection that broke among them.
 
         Raises:
-            ToolNotFound: there is none of that name.
+            UnknownTool: there is none of that name.
             ContractError: the arguments are JSON, but no object.
             ConnectFailed: the server is gone.
             ClientError: as `Client.call`.
         """
         try:
             member, tool = self._members.having(name)
-        except ServerNotFound as error:
-            raise ToolNotFound(name, str(error)) from None
+        except UnknownServer as error:
+            raise UnknownTool(name, str(error)) from None
         if not member.catalog.has_tool(tool):
-            raise ToolNotFound(name)
+            raise UnknownTool(name)
         given = _arguments(arguments)
         deadline = Deadline(timeout)
         return await member.ask(
@@ -186,7 +186,7 @@ class Hub:
         """Read a resource of a server, in *timeout* seconds at most.
 
         Raises:
-            ServerNotFound: there is none of that name.
+            UnknownServer: there is none of that name.
             ConnectFailed, ClientError: as for `call`.
         """
         deadline = Deadline(timeout)
@@ -205,7 +205,7 @@ class Hub:
         """Get a prompt of a server, in *timeout* seconds at most.
 
         Raises:
-            ServerNotFound: there is none of that name.
+            UnknownServer: there is none of that name.
             ConnectFailed, ClientError: as for `call`.
         """
         deadline = Deadline(timeout)
@@ -217,7 +217,7 @@ class Hub:
 def _checked(config: ServerConfig) -> ServerConfig:
     if not isinstance(config, ServerConfig):
         raise ConfigurationError(
-            f"a ServerConfig is needed, not a {type(config).__name__}; servers_of makes them of "
+            f"a ServerConfig is needed, not a {type(config).__name__}; load_servers makes them of "
             "what has mcpServers"
         )
     return config

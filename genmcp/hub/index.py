@@ -51,7 +51,7 @@ class Index(Listener):
         self._members = members
         self._stock: _Stock | None = None
         self._parts: Mapping[Member, _Part] = {}
-        members.announcer.follow(self)
+        members.changes.follow(self)
 
     @property
     def now(self) -> "_Stock":

@@ -10,7 +10,7 @@ from genmcp.core.subscription import RESOURCES, Change
 from genmcp.errors import Overloaded
 from genmcp.hub.index import Index
 from genmcp.hub.member import Member
-from genmcp.subscription import Announcer, Listener
+from genmcp.subscription import ChangeNotifier, Listener
 
 __all__ = ["Interests"]
 
@@ -24,17 +24,17 @@ _WAIT: Final = 5.0
 class Interests(Listener):
     """The resources that somebody listens for; each server is subscribed to once for all of them.
 
-    Who has come, or has other resources, is subscribed to as well. announcer: tells of that, and
+    Who has come, or has other resources, is subscribed to as well. changes: tells of that, and
     is told where a resource is another server's now.
     """
 
-    def __init__(self, index: Index, announcer: Announcer) -> None:
+    def __init__(self, index: Index, changes: ChangeNotifier) -> None:
         self._index = index
-        self._announcer = announcer
+        self._changes = changes
         self._listeners: Counter[str] = Counter()
         self._asked: dict[str, list[Member]] = {}
         self._looking: asyncio.Handle | None = None
-        announcer.follow(self)
+        changes.follow(self)
 
     @asynccontextmanager
     async def hearing(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
@@ -103,7 +103,7 @@ class Interests(Listener):
         self._looking = None
         for uri in [*self._asked]:
             if self._look(uri):
-                self._announcer.resource_updated(uri)
+                self._changes.resource_updated(uri)
 
 
 def _hopeful(answer: asyncio.Future[bool]) -> bool:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from genmcp.client.client import Client
-from genmcp.client.errors import Timeout
+from genmcp.client.errors import RequestTimeout
 from genmcp.hub.relay import caller
 
 __all__ = ["Load"]
@@ -26,7 +26,7 @@ class Load:
         self._running[client] = self.running(client) + 1
         try:
             yield
-        except (asyncio.CancelledError, Timeout):
+        except (asyncio.CancelledError, RequestTimeout):
             self._left.setdefault(client, set()).add(caller())
             raise
         finally:

@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, Closed, ProcessEnded, ServerSaid, Unreachable
+from genmcp.client.errors import ClientClosed, ClientError, ConnectError, ProcessExited, ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.errors import GenmcpError, MethodNotFound
 from genmcp.hub.catalog import KINDS, Catalog
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.errors import ConnectFailed, ConnectionLost, ServerNotFound
+from genmcp.hub.errors import ConnectFailed, ReconnectFailed, UnknownServer
 from genmcp.hub.following import kinds_of, listed, listening, told_of
 from genmcp.hub.line import Line, connected
 from genmcp.hub.load import Load
@@ -27,7 +27,7 @@ logger = logging.getLogger("genmcp.hub")
 
 # What says that there is no connection any more. A request that takes too long, that is refused,
 # or whose response breaks off says nothing of it.
-_BROKEN: Final = (Closed, ProcessEnded, Unreachable)
+_BROKEN: Final = (ClientClosed, ProcessExited, ConnectError)
 
 #: A connection that is ended here, of a server without a retry, has one attempt at another.
 _ONCE: Final = Retry(1)
@@ -37,7 +37,7 @@ _NONE: Final = Deadline()
 R = TypeVar("R")
 
 
-class _Renewed(Closed):
+class _Renewed(ClientClosed):
     """It was ended here, to begin another."""
 
 
@@ -53,7 +53,7 @@ class Observer(ABC):
         """Learn that the resource *uri* is another now."""
 
     @abstractmethod
-    def lost(self, member: "Member", error: ConnectionLost) -> None:
+    def lost(self, member: "Member", error: ReconnectFailed) -> None:
         """Learn that *member* is gone for good."""
 
 
@@ -106,13 +106,13 @@ class Member:
             await asyncio.wait((self._watch,))
             await self._line.close()  # it may not have begun to watch
         self._client = None
-        self._give_up(ServerNotFound(self.name))
+        self._give_up(UnknownServer(self.name))
 
     async def client(self) -> Client:
         """Return the connected client; while it is being connected to again, wait for that.
 
         Raises:
-            ConnectFailed: it cannot be connected to. ServerNotFound: it was unregistered.
+            ConnectFailed: it cannot be connected to. UnknownServer: it was unregistered.
         """
         assert self._connected is not None  # it was opened
         if self._client is not None and not self._client.is_open:
@@ -128,7 +128,7 @@ class Member:
         deadline: until when a connection is waited for.
 
         Raises:
-            ConnectFailed, ServerNotFound: there is no next connection. Timeout: not in time.
+            ConnectFailed, UnknownServer: there is no next connection. RequestTimeout: not in time.
             ClientError: what the request fails with.
         """
         attempt = 0
@@ -173,7 +173,7 @@ class Member:
         """
         retry = self.config.retry
         repeats = not error.sent and attempt < (retry.max_attempts if retry else 1)
-        if isinstance(error, Unreachable) and client.is_open and self._load.running(client):
+        if isinstance(error, ConnectError) and client.is_open and self._load.running(client):
             if retry is not None and repeats:
                 await self._pace.wait(retry, attempt)
                 return True
@@ -219,7 +219,7 @@ class Member:
             try:
                 before = 0 if loop.time() - began > LIVED else before + 1
                 self._line = await self._reconnected(error, before)
-            except ConnectionLost as failure:
+            except ReconnectFailed as failure:
                 self._give_up(failure)
                 self._observer.lost(self, failure)
                 return
@@ -229,10 +229,10 @@ class Member:
         """Connect again, after ever longer waits; there have been some *before*.
 
         Raises:
-            ConnectionLost: that is given up.
+            ReconnectFailed: that is given up.
         """
         retry = self.config.retry or (_ONCE if isinstance(cause, _Renewed) else None)
-        failure: BaseException = cause or Closed(self.name)
+        failure: BaseException = cause or ClientClosed(self.name)
         attempts = retry.max_attempts if retry else 0
         for attempt in range(attempts):
             assert retry is not None
@@ -242,7 +242,7 @@ class Member:
             except ConnectFailed as error:
                 logger.warning("%s (attempt %d)", error, attempt + 1)
                 failure = error.cause
-        raise ConnectionLost(self.name, failure, attempts) from failure
+        raise ReconnectFailed(self.name, failure, attempts) from failure
 
     async def _watched(self, line: Line) -> Exception | None:
         """Keep what is listed up to date until *line* is broken, and return what broke it."""
@@ -279,7 +279,7 @@ class Member:
                         await self._refresh(client, kinds_of(change.method))
             except GenmcpError as error:
                 logger.info("%s tells of changes no more: %s", self.name, error)
-                if isinstance(error, ServerSaid) and error.code == MethodNotFound.code:
+                if isinstance(error, ServerError) and error.code == MethodNotFound.code:
                     return
             if not client.is_open:
                 return

@@ -5,18 +5,18 @@ import logging
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from genmcp.client.errors import Closed
+from genmcp.client.errors import ClientClosed
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.hub.asked import Asked
 from genmcp.hub.catalog import KINDS
 from genmcp.hub.config import ServerConfig
-from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, ConnectionLost, ServerNotFound
+from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, ReconnectFailed, UnknownServer
 from genmcp.hub.limits import HubLimits
 from genmcp.hub.member import Member, Observer
 from genmcp.hub.pace import Pace
 from genmcp.hub.relay import RelayingHandler
-from genmcp.subscription import Announcer
+from genmcp.subscription import ChangeNotifier
 
 __all__ = ["Members"]
 
@@ -31,7 +31,7 @@ class Members(Observer):
 
     handler, options: those of each client. relays: whether questions of a server are forwarded to
     the hub's clients if there is no handler; it applies to servers that are registered from then
-    on. announcer: notifies of changes. asked: the unanswered questions of the hub's clients.
+    on. changes: notifies of changes. asked: the unanswered questions of the hub's clients.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Members(Observer):
         limits: HubLimits,
     ) -> None:
         self.asked = Asked(limits)
-        self.announcer = Announcer()
+        self.changes = ChangeNotifier()
         self.relays = False
         self._handler = handler
         self._options = options
@@ -59,21 +59,21 @@ class Members(Observer):
     def __getitem__(self, name: str) -> Member:
         member = self._members.get(name)
         if member is None:
-            raise ServerNotFound(name, self._gone.get(name))
+            raise UnknownServer(name, self._gone.get(name))
         return member
 
     def having(self, name: str) -> tuple[Member, str]:
         """Return of which member a tool called *name* is, and what that one calls it.
 
         Raises:
-            ServerNotFound: it is of none.
+            UnknownServer: it is of none.
         """
         servers = [name[:at] for at, each in enumerate(name) if each == "/"] or [name]
         for server in servers:
             if (member := self._members.get(server)) is not None:
                 return member, name[len(server) + 1 :]
         gone = next((each for each in servers if each in self._gone), servers[0])
-        raise ServerNotFound(gone, self._gone.get(gone))
+        raise UnknownServer(gone, self._gone.get(gone))
 
     async def add(self, config: ServerConfig) -> None:
         """Connect to a server, and find out what it has.
@@ -84,7 +84,7 @@ class Members(Observer):
         """
         name = config.name
         if self._clearing is not None:
-            raise ConnectFailed(name, Closed(name))
+            raise ConnectFailed(name, ClientClosed(name))
         for other in (*self._members, *self._coming):
             if f"{other}/".startswith(f"{name}/") or f"{name}/".startswith(f"{other}/"):
                 raise AlreadyRegistered(name, other)
@@ -107,7 +107,7 @@ class Members(Observer):
                 if self._members.get(name) is member:  # it has just come
                     await self.remove(name)
                 raise
-            raise ConnectFailed(name, Closed(name)) from None  # `clear`
+            raise ConnectFailed(name, ClientClosed(name)) from None  # `clear`
         finally:
             del self._coming[name]
 
@@ -115,7 +115,7 @@ class Members(Observer):
         """End the connection to a server, and forget it; leaving this early leaves it to go on.
 
         Raises:
-            ServerNotFound: there is none of that name.
+            UnknownServer: there is none of that name.
         """
         member = self[name]
         del self._members[name]
@@ -165,13 +165,13 @@ class Members(Observer):
     def changed(self, kinds: Collection[str]) -> None:
         """Tell who is served that lists of these *kinds* are others now."""
         for kind in kinds:
-            getattr(self.announcer, f"{kind}_list_changed")()
+            getattr(self.changes, f"{kind}_list_changed")()
 
     def updated(self, uri: str) -> None:
         """Tell who listens for it that the resource *uri* was updated."""
-        self.announcer.resource_updated(uri)
+        self.changes.resource_updated(uri)
 
-    def lost(self, member: Member, error: ConnectionLost) -> None:
+    def lost(self, member: Member, error: ReconnectFailed) -> None:
         """Evict *member*."""
         if self._members.get(member.name) is member:
             del self._members[member.name]

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from genmcp.client.errors import Timeout
+from genmcp.client.errors import RequestTimeout
 from genmcp.client.requests import Wait
 from genmcp.hub.config import Retry
 
@@ -33,7 +33,7 @@ class Pace(msgspec.Struct, frozen=True):
         await self.sleep(retry.delay(attempt, self.chance()))
 
 
-class _Unconnected(Timeout):
+class _Unconnected(RequestTimeout):
     """There was no connection in time."""
 
     sent = False
@@ -61,7 +61,7 @@ class Deadline:
         """Wait no longer for a connection to *where*.
 
         Raises:
-            Timeout: the time is over.
+            RequestTimeout: the time is over.
         """
         try:
             async with asyncio.timeout_at(self._until):

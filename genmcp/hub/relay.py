@@ -27,7 +27,13 @@ from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.notices import HEARD_IN
 from genmcp.core.outcome import Done, Outcome
 from genmcp.core.waiting import Continue
-from genmcp.errors import ConfigurationError, GenmcpError, InvalidParams, McpError, Unable
+from genmcp.errors import (
+    CapabilityMissing,
+    ConfigurationError,
+    GenmcpError,
+    InvalidParams,
+    McpError,
+)
 from genmcp.hub.asked import Asked
 from genmcp.protocol.capabilities import (
     ClientCapabilities,
@@ -165,7 +171,7 @@ class Relay:
                 continue  # whoever asked does not want to know any more
             if isinstance(outcome, Done):
                 future.set_result(outcome.value[key])
-            elif isinstance(outcome.error, Unable):
+            elif isinstance(outcome.error, CapabilityMissing):
                 future.set_exception(InvalidParams(str(outcome.error)))
             else:
                 future.set_exception(McpError(str(outcome.error)))

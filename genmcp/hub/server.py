@@ -14,9 +14,9 @@ from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientError,
     OutcomeUnknown,
-    ProtocolFault,
-    ServerSaid,
-    Timeout,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
 )
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
@@ -46,7 +46,7 @@ from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, Pr
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Server
-from genmcp.subscription import Announcer
+from genmcp.subscription import ChangeNotifier
 
 __all__ = ["HubServer"]
 
@@ -60,8 +60,8 @@ _NOT_FOUND: Final = (-32602, -32002)
 _GONE: Final = "The server behind this one cannot be reached"
 _SAID: Final[Mapping[type[Exception], str]] = {
     OutcomeUnknown: "The server behind this one is gone: it may or may not have done this",
-    Timeout: "The server behind this one took too long",
-    ProtocolFault: "The server behind this one broke the protocol",
+    RequestTimeout: "The server behind this one took too long",
+    ProtocolError: "The server behind this one broke the protocol",
 }
 
 _CALLS: Final = ("tools/call", "prompts/get", "resources/read", "completion/complete")
@@ -75,7 +75,7 @@ class HubServer(Server):
         self._info = info
         self._kept = _Kept(members.asked.limits)
         self._index = Index(members)
-        self._interests = Interests(self._index, members.announcer)
+        self._interests = Interests(self._index, members.changes)
 
     def __repr__(self) -> str:
         return f"<HubServer {self._info.name}>"
@@ -103,9 +103,9 @@ class HubServer(Server):
         return (*LISTS, *_CALLS)
 
     @property
-    def announcer(self) -> Announcer:
+    def changes(self) -> ChangeNotifier:
         """What says that a server has other lists, has come, or is gone."""
-        return self._members.announcer
+        return self._members.changes
 
     def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
         """Have the servers whose resources they are tell of them."""
@@ -188,8 +188,8 @@ class HubServer(Server):
                 try:
                     answer: Result = await member.ask(ask)
                     return answer
-                except (ServerSaid, HubError) as error:
-                    lacks = isinstance(error, ServerSaid) and error.code in _NOT_FOUND
+                except (ServerError, HubError) as error:
+                    lacks = isinstance(error, ServerError) and error.code in _NOT_FOUND
                     if decides and (not lacks or len(route.members) == 1):
                         raise
                     # Servers also use codes of their own for a resource they do not have.
@@ -264,7 +264,7 @@ def _told(error: Exception, method: str) -> Exception:
     It has the text of the member server only: the text of this side names the command line or URL
     of the member, and belongs in the log.
     """
-    if isinstance(error, ServerSaid):
+    if isinstance(error, ServerError):
         return McpError(error.message, error.data, code=error.code)
     logger.warning("%s failed: %s", method, error)
     other = _GONE if not getattr(error, "sent", False) else _SAID[OutcomeUnknown]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ServerSaid
+from genmcp.client.errors import ClientError, ServerError
 from genmcp.client.listening import Listening
 from genmcp.hub.pace import Again, Pace
 
@@ -132,7 +132,7 @@ class Updates:
                         return
                     async for change in changes:
                         self._changed(uris, change)
-            except ServerSaid as error:
+            except ServerError as error:
                 if len(uris) > 1:  # perhaps for one of them alone
                     self._alone |= uris & self._wanted.keys()
                     return

@@ -11,7 +11,13 @@ from genmcp.channel import Channel
 from genmcp.core.call import CallEvent
 from genmcp.core.continuation import Asked, Continuation
 from genmcp.core.outcome import Done, Failed, Outcome
-from genmcp.errors import ArgumentFaults, Failure, MissingCapability, Raised, Unable
+from genmcp.errors import (
+    ArgumentFaults,
+    CapabilityMissing,
+    MissingCapability,
+    WaitError,
+    WorkRaised,
+)
 from genmcp.protocol.input_required import InputRequest
 from genmcp.protocol.roots import ListRootsRequestParams
 from genmcp.question.packing import unpack
@@ -32,7 +38,7 @@ def unable(continuation: Continuation, channel: Channel) -> Failed | None:
     for each in continuation.missing:
         for name, parts in unpack(each.question).lacking(channel.client.capabilities).items():
             lacking[name] = {**lacking.get(name, {}), **parts}
-    return Failed(Unable(lacking)) if lacking else None
+    return Failed(CapabilityMissing(lacking)) if lacking else None
 
 
 def taken(continuation: Continuation, responses: Mapping[str, Any]) -> Continuation:
@@ -60,7 +66,7 @@ def outcome_of(continuation: Continuation) -> Outcome:
         try:
             values[each.key] = unpack(each.question).read(_decode(continuation.answers[each.key]))
         except ArgumentFaults as error:
-            return Failed(Raised(secrets.token_hex(6), type(error).__name__, str(error)))
+            return Failed(WorkRaised(secrets.token_hex(6), type(error).__name__, str(error)))
     if continuation.alone:
         (value,) = values.values()
         return Done(value)
@@ -73,7 +79,7 @@ async def ask(continuation: Continuation, channel: Channel) -> Continuation | Fa
     channel.call.advance(CallEvent.ASK)
     try:
         answers = await asyncio.gather(*asking)
-    except Failure as failure:
+    except WaitError as failure:
         return Failed(failure)
     finally:
         channel.call.advance(CallEvent.ANSWERED)
@@ -89,4 +95,4 @@ async def _ask(asked: Asked, channel: Channel) -> tuple[str, bytes]:
     try:
         return asked.key, await channel.sink.ask(channel.request, question.method, params)
     except MissingCapability as error:
-        raise Unable(error.data["requiredCapabilities"]) from error
+        raise CapabilityMissing(error.data["requiredCapabilities"]) from error

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from weakref import ref
 
 from genmcp.core.outcome import Done, Failed, Outcome
-from genmcp.errors import ContractError, Lost
+from genmcp.errors import ContractError, WorkerLost
 from genmcp.tasks.outcomes import failure_of
 
 __all__ = ["Awaitables", "is_cancelled"]
@@ -27,7 +27,7 @@ class Awaitables:
         """Wait for *on*, a coroutine, Task or future, and return how it has ended.
 
         A coroutine runs here and is cancelled with the call. Whoever was to end a future may drop
-        it instead: then it is Lost.
+        it instead: then it fails with WorkerLost.
 
         Raises:
             ContractError: another call waits for the same one.
@@ -90,7 +90,7 @@ class _Wait:
         self._soon(_outcome_of, future)
 
     def _dropped(self, _: object) -> None:
-        self._soon(Failed, Lost())
+        self._soon(Failed, WorkerLost())
 
     def _soon(self, outcome: Callable[[Any], Outcome], of: Any) -> None:
         loop = self.over.get_loop()

@@ -20,7 +20,15 @@ import msgspec
 
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
-from genmcp.errors import Gap, InvalidRequest, Raised, SealError, StoreError, TimedOut, Unable
+from genmcp.errors import (
+    CapabilityMissing,
+    InvalidRequest,
+    LogTruncated,
+    SealError,
+    StoreError,
+    WaitTimedOut,
+    WorkRaised,
+)
 from genmcp.protocol.notifications import CancelledNotificationParams
 from genmcp.protocol.value import Value
 from genmcp.stores.store import Append, Event, Store
@@ -161,7 +169,7 @@ class MessageBus:
                 async with aclosing(self._store.follow(self._log, after)) as following:
                     async for event in following:
                         after = self._handle(event)
-            except Gap:
+            except LogTruncated:
                 # The retained messages are read again: each may be handled twice.
                 logger.warning("messages of other processes were dropped before they were read")
                 after = None
@@ -241,11 +249,12 @@ class ServerRequests(msgspec.Struct, eq=False):
         """Send a request to the client of *request* by *send*, and return its result as JSON.
 
         Raises:
-            Failure: the client lacks the capability, responds with an error, or not in time.
+            WaitError: the client lacks the capability, responds with an error, or not in time.
         """
         revision = request.revision
         if request.session is None or method not in revision.methods:
-            raise Unable({method.partition("/")[0]: {}})  # capabilities are named like this
+            # The capability has the name of the method's first part.
+            raise CapabilityMissing({method.partition("/")[0]: {}})
         number, id = self._register(request.session, principal)
         reply_future = self._waiting[number]
         try:
@@ -256,17 +265,17 @@ class ServerRequests(msgspec.Struct, eq=False):
             # 2025-11-25, cancellation, and lifecycle, "Timeouts": the client SHOULD be notified;
             # otherwise its user might fill in a form for a call that is over.
             late = isinstance(error, TimeoutError)
-            reason = str(TimedOut()) if late else "The call that asked is over"
+            reason = str(WaitTimedOut()) if late else "The call that asked is over"
             told = CancelledNotificationParams(request_id=id, reason=reason)
             cancelled = self._encoder.notification(revision, "notifications/cancelled", told)
             await _sent(send(cancelled))
             if late:
-                raise TimedOut from None
+                raise WaitTimedOut from None
             raise
         finally:
             self._waiting.pop(number, None)
         if reply.error is not None:
-            raise Raised(secrets.token_hex(6), "ClientError", reply.error)
+            raise WorkRaised(secrets.token_hex(6), "ClientError", reply.error)
         return reply.result
 
     def _register(self, session: str, principal: str | None) -> tuple[int, str]:

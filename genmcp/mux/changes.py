@@ -24,7 +24,7 @@ import msgspec
 from genmcp.core.session import Session
 from genmcp.core.subscription import EVERYTHING, Change, changes_of, everything
 from genmcp.core.task import Task
-from genmcp.errors import Conflict, Gap, McpError, Overloaded, OverShare, StoreError
+from genmcp.errors import Conflict, LogTruncated, McpError, Overloaded, OverShare, StoreError
 from genmcp.mux.limits import Limits, retained
 from genmcp.mux.multimap import Multimap
 from genmcp.server import Server
@@ -128,7 +128,7 @@ class Subscriptions(Listener):
         """Yield a subscription that receives every change announced while this is entered.
 
         Raises:
-            Unavailable: the store could not be reached.
+            StoreUnavailable: the store could not be reached.
         """
         return self._follower().listening(wanted)
 
@@ -203,7 +203,7 @@ class _Follower(msgspec.Struct, eq=False):
                 async with aclosing(self._store.follow(self._log, after)) as events:
                     async for event in events:
                         self._tell(_change(event.data))
-            except Gap:
+            except LogTruncated:
                 missed = True
             except StoreError as error:
                 missed = True
@@ -216,7 +216,7 @@ class _Follower(msgspec.Struct, eq=False):
         while True:
             try:
                 events = await self._store.read(self._log, after, limit=_READ_AT_ONCE)
-            except Gap:
+            except LogTruncated:
                 after = None  # it was dropped meanwhile
                 continue
             if not events:
@@ -326,7 +326,7 @@ class Listeners(msgspec.Struct, eq=False):
         if after is not None:
             try:
                 await self._store.read(_log(session.key), after, limit=1)
-            except Gap:
+            except LogTruncated:
                 after = None
                 yield _MISSED
         begun = False
@@ -355,7 +355,7 @@ class Listeners(msgspec.Struct, eq=False):
                         elif sends:
                             unsent.discard(event.data)
                             yield event
-            except Gap:
+            except LogTruncated:
                 # This reader was so slow that its place was dropped, and perhaps the event of
                 # another listener with it. The client reconnects, and gets what is retained.
                 yield _MISSED

@@ -20,16 +20,16 @@ from genmcp.core.outcome import Done, Failed, Outcome, pack
 from genmcp.core.request import Request
 from genmcp.core.seal import Part, Purpose, Seal
 from genmcp.core.task import Task
-from genmcp.core.waiting import Asking, Continue, Job, Ref, Suspended
+from genmcp.core.waiting import Asking, Continue, ExternalJob, Job, Suspended
 from genmcp.errors import (
+    CapabilityMissing,
     Conflict,
     ContractError,
-    Expired,
     ForeignSeal,
     InvalidParams,
     SealError,
+    SealExpired,
     TaskNotFound,
-    Unable,
 )
 from genmcp.mux.answers import ask, outcome_of, requests_of, taken, unable
 from genmcp.mux.awaitables import Awaitables
@@ -65,11 +65,11 @@ class Continuations:
 
         Raises:
             InvalidParams: the state is not one that was given out for it.
-            Unable: it needs tasks, and its client has none.
+            CapabilityMissing: it needs tasks, and its client has none.
         """
         policy = request.policy
         if policy.requires_tasks and not has_tasks(request):
-            raise Unable({"extensions": {TASKS: {}}})
+            raise CapabilityMissing({"extensions": {TASKS: {}}})
         if request.request_state is None:
             if policy.task == "always" and has_tasks(request):
                 await channel.sink.promote()
@@ -127,10 +127,12 @@ class Continuations:
         """Return what a task is to wait for; or why it cannot."""
         if step.questions and channel.call.promoted and not has_tasks(channel.request):
             # Its client got an answer that says it goes on, and knows no way to give another.
-            return Failed(Unable({"extensions": {TASKS: {}}}))
+            return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
         return unable(continuation, channel) or suspended(continuation, step.work)
 
-    async def _work(self, work: Job | Ref, continuation: Continuation, channel: Channel) -> Result:
+    async def _work(
+        self, work: Job | ExternalJob, continuation: Continuation, channel: Channel
+    ) -> Result:
         """Have a job worked on, and answer with a task, or with what comes of it."""
         channel.call.advance(CallEvent.STORE)  # its record is written here, and not by a promotion
         channel.sink.watch_client()
@@ -374,7 +376,7 @@ class States(msgspec.Struct, eq=False):
             continuation = Continuation.unpack(packed)
             key_id = continuation.key_id or self._seal.key_id_of(state)
             return msgspec.structs.replace(continuation, key_id=key_id)
-        except Expired:
+        except SealExpired:
             told = "requestState has expired: send the request again without it"
         except (SealError, msgspec.MsgspecError) as error:
             told = "Invalid requestState: it was not given out for this request"

@@ -51,7 +51,7 @@ class Idempotency:
 
         Raises:
             InvalidParams: the state or the key is not good for it.
-            Unable: it needs tasks, and its client has none.
+            CapabilityMissing: it needs tasks, and its client has none.
         """
         request = await resolve_route(channel)
         if self.has_key(request):

@@ -26,7 +26,7 @@ from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.server import BUILTIN, is_offered
 from genmcp.core.session import Session
-from genmcp.core.waiting import Continue, Ref, Suspended
+from genmcp.core.waiting import Continue, ExternalJob, Suspended
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
@@ -55,9 +55,9 @@ from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestP
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Server
 from genmcp.stores.store import Store
-from genmcp.subscription import Announcer
+from genmcp.subscription import ChangeNotifier
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.foreign import Snapshot
+from genmcp.tasks.foreign import ExternalStatus
 from genmcp.tasks.retry import Throttle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.printable import printable
@@ -135,8 +135,8 @@ class Mux:
         self._complaints = Throttle(logger)
         self.subscriptions = Subscriptions(self.store, f"changes:{audience}", bounds)
         self.listeners = Listeners(self.store, self.subscriptions, server, self.encoder, bounds)
-        self.announcer = server.announcer or Announcer()
-        self.announcer.follow(self.subscriptions)
+        self.changes = server.changes or ChangeNotifier()
+        self.changes.follow(self.subscriptions)
         self.held = ConcurrencyLimit("calls", bounds)
         self.streams = ConcurrencyLimit("streams", bounds)
         self.bodies = ConcurrencyLimit("bodies", bounds, noun="bytes of request bodies")
@@ -175,7 +175,7 @@ class Mux:
             bus=self.bus,
             sessions=self.sessions,
             threads=self.threads,
-            announcer=self.announcer,
+            changes=self.changes,
             observers=self.observers,
             outcome_of=lambda id, principal: self.tasks.outcome_of(id, principal),
         )
@@ -320,10 +320,10 @@ class Mux:
         """Return the outcome of the last job of a task whose result exceeded the limit."""
         return await self.tasks.service.values.find(task)
 
-    async def settle(self, ref: Ref, snapshot: Snapshot) -> None:
+    async def settle(self, ref: ExternalJob, snapshot: ExternalStatus) -> None:
         """Tell that somebody else's job is over: from a hook of its queue, or a webhook.
 
-        Whichever comes first counts, this or what `Foreign.watch` gives.
+        Whichever comes first counts, this or what `ExternalQueue.watch` gives.
 
         Raises:
             ValueError: *snapshot* says that it is not over.

@@ -14,7 +14,7 @@ import msgspec
 
 from genmcp.core.exchange import Action, Record
 from genmcp.core.request import Request
-from genmcp.errors import Gap, InvalidRequest, OverShare, StoreError
+from genmcp.errors import InvalidRequest, LogTruncated, OverShare, StoreError
 from genmcp.mux.limits import Limits, retained
 from genmcp.mux.multimap import Multimap
 from genmcp.protocol.meta import RequestId
@@ -150,8 +150,9 @@ class Replay(msgspec.Struct, eq=False):
     async def _events(self, log: str) -> AsyncGenerator[StoredEvent | None, None]:
         """Yield the events of the stream, and None for each interval of silence."""
         while True:
-            # Gap: this reader was so slow that its place was dropped. It continues with the rest.
-            with suppress(Gap):
+            # LogTruncated: this reader was so slow that its place was dropped. It continues with
+            # the rest.
+            with suppress(LogTruncated):
                 async with aclosing(self.store.follow(log)) as events:
                     coming = asyncio.ensure_future(anext(events))
                     try:

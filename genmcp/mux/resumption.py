@@ -18,7 +18,7 @@ from genmcp.core.outcome import Failed, Outcome, unpack
 from genmcp.core.request import Request
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Finished, Suspended
-from genmcp.errors import ConfigurationError, McpError, OutOfTurn, StoreError, ToolError
+from genmcp.errors import ConfigurationError, IllegalTransition, McpError, StoreError, ToolError
 from genmcp.mux.answers import outcome_of
 from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.continuations import Continuations
@@ -51,7 +51,7 @@ class Resumption(msgspec.Struct, eq=False):
 
         Raises:
             StoreError: the store failed, so that it has to be tried again.
-            OutOfTurn: another process continues it.
+            IllegalTransition: another process continues it.
             Elsewhere: this process lacks the code that continues it.
         """
         try:
@@ -68,7 +68,7 @@ class Resumption(msgspec.Struct, eq=False):
             await resolve_route(channel)
             step = await self._services.server.resume(continuation, outcome, channel)
             came_to: Any = await self._continuations.advance(step, channel, continuation)
-        except (StoreError, OutOfTurn, KeyboardInterrupt, GeneratorExit):
+        except (StoreError, IllegalTransition, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a hook may raise anything: it costs one call
             if isinstance(error, asyncio.CancelledError) and is_cancelled():

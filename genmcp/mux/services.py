@@ -18,7 +18,7 @@ from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
 from genmcp.stores.store import Store
-from genmcp.subscription import Announcer
+from genmcp.subscription import ChangeNotifier
 
 __all__ = ["MuxSink", "Services"]
 
@@ -38,7 +38,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     bus: MessageBus
     sessions: Sessions
     threads: Threads
-    announcer: Announcer
+    changes: ChangeNotifier
     observers: Observers
     outcome_of: Callable[[str, str | None], Awaitable[CallToolResult]]
 
@@ -62,9 +62,9 @@ class MuxSink:
         """The client that the request counts towards."""
 
     @property
-    def announcer(self) -> Announcer:
+    def changes(self) -> ChangeNotifier:
         """Notifies clients of changes of the server."""
-        return self.services.announcer
+        return self.services.changes
 
     async def level(self, request: Request) -> LoggingLevel | None:
         """Return the request's own log level, or its session's."""

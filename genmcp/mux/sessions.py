@@ -18,7 +18,14 @@ from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.session import Session, begin
-from genmcp.errors import Expired, ForeignSeal, InvalidParams, SealError, SessionGone, StoreError
+from genmcp.errors import (
+    ForeignSeal,
+    InvalidParams,
+    SealError,
+    SealExpired,
+    SessionNotFound,
+    StoreError,
+)
 from genmcp.mux.bus import EVERYBODY, MessageBus
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Slots
 from genmcp.mux.multimap import Multimap
@@ -82,21 +89,21 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
         """Return the session of this *id*.
 
         Raises:
-            SessionGone: it was not begun here by this principal, has ended, or has expired.
+            SessionNotFound: it was not begun here by this principal, has ended, or has expired.
         """
         now = self._now()
         session = self._unsealed(id, principal, now // _TRUSTED)
         if session.issued + self._limits.session <= now:
-            raise SessionGone("Session expired")
+            raise SessionNotFound("Session expired")
         if session.key in self._ended:
-            raise SessionGone("Session has ended")
+            raise SessionNotFound("Session has ended")
         return session
 
     def _unseal(self, id: str, principal: str | None, while_trusted: float) -> Session:
         try:
             packed = self._seal.open(Purpose.SESSION, id, principal)
-        except Expired:
-            raise SessionGone("Session expired") from None
+        except SealExpired:
+            raise SessionNotFound("Session expired") from None
         except SealError as error:
             if isinstance(error, ForeignSeal) and not self._warned:
                 self._warned = True  # once: any client can send any number of them
@@ -104,7 +111,7 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
                     "a session id was sealed with another secret: several processes behind one "
                     "URL, and one that is started again, need one secret (secret= or GENMCP_SECRET)"
                 )
-            raise SessionGone("Session not found") from None
+            raise SessionNotFound("Session not found") from None
         return Session.unpack(packed)
 
     async def set_level(self, key: str, level: LoggingLevel, owner: Owner = ()) -> None:

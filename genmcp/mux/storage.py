@@ -11,7 +11,7 @@ from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.stores.url import open_store
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.foreign import Foreign
+from genmcp.tasks.foreign import ExternalQueue
 from genmcp.tasks.local_engine import LocalEngine
 from genmcp.tasks.options import JobOptions
 
@@ -24,13 +24,13 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     """Where what outlives a request is kept, and who works on jobs.
 
     store: a Store, or its URL, such as `sqlite:///jobs.db`. engine: what carries jobs to workers;
-    the store's own by default. foreign: the queues of others that a `Ref` may name.
+    the store's own by default. foreign: the queues of others that an `ExternalJob` may name.
     jobs: how this process works on jobs.
     """
 
     store: Store | str
     engine: Engine | None = None
-    foreign: Sequence[Foreign] = ()
+    foreign: Sequence[ExternalQueue] = ()
     jobs: JobOptions = JobOptions()
 
     def opened(self) -> "tuple[Store, Engine]":

@@ -9,8 +9,8 @@ import msgspec
 from genmcp.channel import Channel, Sink
 from genmcp.core.call import CallState
 from genmcp.core.client_key import ClientKey
-from genmcp.core.request import Client, Request
-from genmcp.errors import OutOfTurn, StoreError, Unable
+from genmcp.core.request import ClientInfo, Request
+from genmcp.errors import CapabilityMissing, IllegalTransition, StoreError
 from genmcp.mux.services import MuxSink, Services
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.implementation import Implementation
@@ -107,7 +107,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             params=revision.up(method.params_decoder.decode(self.params or b"{}")),
             raw=msgspec.Raw(self.params),
             revision=revision,
-            client=Client(self.version, self.info, self.capabilities),
+            client=ClientInfo(self.version, self.info, self.capabilities),
             session=self.session,
         )
 
@@ -170,7 +170,7 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
         try:
             said = msgspec.msgpack.encode(StoredNotification(method, encoded))
             await self._tasks.records.note(task, said)
-        except (StoreError, OutOfTurn):
+        except (StoreError, IllegalTransition):
             return False
         return True
 
@@ -191,7 +191,7 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
             return
         left = await reporter.close()
         if left != Progress() and not reporter.refused:
-            with suppress(StoreError, OutOfTurn):
+            with suppress(StoreError, IllegalTransition):
                 await self._write(left)
 
     async def _write(self, newest: Progress) -> None:
@@ -200,8 +200,8 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
         await self._tasks.progress(call.task, newest, fencing_token=call.fencing_token)
 
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
-        """Raise Unable: the questions of a task are stored in its record."""
-        raise Unable({})
+        """Raise CapabilityMissing: the questions of a task are stored in its record."""
+        raise CapabilityMissing({})
 
 
 async def pass_on(packed: bytes, channel: Channel) -> None:

@@ -21,15 +21,15 @@ from genmcp.core.task import Task, run_id, slot_of
 from genmcp.core.waiting import (
     Asking,
     Awaiting,
+    ExternalJob,
     Following,
     Job,
-    Ref,
     Running,
     Suspended,
     Work,
     Working,
 )
-from genmcp.errors import Conflict, McpError, OutOfTurn, StoreError, TaskNotFound
+from genmcp.errors import Conflict, IllegalTransition, McpError, StoreError, TaskNotFound
 from genmcp.mux.answers import requests_of
 from genmcp.mux.services import Services
 from genmcp.mux.storage import Storage
@@ -94,7 +94,9 @@ class Tasks:
         """What a call waits for that waits for something in this process."""
         return Awaiting(self._services.bus.node)
 
-    async def begin(self, channel: Channel, continuation: Continuation, work: Job | Ref) -> Task:
+    async def begin(
+        self, channel: Channel, continuation: Continuation, work: Job | ExternalJob
+    ) -> Task:
         """Store a call that waits for *work*, which begins; or find it, if it is stored already.
 
         An answer that is sent again has the same continuation, so that its work begins once. A call
@@ -147,7 +149,7 @@ class Tasks:
             await self.service.discard(id)
         # Otherwise it was taken over and is another's, or asks its client and has not ended.
         elif keyed and keyed.id == id and not isinstance(call.outcome, InputRequiredResult):
-            with suppress(OutOfTurn, TaskNotFound):
+            with suppress(IllegalTransition, TaskNotFound):
                 if call.outcome is None:
                     await self.service.cancel(id, channel.principal)
                 else:
@@ -165,7 +167,7 @@ class Tasks:
         try:
             ttl = channel.request.policy.ttl
             return await self.service.keyed.publish(keyed, parked, call, ttl)
-        except OutOfTurn as late:
+        except IllegalTransition as late:
             # A worker may have claimed the step before a repeated write of it.
             try:
                 return await self.service.get(keyed.id, channel.principal)
@@ -225,8 +227,8 @@ class Tasks:
         assert id is not None
         try:
             await channel.sink.flush()
-            # OutOfTurn: it was cancelled, or another process has taken it over.
-            with suppress(OutOfTurn):
+            # IllegalTransition: it was cancelled, or another process has taken it over.
+            with suppress(IllegalTransition):
                 if CallAction.LEAVE_RECORD in actions:
                     await self.service.leave(id, fencing_token=token)
                 elif CallAction.WRITE_OUTCOME in actions:
@@ -303,12 +305,12 @@ class Tasks:
         await self.service.aclose(within=None if self._services.store.durable else 0.0)
 
 
-def suspended(continuation: Continuation, work: Job | Ref | Awaiting | None) -> Suspended:
+def suspended(continuation: Continuation, work: Job | ExternalJob | Awaiting | None) -> Suspended:
     """Return what a task waits for: *work*, or the answers to the questions asked."""
     waits_for: Work
     if isinstance(work, Job):
         waits_for = Working(work)
-    elif isinstance(work, Ref):
+    elif isinstance(work, ExternalJob):
         waits_for = Following(work)
     elif work is not None:
         waits_for = work

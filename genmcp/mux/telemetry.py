@@ -19,12 +19,12 @@ from genmcp.protocol.meta import RequestId
 from genmcp.protocol.result import Result
 from genmcp.protocol.tools import CallToolResult
 
-__all__ = ["Failure", "Observers", "Rejection", "Resumed", "Telemetry"]
+__all__ = ["Observers", "Rejection", "RequestFailure", "Resumed", "Telemetry"]
 
 logger = logging.getLogger("genmcp")
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class RequestFailure(msgspec.Struct, frozen=True, kw_only=True):
     """How a request failed.
 
     kind: "error" for an error response, whose *code* this is; "tool_error" for a result with
@@ -67,7 +67,7 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     began: float
     seconds: float
     result: Result | None = None
-    failure: Failure | None = None
+    failure: RequestFailure | None = None
 
 
 class Telemetry:
@@ -93,7 +93,7 @@ class Telemetry:
         waits for others. For a call that exceeded `hold` it is the response that states that.
         """
 
-    def request_failed(self, request: Request, failure: Failure, mark: Any) -> None:
+    def request_failed(self, request: Request, failure: RequestFailure, mark: Any) -> None:
         """Handle the failure of *request*, or its cancellation."""
 
     def request_rejected(self, rejection: Rejection) -> None:
@@ -181,14 +181,18 @@ class Observers:
             _call(each.request_rejected, rejection)
 
 
-def _failure(outcome: Result | McpError | None, raised: BaseException | None) -> Failure | None:
+def _failure(
+    outcome: Result | McpError | None, raised: BaseException | None
+) -> RequestFailure | None:
     if outcome is None:
-        return Failure(kind="cancelled", message="The call was cancelled", raised=raised)
+        return RequestFailure(kind="cancelled", message="The call was cancelled", raised=raised)
     if isinstance(outcome, McpError):
-        return Failure(kind="error", message=outcome.message, code=outcome.code, raised=raised)
+        return RequestFailure(
+            kind="error", message=outcome.message, code=outcome.code, raised=raised
+        )
     if isinstance(outcome, CallToolResult) and outcome.is_error:
         texts = [block.text for block in outcome.content if isinstance(block, TextContent)]
-        return Failure(kind="tool_error", message="\n".join(texts), raised=raised)
+        return RequestFailure(kind="tool_error", message="\n".join(texts), raised=raised)
     return None
 
 

@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 from genmcp.schema.of_type import decoder_of, schema_of
 from genmcp.schema.schema import Schema
 
-__all__ = ["Accepted", "Declined", "Dismissed", "Elicited", "elicited", "read_as"]
+__all__ = ["Accepted", "Cancelled", "Declined", "Elicited", "elicited", "read_as"]
 
 T = TypeVar("T", default=Any)
 
@@ -29,11 +29,11 @@ class Declined(msgspec.Struct, frozen=True):
     """The user said no."""
 
 
-class Dismissed(msgspec.Struct, frozen=True):
+class Cancelled(msgspec.Struct, frozen=True):
     """The user chose neither: closed the dialog, say. The specification's `cancel`."""
 
 
-Elicited: TypeAlias = Accepted[Any] | Declined | Dismissed
+Elicited: TypeAlias = Accepted[Any] | Declined | Cancelled
 
 
 class _ElicitResult(msgspec.Struct):
@@ -56,7 +56,7 @@ def elicited(answer: Any, content: Callable[[Any], Any]) -> Elicited:
         case "decline":
             return Declined()
         case _:
-            return Dismissed()
+            return Cancelled()
 
 
 K = TypeVar("K")

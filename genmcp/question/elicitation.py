@@ -33,8 +33,8 @@ def elicit(message: str, asked: Mapping[str, Any] | type | None = None) -> Quest
         "Requested Schema"), which is sent as it is. None asks for a yes or no alone.
 
     `then` gives what the user filled in to its first method, the type asked for or else a dict, and
-    a `Declined()` or `Dismissed()` to its second one. The outcome for `continue_` is `Done` with
-    `Accepted(content)`, `Declined()` or `Dismissed()`. Secrets MUST NOT be asked for like this,
+    a `Declined()` or `Cancelled()` to its second one. The outcome for `continue_` is `Done` with
+    `Accepted(content)`, `Declined()` or `Cancelled()`. Secrets MUST NOT be asked for like this,
     since the client sees them: that is what `elicit_url` is for.
 
     Raises:
@@ -53,7 +53,7 @@ def elicit(message: str, asked: Mapping[str, Any] | type | None = None) -> Quest
 def elicit_url(message: str, url: str, *, schemes: Sequence[str] = HTTPS) -> Question[None]:
     """Ask the user to open *url*, for an interaction that the client must not see.
 
-    The outcome is `Done` with `Accepted()`, `Declined()` or `Dismissed()`. Accepted means that the
+    The outcome is `Done` with `Accepted()`, `Declined()` or `Cancelled()`. Accepted means that the
     user agreed to open the URL, not that the interaction is complete. The URL MUST NOT contain
     secrets and MUST NOT authenticate its user (2026-07-28, client/elicitation, "Safe URL
     Handling").

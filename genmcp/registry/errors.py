@@ -2,7 +2,7 @@
 
 from genmcp.errors import GenmcpError
 
-__all__ = ["RegistryError", "ServerDisabled", "ServerNotFound", "SessionNotFound"]
+__all__ = ["RegistryError", "RegistrySessionNotFound", "ServerDisabled", "ServerNotFound"]
 
 
 class RegistryError(GenmcpError):
@@ -25,7 +25,7 @@ class ServerDisabled(RegistryError):
         self.name = name
 
 
-class SessionNotFound(RegistryError):
+class RegistrySessionNotFound(RegistryError):
     """No registry is registered for *session*."""
 
     def __init__(self, session: object) -> None:

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
-from genmcp.registry.errors import SessionNotFound
+from genmcp.registry.errors import RegistrySessionNotFound
 from genmcp.registry.in_process import end_all
 from genmcp.registry.registry import Registry, Status
 from genmcp.registry.together import Together
@@ -203,18 +203,18 @@ class SessionRegistries:
         """Return the registry of *session*: `toggle`, `set_servers` and the like are its methods.
 
         Raises:
-            SessionNotFound: there is none.
+            RegistrySessionNotFound: there is none.
         """
         live = self._live.get(session)
         if live is None:
-            raise SessionNotFound(session)
+            raise RegistrySessionNotFound(session)
         return live
 
     def update(self, session: Hashable, change: Callable[[Registry], Registry]) -> Registry:
         """Do to the registry of *session* what `LiveRegistry.update` does.
 
         Raises:
-            SessionNotFound: there is none.
+            RegistrySessionNotFound: there is none.
         """
         return self.get(session).update(change)
 

@@ -41,7 +41,7 @@ from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.registry.in_process import LISTING
 from genmcp.server import Route, Server
-from genmcp.subscription import Announcer, Listener
+from genmcp.subscription import ChangeNotifier, Listener
 
 __all__ = ["Together"]
 
@@ -106,15 +106,15 @@ def _mux_of(request: Request) -> Mux:
 class _Relay(Listener):
     """Passes on what one server announces."""
 
-    def __init__(self, announcer: Announcer) -> None:
-        self._announcer = announcer
+    def __init__(self, changes: ChangeNotifier) -> None:
+        self._changes = changes
 
     def announce(self, change: Change) -> None:
         """Announce *change*, whose name or URI is the same here."""
         if change.uri is not None:
-            self._announcer.resource_updated(change.uri)
+            self._changes.resource_updated(change.uri)
         else:
-            _TELL[change.method](self._announcer)
+            _TELL[change.method](self._changes)
 
 
 class Together(Server):
@@ -146,7 +146,7 @@ class Together(Server):
         self._enabled = enabled
         self._separator = separator
         self._info = Implementation(name=name, version=version)
-        self._announcer = Announcer()
+        self._changes = ChangeNotifier()
         self._relays: dict[Mux, _Relay] = {}
         if watch is not None:  # for as long as somebody else holds this
             changed = WeakMethod(self._changed)
@@ -179,9 +179,9 @@ class Together(Server):
         return _METHODS
 
     @property
-    def announcer(self) -> Announcer:
+    def changes(self) -> ChangeNotifier:
         """What tells when a server comes or goes, or one of them has changed."""
-        return self._announcer
+        return self._changes
 
     @asynccontextmanager
     async def hearing(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
@@ -328,7 +328,7 @@ class Together(Server):
     def _changed(self) -> None:
         self._follow()
         for tell in _TELL.values():
-            tell(self._announcer)
+            tell(self._changes)
 
     def _follow(self) -> None:
         """Pass on what the servers announce that are there now."""
@@ -336,8 +336,8 @@ class Together(Server):
         self._relays = {mux: self._relays.get(mux) or self._relay(mux) for mux in muxes}
 
     def _relay(self, mux: Mux) -> _Relay:
-        relay = _Relay(self._announcer)
-        mux.announcer.follow(relay)
+        relay = _Relay(self._changes)
+        mux.changes.follow(relay)
         return relay
 
 
@@ -394,8 +394,8 @@ _KEYS: Final = {"resources": "uri", "resource_templates": "uri_template"}
 _METHODS: Final = frozenset(
     {*_LISTS, "tools/call", "prompts/get", "resources/read", "completion/complete"}
 )
-_TELL: Final[dict[str, Callable[[Announcer], None]]] = {
-    "notifications/tools/list_changed": Announcer.tools_list_changed,
-    "notifications/prompts/list_changed": Announcer.prompts_list_changed,
-    "notifications/resources/list_changed": Announcer.resources_list_changed,
+_TELL: Final[dict[str, Callable[[ChangeNotifier], None]]] = {
+    "notifications/tools/list_changed": ChangeNotifier.tools_list_changed,
+    "notifications/prompts/list_changed": ChangeNotifier.prompts_list_changed,
+    "notifications/resources/list_changed": ChangeNotifier.resources_list_changed,
 }

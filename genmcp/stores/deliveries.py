@@ -17,7 +17,7 @@ from math import inf
 from threading import Lock
 from typing import Final, NamedTuple
 
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.stores.deadlines import Deadlines
 from genmcp.stores.waiter import Waiter
 
@@ -71,7 +71,7 @@ class Deliveries(ABC):
     """Carries ids to nodes, for any number of event loops and threads at the same time.
 
     A *node* is any text that no other holder uses, also not one that held something before a
-    restart. Each method raises Unavailable if the engine could not be reached or is closed.
+    restart. Each method raises StoreUnavailable if the engine could not be reached or is closed.
 
     A worker's loop, which misses nothing and polls nothing:
 
@@ -167,7 +167,10 @@ class Deliveries(ABC):
 
 
 class MemoryDeliveries(Deliveries):
-    """Carries ids inside this process, at most *max_entries*; past it `put` raises Unavailable."""
+    """Carries ids inside this process, at most *max_entries*.
+
+    Beyond that `put` raises StoreUnavailable.
+    """
 
     def __init__(
         self, *, max_entries: int = 100_000, clock: Callable[[], float] = time.monotonic
@@ -190,7 +193,7 @@ class MemoryDeliveries(Deliveries):
             if id in self._queue_of:
                 return
             if len(self._queue_of) >= self._max_entries:
-                raise Unavailable(f"{self!r} is full (max_entries={self._max_entries})")
+                raise StoreUnavailable(f"{self!r} is full (max_entries={self._max_entries})")
             into = self._queues.setdefault(queue, _Queue(queue))
             into.put(id, now + delay, owner)
             self._queue_of[id] = into
@@ -314,7 +317,7 @@ class MemoryDeliveries(Deliveries):
 
 
 def _refuse() -> float:
-    raise Unavailable("the store is closed")
+    raise StoreUnavailable("the store is closed")
 
 
 class _Held:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from threading import Lock
 from typing import Final
 
-from genmcp.errors import OverShare, StoreFull, Unavailable
+from genmcp.errors import OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.accounts import Account, Bounds, Usage
 from genmcp.stores.clocks import unix_clock
 from genmcp.stores.deliveries import MemoryDeliveries
@@ -242,4 +242,4 @@ class MemoryStore(Store):
 
 
 def _refuse() -> float:
-    raise Unavailable("the store is closed")
+    raise StoreUnavailable("the store is closed")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from operator import attrgetter
 
-from genmcp.errors import Conflict, Gap
+from genmcp.errors import Conflict, LogTruncated
 from genmcp.stores.accounts import Ledger, Owner, Usage, names_of
 from genmcp.stores.deadlines import Deadlines
 from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put
@@ -224,7 +224,7 @@ class MemoryLogs:
         """Return at most *limit* events after *after*, or the oldest ones for None.
 
         Raises:
-            Gap: events after *after* were dropped, or it is not an id of this log.
+            LogTruncated: events after *after* were dropped, or it is not an id of this log.
         """
         log = self._find(name, now)
         events = log.events if log else []
@@ -233,7 +233,7 @@ class MemoryLogs:
         at = bisect_right(events, after, key=_id)
         before = events[at - 1].id if at else log.floor if log else self._last_id
         if after != before:
-            raise Gap(name, after)
+            raise LogTruncated(name, after)
         return events[at : at + limit]
 
     def enter(self, name: str, waiter: Waiter, now: float) -> str:

@@ -179,7 +179,7 @@ class Store(ABC):
         Every `apply` that was awaited before is seen, whichever process awaited it.
 
         Raises:
-            Unavailable: the engine could not be reached, or the store is closed.
+            StoreUnavailable: the engine could not be reached, or the store is closed.
         """
 
     @abstractmethod
@@ -196,7 +196,7 @@ class Store(ABC):
             Conflict: an `expect` did not hold; nothing was written.
             OverShare: an account of the owner has no room, and nothing was written.
             StoreFull: the store has no room, and nothing was written.
-            Unavailable: the store is closed, or the engine could not be reached, and it is not
+            StoreUnavailable: the store is closed, or the engine could not be reached, and it is not
                 known whether it was written.
         """
 
@@ -208,7 +208,7 @@ class Store(ABC):
         may count until they are removed, which is soon.
 
         Raises:
-            Unavailable: the engine could not be reached, or the store is closed.
+            StoreUnavailable: the engine could not be reached, or the store is closed.
         """
 
     @abstractmethod
@@ -218,7 +218,7 @@ class Store(ABC):
         Return False, and do nothing, if there is none.
 
         Raises:
-            Unavailable: the engine could not be reached, or the store is closed.
+            StoreUnavailable: the engine could not be reached, or the store is closed.
         """
 
     @abstractmethod
@@ -228,9 +228,9 @@ class Store(ABC):
         With None, from the oldest there is. A log that does not exist has no events.
 
         Raises:
-            Gap: events after *after* may have been dropped or have run out, or *after* is not an
-                id of this log. Any text may be given.
-            Unavailable: the engine could not be reached, or the store is closed.
+            LogTruncated: events after *after* may have been dropped or have run out, or *after* is
+                not an id of this log. Any text may be given.
+            StoreUnavailable: the engine could not be reached, or the store is closed.
         """
 
     @abstractmethod
@@ -244,15 +244,16 @@ class Store(ABC):
         once and leaves nothing behind.
 
         Raises:
-            Gap: as for `read`, at the first `anext` or when the follower fell so far behind that
-                an event was dropped before its turn. What it yielded until then was complete.
-            Unavailable: the engine could not be reached, or the store is or was closed.
+            LogTruncated: as for `read`, at the first `anext` or when the follower fell so far
+                behind that an event was dropped before its turn. What it yielded until then was
+                complete.
+            StoreUnavailable: the engine could not be reached, or the store is or was closed.
         """
 
     @abstractmethod
     async def aclose(self) -> None:
         """Let go of what the engine holds; a second time does nothing.
 
-        Whatever is asked afterwards raises Unavailable, and so does every follower, at once. What a
-        durable store keeps stays kept.
+        Whatever is asked afterwards raises StoreUnavailable, and so does every follower, at once.
+        What a durable store keeps stays kept.
         """

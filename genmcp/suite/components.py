@@ -23,13 +23,13 @@ from genmcp.protocol.capabilities import (
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
 from genmcp.server import Route
 from genmcp.suite.collection import KINDS, TOOLS, Collection, ComponentKind
-from genmcp.suite.providers import Extension, Providers, VisibilityGuard
+from genmcp.suite.providers import Provider, Providers, VisibilityGuard
 
 __all__ = ["ComponentSnapshot", "Registration"]
 
 
 class Registration(msgspec.Struct, frozen=True, eq=False):
-    """A component as it was *given*, its *kind* and its *route*; or an extension without a kind."""
+    """A component as it was *given*, its *kind* and its *route*; or a provider without a kind."""
 
     given: object
     kind: ComponentKind | None
@@ -37,17 +37,17 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, kind: ComponentKind | None, given: object) -> "Registration":
-        """Return the registration of *given* as one of *kind*, or as an extension.
+        """Return the registration of *given* as one of *kind*, or as a provider.
 
         Raises:
             ConfigurationError: it is of another kind, or one of its attributes is invalid.
         """
         if kind is not None:
             return cls(given, kind, kind.route_of(given))
-        extension = instance_of(given, Extension)
-        if extension is None:
-            raise ConfigurationError(f"{given!r} is not an Extension")
-        return cls(given, None, extension)
+        provider = instance_of(given, Provider)
+        if provider is None:
+            raise ConfigurationError(f"{given!r} is not a Provider")
+        return cls(given, None, provider)
 
     @classmethod
     def all_of(cls, given: object) -> "Sequence[Registration]":
@@ -57,11 +57,11 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
             ConfigurationError: it is not a component, or one of its attributes is invalid.
         """
         cls_of = given if isinstance(given, type) else type(given)
-        if issubclass(cls_of, Extension):
+        if issubclass(cls_of, Provider):
             return [cls.of(None, given)]
         found = [cls.of(kind, given) for kind in KINDS if kind.accepts(given)]
         if not found:
-            raise ConfigurationError(f"{given!r} is no tool, resource, prompt or extension")
+            raise ConfigurationError(f"{given!r} is no tool, resource, prompt or provider")
         return found
 
     @property
@@ -69,7 +69,7 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
         """The names of the kinds whose lists it changes."""
         if self.kind is not None:
             return [self.kind.name]
-        return [kind.name for kind in KINDS if overrides(self.route, kind.name, Extension)]
+        return [kind.name for kind in KINDS if overrides(self.route, kind.name, Provider)]
 
     def is_known_as(self, sought: object) -> bool:
         """Return whether *sought* is the object that was given, or its name, URI or prefix."""
@@ -82,7 +82,7 @@ class ComponentSnapshot:
     """The components of a suite at one time, in the order of their lists. Owned by the suite.
 
     routes: by method and key, those of a single key, as `Suite.find` returns them. extended: the
-    names of the kinds that extensions add to. methods, capabilities: those of the server.
+    names of the kinds that providers add to. methods, capabilities: those of the server.
 
     Raises:
         ConfigurationError: two tools have the same name.

@@ -19,19 +19,19 @@ from genmcp.protocol.result import CacheableResult, Result
 from genmcp.server import Route
 from genmcp.suite.collection import Collection, ComponentKind
 
-__all__ = ["Extension", "Providers", "VisibilityGuard", "private"]
+__all__ = ["Provider", "Providers", "VisibilityGuard", "private"]
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Result | Continue)
 
 _CACHED: Final = 4096
-"""The maximum number of components of extensions whose routes are cached."""
+"""The maximum number of components of providers whose routes are cached."""
 
 
-class Extension:
+class Provider:
     """A source of tools, resources and prompts for a principal. Subclass it and write its methods.
 
-        class OfficeTools(Extension):
+        class OfficeTools(Provider):
             def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
                 if principal in assigns["staff"]:
                     yield self.close_books
@@ -41,7 +41,7 @@ class Extension:
 
     Each method returns or yields components as a `Suite` takes them, or is an `async def` that
     returns a list. A `def` must not block. It is called for each list, and for each request that
-    names a component that the suite and earlier extensions do not have; a generator is closed at
+    names a component that the suite and earlier providers do not have; a generator is closed at
     the first component of that name. Routes are cached by identity: return the same instances and
     functions each time, not new ones.
     """
@@ -60,15 +60,15 @@ class Extension:
 
 
 class Providers:
-    """The *extensions* of a suite, in their order."""
+    """The *providers* of a suite, in their order."""
 
-    def __init__(self, extensions: Sequence[Extension]) -> None:
-        self._extensions = extensions
+    def __init__(self, providers: Sequence[Provider]) -> None:
+        self._providers = providers
         self._cached: dict[tuple[str, int], tuple[object, Collection]] = {}
 
     def have(self, kind: ComponentKind) -> bool:
-        """Return whether an extension may have components of this kind."""
-        return any(overrides(each, kind.name, Extension) for each in self._extensions)
+        """Return whether a provider may have components of this kind."""
+        return any(overrides(each, kind.name, Provider) for each in self._providers)
 
     async def first(
         self, kind: ComponentKind, channel: Channel, look: Callable[[Collection], T | None]
@@ -86,14 +86,14 @@ class Providers:
     ) -> AsyncGenerator[Collection, None]:
         """Yield each component for the request, in a collection of its own."""
         static = {**(channel._static or {}), **(channel._given or {})}
-        for extension in self._extensions:
-            given: Any = getattr(extension, kind.name)(channel.principal, static)
+        for provider in self._providers:
+            given: Any = getattr(provider, kind.name)(channel.principal, static)
             if inspect.isawaitable(given):
                 given = await given
             try:
                 components = iter(given)
             except TypeError:
-                where = f"{type(extension).__name__}.{kind.name}"
+                where = f"{type(provider).__name__}.{kind.name}"
                 raise ContractError(
                     f"{where} returned {type(given).__name__}: it must yield, or return a list"
                 ) from None
@@ -113,7 +113,7 @@ class Providers:
 
 
 class VisibilityGuard(Route, frozen=True, kw_only=True):
-    """The *route* of a component with restricted visibility, or that an extension may have.
+    """The *route* of a component with restricted visibility, or that a provider may have.
 
     It is pending until the principal of the request is known: header rules, required tasks and a
     task that is created in advance would disclose that *key* exists. Visibility is checked again

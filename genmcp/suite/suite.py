@@ -20,10 +20,10 @@ from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, Pr
 from genmcp.protocol.implementation import Icon, Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Route, Server, route_of
-from genmcp.subscription import Announcer
+from genmcp.subscription import ChangeNotifier
 from genmcp.suite.collection import KINDS, PROMPTS, RESOURCES, TOOLS, Collection
 from genmcp.suite.components import ComponentSnapshot, Registration
-from genmcp.suite.providers import Extension, VisibilityGuard, private
+from genmcp.suite.providers import Provider, VisibilityGuard, private
 
 __all__ = ["About", "Suite"]
 
@@ -58,7 +58,7 @@ class Suite(Server):
         extensions: sources of components that depend on the principal; the suite's own come first.
         result_tool: whether to add a tool `get_call_result`, with which clients without tasks fetch
             the results of calls that ran longer than their `Tool.hold`. It is listed only if a tool
-            of the suite has a `hold`; True also lists it if there are extensions. None (default):
+            of the suite has a `hold`; True also lists it if there are providers. None (default):
             it is added, unless another tool has that name.
         page_size: the maximum number of items of a page of a list; default 1000 tools, and 100
             resources, templates or prompts.
@@ -79,7 +79,7 @@ class Suite(Server):
         tools: Sequence[object] = (),
         resources: Sequence[object] = (),
         prompts: Sequence[object] = (),
-        extensions: Sequence[Extension | type[Extension]] = (),
+        extensions: Sequence[Provider | type[Provider]] = (),
         result_tool: bool | None = None,
         page_size: int | None = None,
     ) -> None:
@@ -95,7 +95,7 @@ class Suite(Server):
         self._instructions: str | None = described.pop("instructions")
         self._info = Implementation(name=name, version=version, **described)
         self._page_size = page_size
-        self._announcer = Announcer()
+        self._changes = ChangeNotifier()
         self._changing = Lock()
         self._result_tool = result_tool
         registrations: list[Registration] = []
@@ -133,12 +133,12 @@ class Suite(Server):
         return self._snapshot.methods
 
     @property
-    def announcer(self) -> Announcer:
-        """The announcer of changes; `add` and `remove` use it."""
-        return self._announcer
+    def changes(self) -> ChangeNotifier:
+        """Notifies clients of changes; `add` and `remove` use it."""
+        return self._changes
 
     def add(self, *components: object) -> None:
-        """Add tools, resources, prompts and extensions after the existing ones, all or none.
+        """Add tools, resources, prompts and providers after the existing ones, all or none.
 
         Clients that listen are notified of the lists that have changed; running calls continue. It
         may be called from any thread.
@@ -156,7 +156,7 @@ class Suite(Server):
         """Remove components, each given as the object or by its name, URI or prefix; all or none.
 
         A resource repository, and a wildcard, are known by their prefix with a `*` behind it.
-        Running calls continue. Components of extensions cannot be removed.
+        Running calls continue. Components of providers cannot be removed.
 
         Raises:
             ConfigurationError: one of them does not exist.
@@ -172,12 +172,12 @@ class Suite(Server):
 
     def resource_updated(self, uri: str) -> None:
         """Notify the subscribers of the resource *uri* that its contents have changed."""
-        self._announcer.resource_updated(uri)
+        self._changes.resource_updated(uri)
 
     def find(self, method: str, key: str) -> Route | None:
         """Return the route of the tool or prompt called *key*, or of the resource at that URI.
 
-        A route that depends on the principal, or on an extension, is pending.
+        A route that depends on the principal, or on a provider, is pending.
         """
         routes = self._routes.get(method)
         if routes is None:
@@ -244,7 +244,7 @@ class Suite(Server):
 
     def _announce(self, registrations: Sequence[Registration]) -> None:
         for kind in dict.fromkeys(kind for each in registrations for kind in each.kinds):
-            getattr(self._announcer, f"{kind}_list_changed")()
+            getattr(self._changes, f"{kind}_list_changed")()
 
 
 _BY_METHOD: Final = {kind.method: kind for kind in KINDS}

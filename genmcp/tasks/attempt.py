@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from genmcp.core.outcome import Failed, pack
 from genmcp.core.waiting import Job
-from genmcp.errors import Cancelled, ContractError, OutOfTurn, TimedOut
+from genmcp.errors import ContractError, IllegalTransition, WaitCancelled, WaitTimedOut
 from genmcp.tasks.job import JobFunction, find
 from genmcp.tasks.outcomes import Elsewhere, done, raised
 from genmcp.tasks.progress import Progress, Reporter, Write
@@ -137,7 +137,7 @@ async def attempt(
     Raises:
         Elsewhere: this process has no such function, or none that takes these arguments, or the
             thread of an earlier attempt still runs here.
-        OutOfTurn: its progress was rejected: the task has ended, or was taken over.
+        IllegalTransition: its progress was rejected: the task has ended, or was taken over.
         StillRuns: this was cancelled, and the thread of the function continues.
         asyncio.CancelledError: this was cancelled, and so is the function.
     """
@@ -169,7 +169,7 @@ async def attempt(
             logger.warning("%s goes on in its thread, until it reports or returns", name)
             threads.leave(run.id, blocking)
     if reporter.refused:
-        raise OutOfTurn("progress", "over, or somebody else's")
+        raise IllegalTransition("progress", "over, or somebody else's")
     return replace(tried, progress=unwritten)
 
 
@@ -240,9 +240,9 @@ async def _tried(working: "asyncio.Task[Any]", timeout: float | None) -> Attempt
         raise
     if not working.done():
         await _cancel(working)
-        return AttemptResult(pack(Failed(TimedOut())), again=True)
+        return AttemptResult(pack(Failed(WaitTimedOut())), again=True)
     if working.cancelled():
-        return AttemptResult(pack(Failed(Cancelled())), again=False)
+        return AttemptResult(pack(Failed(WaitCancelled())), again=False)
     name = working.get_name()
     if (error := working.exception()) is not None:
         cause = error.__cause__ if isinstance(error, Escaped) else None

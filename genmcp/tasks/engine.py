@@ -28,7 +28,7 @@ class Engine(ABC):
         engine may schedule the owners of a queue in turn.
 
         Raises:
-            Unavailable: the engine could not be reached, or is full.
+            StoreUnavailable: the engine could not be reached, or is full.
         """
 
     @abstractmethod
@@ -38,7 +38,7 @@ class Engine(ABC):
         The step is cancelled as an asyncio.Task is; in another process a little later.
 
         Raises:
-            Unavailable: the engine could not be reached.
+            StoreUnavailable: the engine could not be reached.
         """
 
     @abstractmethod

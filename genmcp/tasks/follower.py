@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from genmcp.core.task import Task
-from genmcp.errors import Gap
+from genmcp.errors import LogTruncated
 from genmcp.stores.store import Event
 from genmcp.tasks.records import DISCARDED, NOTE, Followed, TaskRecords
 
@@ -82,7 +82,7 @@ class TaskFollower:
                                 yield Change(after, task)
                             if task.over:
                                 return
-                except Gap:
+                except LogTruncated:
                     after, task, owed = None, await self._records.there(id), True
         finally:
             followed.count -= 1
@@ -103,7 +103,7 @@ class TaskFollower:
         try:
             async with aclosing(self._records.store.follow(self._records.key(id), after)) as events:
                 return (await anext(events)).id
-        except Gap:
+        except LogTruncated:
             return None
 
     async def _log(

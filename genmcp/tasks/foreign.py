@@ -11,14 +11,29 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from genmcp.core.outcome import Failed, pack
-from genmcp.core.waiting import Ref
-from genmcp.errors import Cancelled, ConfigurationError, Conflict, ContractError, OutOfTurn
+from genmcp.core.waiting import ExternalJob
+from genmcp.errors import (
+    ConfigurationError,
+    Conflict,
+    ContractError,
+    IllegalTransition,
+    WaitCancelled,
+)
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.outcomes import done, raised
 from genmcp.tasks.progress import Reporter, Write
 
-__all__ = ["Foreign", "Phase", "Ref", "Refs", "Snapshot", "Watched", "Watches", "outcome_of"]
+__all__ = [
+    "ExternalJob",
+    "ExternalJobs",
+    "ExternalQueue",
+    "ExternalStatus",
+    "Phase",
+    "Watched",
+    "Watches",
+    "outcome_of",
+]
 
 logger = logging.getLogger("genmcp")
 
@@ -27,7 +42,7 @@ Phase: TypeAlias = Literal[
 ]
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class ExternalStatus(msgspec.Struct, frozen=True):
     """How a job stands.
 
     result: what it gave, as JSON, if it is completed. error: why it failed; it goes to the log,
@@ -47,20 +62,20 @@ class Snapshot(msgspec.Struct, frozen=True):
         return self.phase in ("completed", "failed", "cancelled")
 
 
-class Foreign(ABC):
+class ExternalQueue(ABC):
     """A queue that is not ours: Celery, Arq, Temporal. Written by its user, in a few lines.
 
-    `scheme` is what a `Ref` calls it by.
+    `scheme` is what an `ExternalJob` calls it by.
     """
 
     scheme: ClassVar[str]
 
     @abstractmethod
-    async def snapshot(self, ref: str) -> Snapshot:
+    async def snapshot(self, ref: str) -> ExternalStatus:
         """Return how the job *ref* stands."""
 
     @abstractmethod
-    def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+    def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         """Yield how the job *ref* stands, now and whenever that changes, to its end.
 
         It ends after a snapshot that says the job is over. It may poll. What it raises is logged,
@@ -86,14 +101,14 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
     outcome: bytes | None = None
 
 
-class Refs:
+class ExternalJobs:
     """The jobs of others that tasks wait for, in *store*; keys begin with *prefix*."""
 
     def __init__(self, store: Store, prefix: str = "") -> None:
         self._store = store
         self._prefix = f"{prefix}ref:"
 
-    async def enter(self, ref: Ref, id: str) -> None:
+    async def enter(self, ref: ExternalJob, id: str) -> None:
         """Note that the task *id* is about to wait for a job."""
         while True:
             waiting, version = await self._read(ref)
@@ -101,7 +116,7 @@ class Refs:
             if await self._write(ref, Waiting(tasks, waiting.outcome), version):
                 return
 
-    async def settle(self, ref: Ref, outcome: bytes) -> Sequence[str]:
+    async def settle(self, ref: ExternalJob, outcome: bytes) -> Sequence[str]:
         """Keep how a job ended, and return the tasks that wait for it. The first outcome counts."""
         while True:
             waiting, version = await self._read(ref)
@@ -110,20 +125,20 @@ class Refs:
             if await self._write(ref, Waiting(waiting.tasks, outcome), version):
                 return waiting.tasks
 
-    async def outcome(self, ref: Ref) -> bytes | None:
+    async def outcome(self, ref: ExternalJob) -> bytes | None:
         """Return the outcome of a job, None if it has not been reported."""
         waiting, _ = await self._read(ref)
         return waiting.outcome
 
-    async def touch(self, ref: Ref) -> None:
+    async def touch(self, ref: ExternalJob) -> None:
         """Go on waiting."""
         await self._store.touch(self._key(ref), _KEPT)
 
-    async def _read(self, ref: Ref) -> tuple[Waiting, int]:
+    async def _read(self, ref: ExternalJob) -> tuple[Waiting, int]:
         entry = await self._store.get(self._key(ref))
         return (_decode(entry.value), entry.version) if entry else (Waiting(), 0)
 
-    async def _write(self, ref: Ref, waiting: Waiting, version: int) -> bool:
+    async def _write(self, ref: ExternalJob, waiting: Waiting, version: int) -> bool:
         put = Put(self._key(ref), _encode(waiting), ttl=_KEPT, expect=version)
         try:
             await self._store.apply(put)
@@ -131,18 +146,18 @@ class Refs:
             return False
         return True
 
-    def _key(self, ref: Ref) -> str:
+    def _key(self, ref: ExternalJob) -> str:
         return f"{self._prefix}{ref.scheme}:{ref.ref}"
 
 
-def outcome_of(ref: Ref, snapshot: Snapshot) -> bytes:
+def outcome_of(ref: ExternalJob, snapshot: ExternalStatus) -> bytes:
     """Return what a continuation is told of a job that is over."""
     work = f"{ref.scheme} job {ref.ref!r}"
     try:
         if snapshot.phase == "completed":
             return done(work, snapshot.result)
         if snapshot.phase == "cancelled":
-            return pack(Failed(Cancelled()))
+            return pack(Failed(WaitCancelled()))
         raise ForeignFailure(snapshot.error)
     except (ContractError, ForeignFailure) as error:
         return raised(work, error)
@@ -166,12 +181,12 @@ class Watches:
     its task is delivered again, behind the waiting ones, so that every job gets its turn.
     """
 
-    def __init__(self, foreign: Sequence[Foreign], options: JobOptions) -> None:
+    def __init__(self, foreign: Sequence[ExternalQueue], options: JobOptions) -> None:
         self._foreign = {each.scheme: each for each in foreign}
         self._options = options
         self._places = 0
 
-    async def cancel(self, ref: Ref) -> None:
+    async def cancel(self, ref: ExternalJob) -> None:
         """Cancel a job of another queue; failures are only logged."""
         if foreign := self._foreign.get(ref.scheme):
             try:
@@ -179,22 +194,23 @@ class Watches:
             except Exception as error:
                 logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
 
-    async def follow(self, ref: Ref, write: Write) -> Watched:
+    async def follow(self, ref: ExternalJob, write: Write) -> Watched:
         """Follow a job to its end, or until others need the place; *write* stores its progress.
 
         Raises:
-            OutOfTurn: its progress was rejected: the call is over, or followed by another process.
+            IllegalTransition: its progress was rejected: the call is over, or followed by another
+                process.
         """
         foreign = self._foreign.get(ref.scheme)
         if foreign is None:
-            missing = ConfigurationError(f"no Foreign of the scheme {ref.scheme!r} was given")
+            missing = ConfigurationError(f"no ExternalQueue of the scheme {ref.scheme!r} was given")
             return Watched(raised(f"following {ref.ref!r}", missing))
         reporter = Reporter(write)
         place = asyncio.timeout(None)
         try:
             async with self._place(place), place:
                 return Watched(await self._watched(foreign, ref, reporter), self._options.lease)
-        except OutOfTurn:
+        except IllegalTransition:
             raise
         except Exception as error:
             if place.expired():
@@ -204,16 +220,18 @@ class Watches:
         finally:
             await reporter.close()
 
-    async def _watched(self, foreign: Foreign, ref: Ref, reporter: Reporter) -> bytes | None:
+    async def _watched(
+        self, foreign: ExternalQueue, ref: ExternalJob, reporter: Reporter
+    ) -> bytes | None:
         clock = asyncio.get_running_loop().time
-        told: Snapshot | None = None
+        told: ExternalStatus | None = None
         due = 0.0
         async with aclosing(foreign.watch(ref.ref)) as snapshots:
             async for snapshot in snapshots:
                 if snapshot.over:
                     return outcome_of(ref, snapshot)
                 if reporter.refused:
-                    raise OutOfTurn("progress", "over, or somebody else's")
+                    raise IllegalTransition("progress", "over, or somebody else's")
                 # A polled queue mostly repeats itself. Its state is still written now and then: a
                 # rejected write reveals a lost cancellation.
                 if snapshot != told or clock() >= due:

@@ -24,7 +24,14 @@ from typing import Final
 
 from genmcp.core.task import Task, asked, resumed, slot_of
 from genmcp.core.waiting import Awaiting, Finished, InputRequired, Running, Suspended
-from genmcp.errors import InternalError, OutOfTurn, OverShare, StoreError, StoreFull, TaskNotFound
+from genmcp.errors import (
+    IllegalTransition,
+    InternalError,
+    OverShare,
+    StoreError,
+    StoreFull,
+    TaskNotFound,
+)
 from genmcp.tasks.follower import TaskFollower
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.outcomes import error_end
@@ -111,7 +118,7 @@ class KeyedTasks:
         async def resume() -> bool:
             try:
                 await before.change(lambda task, now: resumed(task, node, token, now))
-            except OutOfTurn:
+            except IllegalTransition:
                 return False
             return True
 
@@ -162,8 +169,8 @@ class KeyedTasks:
         the task frees it, whether the caller still waits or not.
 
         Raises:
-            OutOfTurn: the call has ended, or another call has its key.
-            Unavailable: it is not written, or not yet.
+            IllegalTransition: the call has ended, or another call has its key.
+            StoreUnavailable: it is not written, or not yet.
         """
         write = self._writer.publishing(held, parked, call, ttl)
         begun = False
@@ -179,7 +186,7 @@ class KeyedTasks:
             refusals = (OverShare, StoreFull)
             try:
                 return await self._retry.retry_until_written(publish, refusals=refusals)
-            except OutOfTurn:
+            except IllegalTransition:
                 raise
             except Exception:
                 await self.close(held, None)
@@ -248,7 +255,7 @@ class KeyedTasks:
     async def _undo(self, held: HeldTask, transition: Transition) -> None:
         """Write *transition* of a record of which it is unknown whether it was written."""
         await self._records.mark(held.id)
-        with suppress(OutOfTurn, TaskNotFound):
+        with suppress(IllegalTransition, TaskNotFound):
             await self._write(held, transition)
 
     async def _end(self, held: HeldTask, transition: Transition, size: int = 0) -> bool:
@@ -259,7 +266,7 @@ class KeyedTasks:
                 (lambda _: self._write(held, _not_kept)) if size else None,
                 size,
             )
-        except OutOfTurn:
+        except IllegalTransition:
             return False
         except TaskNotFound:  # it has expired, or another call has the key
             with suppress(StoreError):

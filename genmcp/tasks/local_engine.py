@@ -9,7 +9,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Final
 
-from genmcp.errors import StoreError, Unavailable
+from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.stores.deliveries import Deliveries, OwnerShare
 from genmcp.stores.waiter import Waiter
 from genmcp.tasks.engine import Engine, Step
@@ -102,7 +102,7 @@ class _Worker:
                     await self._keep_hold(clock())
                     await self._begin_more(news)
                     pause = await self._pause(clock())
-                except Unavailable as error:
+                except StoreUnavailable as error:
                     self._complaints.log(logging.ERROR, "jobs cannot be fetched: %s", error)
                     await asyncio.sleep(_RESPITE)
                     continue
@@ -130,7 +130,7 @@ class _Worker:
         for id, work in working.items():
             # What ended by itself has been dropped, and what goes on is not to run twice.
             if work.done():
-                with suppress(Unavailable):  # then it lapses
+                with suppress(StoreUnavailable):  # then it lapses
                     await self._deliveries.release(self._node, id)
 
     async def _keep_hold(self, now: float) -> None:

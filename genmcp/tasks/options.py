@@ -53,7 +53,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             cannot be stopped; after that the job has failed. Default 60.
         lease: how long a job stays with a process without a sign of life, before another takes it.
             Default 30.
-        crashes: how many worker crashes one wait survives; after one more it is Lost. Default 3.
+        crashes: how many worker crashes one wait survives; one more, and it fails with
+            WorkerLost. Default 3.
         life: how long a task is retained that makes no progress, as when no process serves its
             queue. It must be longer than any backlog; questions and results are retained for the
             tool's ttl. Default: 7 days.

@@ -12,16 +12,16 @@ from genmcp.core.failures import is_expected
 from genmcp.core.outcome import Done, Failed, pack
 from genmcp.core.waiting import Finished
 from genmcp.errors import (
-    Cancelled,
     ContractError,
-    Failure,
     InternalError,
     McpError,
     OverShare,
-    Raised,
-    TimedOut,
+    StoreUnavailable,
     ToolError,
-    Unavailable,
+    WaitCancelled,
+    WaitError,
+    WaitTimedOut,
+    WorkRaised,
 )
 from genmcp.wire.jsonrpc import ErrorBody
 
@@ -57,35 +57,35 @@ def error_end(error: McpError, *, raised: bool = True) -> Finished:
     return Finished(error=msgspec.json.encode(body), raised=raised)
 
 
-def no_room(error: Unavailable) -> Finished:
+def no_room(error: StoreUnavailable) -> Finished:
     """Return the end of a task whose result does not fit into the store."""
     message = f"The result could not be kept: {_reason(error)}"
     return error_end(InternalError(message), raised=False)
 
 
-def not_kept(error: Unavailable) -> bytes:
+def not_kept(error: StoreUnavailable) -> bytes:
     """Return the packed outcome of work whose own outcome does not fit into the store."""
     message = f"its outcome could not be kept: {_reason(error)}"
-    return pack(Failed(Raised(token_hex(6), type(error).__name__, message)))
+    return pack(Failed(WorkRaised(token_hex(6), type(error).__name__, message)))
 
 
-def _reason(error: Unavailable) -> str:
+def _reason(error: StoreUnavailable) -> str:
     return str(error) if isinstance(error, OverShare) else "the store is full"
 
 
-def failure_of(work: str, error: BaseException) -> Failure:
+def failure_of(work: str, error: BaseException) -> WaitError:
     """Return why *work* brought nothing that has raised *error*.
 
     Its text is shown only if it was raised to be shown; for any other the log has it, under the
     reference that the failure has.
     """
-    if isinstance(error, Failure):
+    if isinstance(error, WaitError):
         return error
-    failure: Failure
+    failure: WaitError
     if isinstance(error, asyncio.CancelledError | futures.CancelledError):
-        failure = Cancelled()
+        failure = WaitCancelled()
     elif isinstance(error, TimeoutError):
-        failure = TimedOut()
+        failure = WaitTimedOut()
     else:
         reference = token_hex(6)
         if isinstance(error, Exception) and is_expected(error):
@@ -93,7 +93,7 @@ def failure_of(work: str, error: BaseException) -> Failure:
         else:
             logger.error("%s failed [%s]", work, reference, exc_info=error)
         shown = isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
-        failure = Raised(reference, type(error).__name__, str(error) if shown else None)
+        failure = WorkRaised(reference, type(error).__name__, str(error) if shown else None)
     failure.__cause__ = error
     return failure
 
@@ -122,7 +122,7 @@ class Elsewhere(Exception):
     def outcome(self, seconds: float) -> bytes:
         """Return the packed outcome of a job that no process has taken for *seconds*."""
         reference = self._log(seconds)
-        return pack(Failed(Raised(reference, "UnknownJob", self.told)))
+        return pack(Failed(WorkRaised(reference, "UnknownJob", self.told)))
 
     def ended(self, seconds: float) -> Finished:
         """Return the end of a task that no process has continued for *seconds*."""

@@ -11,7 +11,7 @@ import msgspec
 
 from genmcp.core.task import Task
 from genmcp.core.task import progressed as task_progressed
-from genmcp.errors import OutOfTurn, StoreError
+from genmcp.errors import IllegalTransition, StoreError
 
 __all__ = ["Progress", "Reporter", "progressed"]
 
@@ -90,7 +90,7 @@ class Reporter:
         self._check_open()
         try:
             await write()
-        except OutOfTurn as rejected:
+        except IllegalTransition as rejected:
             # Without `stop`: the exception ends the work already, and a second cancellation would
             # interrupt what it does for its end.
             self._open, self.refused = False, True
@@ -115,7 +115,7 @@ class Reporter:
             pace = _PACE
             try:
                 await self._write(newest)
-            except OutOfTurn:
+            except IllegalTransition:
                 self._open = False
                 self.refused = True
                 self._stop()

@@ -19,7 +19,14 @@ from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
 from genmcp.core.task import Task, kept, slot_of
-from genmcp.errors import Conflict, OutOfTurn, OverShare, StoreError, StoreFull, TaskNotFound
+from genmcp.errors import (
+    Conflict,
+    IllegalTransition,
+    OverShare,
+    StoreError,
+    StoreFull,
+    TaskNotFound,
+)
 from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append, Delete, Op, Put, Store
 from genmcp.tasks.options import JobOptions
@@ -95,7 +102,7 @@ class HeldTask:
         """Read the record, and check the token.
 
         Raises:
-            OutOfTurn: as for `change`.
+            IllegalTransition: as for `change`.
         """
         self._stored = None
         await self.change(lambda task, now: task)
@@ -104,7 +111,7 @@ class HeldTask:
         """Write the task after *transition*, and return it.
 
         Raises:
-            OutOfTurn: it is over, no longer stored, or another process has taken it over.
+            IllegalTransition: it is over, no longer stored, or another process has taken it over.
         """
         return await self.step(transition)()
 
@@ -148,7 +155,7 @@ class HeldTask:
             self._unsure = False
         stored = await self._records.find(self.id)
         if stored is None:
-            raise OutOfTurn(f"token {self.token} of task {self.id}", "gone")
+            raise IllegalTransition(f"token {self.token} of task {self.id}", "gone")
         return stored
 
     def _own(self, task: Task) -> Task:
@@ -260,7 +267,8 @@ class TaskRecords:
         """Write the task after *transition*, whatever others write meanwhile; return it.
 
         Raises:
-            OutOfTurn: the task does not allow it. Other errors of *transition* pass as well.
+            IllegalTransition: the task does not allow it. Other errors of *transition* pass as
+                well.
             TaskNotFound: there is no such task, or it was deleted.
         """
         while True:
@@ -311,8 +319,8 @@ class TaskRecords:
         """Write to the subject of the task without changing anything.
 
         Every write to the same subject that was begun before has been carried out then, or never
-        is: a read that follows is certain about a write that failed with Unavailable. A deletion
-        needs no room in a store that is full.
+        is: a read that follows is certain about a write that failed with StoreUnavailable. A
+        deletion needs no room in a store that is full.
         """
         await self.store.apply(Delete(f"{self.key(id)}#mark"))
 

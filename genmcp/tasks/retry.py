@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from genmcp.errors import OverShare, StoreError, StoreFull, Unavailable
+from genmcp.errors import OverShare, StoreError, StoreFull, StoreUnavailable
 
 __all__ = ["RetriedWrites", "Throttle"]
 
@@ -71,8 +71,8 @@ class RetriedWrites:
     async def retry_until_written(
         self,
         write: Callable[[], Awaitable[T]],
-        instead: Callable[[Unavailable], Awaitable[T]] | None = None,
-        refusals: tuple[type[Unavailable], ...] = (OverShare,),
+        instead: Callable[[StoreUnavailable], Awaitable[T]] | None = None,
+        refusals: tuple[type[StoreUnavailable], ...] = (OverShare,),
     ) -> T:
         """Write the result of long work, and retry for as long as the store does not accept it.
 
@@ -81,7 +81,7 @@ class RetriedWrites:
         seconds: the client would otherwise wait for room that may never come.
 
         Raises:
-            Unavailable: this process stops working.
+            StoreUnavailable: this process stops working.
             OverShare, or other *refusals*: there is no *instead*, or no room for it either.
         """
         pauses = iter(_PAUSES)
@@ -89,7 +89,7 @@ class RetriedWrites:
         while True:
             try:
                 return await write()
-            except Unavailable as error:
+            except StoreUnavailable as error:
                 if self.ending():
                     raise
                 now = time.monotonic()
@@ -110,12 +110,12 @@ class RetriedWrites:
         """Wait up to `patience` seconds for *write*, which continues after that.
 
         Raises:
-            Unavailable: it is not written yet.
+            StoreUnavailable: it is not written yet.
         """
         writing = self._begin(write, id)
         await asyncio.wait({writing}, timeout=self._patience)
         if not writing.done():
-            raise Unavailable("the store accepts no write: a step of a task is written later")
+            raise StoreUnavailable("the store accepts no write: a step of a task is written later")
         return _result(writing)
 
     async def whole(self, writes: Coroutine[Any, Any, T], id: str = "") -> T:
@@ -134,7 +134,7 @@ class RetriedWrites:
         self,
         id: str,
         write: Callable[[], Awaitable[object]],
-        instead: Callable[[Unavailable], Awaitable[object]] | None = None,
+        instead: Callable[[StoreUnavailable], Awaitable[object]] | None = None,
         size: int = 0,
     ) -> None:
         """Write the end of a call whose client does not wait for a store that fails.
@@ -143,7 +143,7 @@ class RetriedWrites:
         *instead*, if there is one and *size* bytes more of results would wait in memory than may.
 
         Raises:
-            OutOfTurn, TaskNotFound: see *write*; only of the first attempt.
+            IllegalTransition, TaskNotFound: see *write*; only of the first attempt.
         """
         try:
             await write()
@@ -160,7 +160,7 @@ class RetriedWrites:
         self,
         id: str,
         write: Callable[[], Awaitable[object]],
-        instead: Callable[[Unavailable], Awaitable[object]] | None = None,
+        instead: Callable[[StoreUnavailable], Awaitable[object]] | None = None,
         size: int = 0,
     ) -> None:
         """Write in the background, as `retry_until_written` does."""
@@ -211,9 +211,9 @@ def _result(writing: "asyncio.Task[T]") -> T:
     """Return the result of a write that has ended.
 
     Raises:
-        Unavailable: `RetriedWrites.aclose` has cancelled it. A CancelledError would look to the
-            caller as if its own request had been cancelled.
+        StoreUnavailable: `RetriedWrites.aclose` has cancelled it. A CancelledError would look to
+            the caller as if its own request had been cancelled.
     """
     if writing.cancelled():
-        raise Unavailable("this process stops: a step of a task is not written")
+        raise StoreUnavailable("this process stops: a step of a task is not written")
     return writing.result()

@@ -10,16 +10,16 @@ from typing import Final, TypeAlias
 
 from genmcp.core.outcome import Outcome, unpack
 from genmcp.core.task import LOST, Task, passed_on, run_id, with_saved
-from genmcp.core.waiting import Finished, Following, Job, Ref, Suspended, Working
+from genmcp.core.waiting import ExternalJob, Finished, Following, Job, Suspended, Working
 from genmcp.errors import (
     ContractError,
+    IllegalTransition,
     InternalError,
-    OutOfTurn,
     StoreError,
-    Unavailable,
+    StoreUnavailable,
 )
 from genmcp.tasks.attempt import AttemptResult, StillRuns, Threads, attempt
-from genmcp.tasks.foreign import Foreign, Watched, Watches
+from genmcp.tasks.foreign import ExternalQueue, Watched, Watches
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.outcomes import Elsewhere, error_end, pause_after
 from genmcp.tasks.progress import Progress, progressed
@@ -49,7 +49,7 @@ class TaskRunner:
         self,
         writer: TaskWriter,
         resume: Resume,
-        foreign: Sequence[Foreign],
+        foreign: Sequence[ExternalQueue],
         options: JobOptions,
         *,
         ending: Callable[[], bool],
@@ -126,7 +126,7 @@ class TaskRunner:
             else:  # nothing of the step was begun, even if the claim was written
                 await self._hand_back(held, stored.task, runs_on=False)
             raise
-        except OutOfTurn as refused:
+        except IllegalTransition as refused:
             logger.debug("%s", refused)
             # It may have been written before, and not submitted, when the store failed.
             now = await self._records.find(held.id)
@@ -141,9 +141,9 @@ class TaskRunner:
 
     async def _work(self, held: HeldTask, task: Task) -> None:
         """Take the step of a claimed task, which is retained meanwhile, however long that takes."""
-        following = task.work.ref if isinstance(task.work, Following) else None
+        ref = task.work.ref if isinstance(task.work, Following) else None
         taken = (task.id, task.fencing_token)
-        self._retain_later(taken, task, following)
+        self._retain_later(taken, task, ref)
         try:
             if (job := task.job) is not None:
                 task = await self._run_job(held, task, job)
@@ -186,7 +186,7 @@ class TaskRunner:
         step = held.step(lambda task, now: passed_on(task, now, pause))
         return await self._writer.retry.retry_until_written(step)
 
-    async def _watch(self, held: HeldTask, task: Task, ref: Ref) -> Task:
+    async def _watch(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
         """Follow a job of another queue; return the task settled, or waiting for another turn."""
         outcome = await self._writer.refs.outcome(ref)
         watched = Watched(outcome)
@@ -224,7 +224,7 @@ class TaskRunner:
         except (StoreError, Elsewhere):
             raise
         except Exception as error:
-            if isinstance(error, OutOfTurn):  # rejected; or else a defect, as any other
+            if isinstance(error, IllegalTransition):  # rejected; or else a defect, as any other
                 await held.check()
             return _failed(task, error)
         return came
@@ -248,7 +248,7 @@ class TaskRunner:
             given = await held.change(Task.abandoned if lost else _handed_back)
             if given.delivery != task.delivery:
                 await self._scheduler.submit(given)
-        except (OutOfTurn, StoreError) as refused:
+        except (IllegalTransition, StoreError) as refused:
             logger.debug("%s", refused)
 
     def _run(self, held: HeldTask, task: Task, reports: Reports) -> Run:
@@ -267,24 +267,24 @@ class TaskRunner:
         step = held.step(lambda task, now: with_saved(task, state, now))
         await self._writer.retry.retry_until_written(step, _has_no_room)
 
-    def _retain_later(self, taken: tuple[str, int], task: Task, following: Ref | None) -> None:
+    def _retain_later(self, taken: tuple[str, int], task: Task, ref: ExternalJob | None) -> None:
         pause = min(_HOUR, self._options.life / 3)
         self._taken[taken] = asyncio.get_running_loop().call_later(
-            pause, self._retain, taken, task, following
+            pause, self._retain, taken, task, ref
         )
 
-    def _retain(self, taken: tuple[str, int], task: Task, following: Ref | None) -> None:
+    def _retain(self, taken: tuple[str, int], task: Task, ref: ExternalJob | None) -> None:
         """Retain a task while it is worked on: its record would expire in a long step."""
-        self._retain_later(taken, task, following)
-        retaining = asyncio.get_running_loop().create_task(self._touch(task, following))
+        self._retain_later(taken, task, ref)
+        retaining = asyncio.get_running_loop().create_task(self._touch(task, ref))
         self._retaining.add(retaining)
         retaining.add_done_callback(self._retaining.discard)
 
-    async def _touch(self, task: Task, following: Ref | None) -> None:
+    async def _touch(self, task: Task, ref: ExternalJob | None) -> None:
         try:
             await self._records.touch(task)
-            if following is not None:
-                await self._writer.refs.touch(following)
+            if ref is not None:
+                await self._writer.refs.touch(ref)
         except StoreError as error:
             logger.warning("task %s may be retained too short: %s", task.id, error)
 
@@ -316,7 +316,7 @@ def _handed_back(task: Task, now: float) -> Task:
     return task.left(now) if task.lives_in else task.released(now)
 
 
-async def _has_no_room(error: Unavailable) -> Task:
+async def _has_no_room(error: StoreUnavailable) -> Task:
     raise StoreError(f"run.save: the state was not stored: {error}") from error
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from genmcp.core.task import Task
 from genmcp.core.waiting import Following
-from genmcp.errors import OutOfTurn, StoreError
+from genmcp.errors import IllegalTransition, StoreError
 from genmcp.stores.clocks import steady
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.heartbeats import Heartbeats
@@ -118,7 +118,7 @@ class StepScheduler:
         try:
             held = HeldTask(self._records, task.id, task.fencing_token)
             left = await held.change(Task.left)
-        except OutOfTurn:
+        except IllegalTransition:
             stored = await self._records.find(task.id)
             return stored.task if stored else task
         await self.submit(left)

@@ -8,13 +8,13 @@ from typing import Final
 
 from genmcp.core.outcome import Outcome, unpack
 from genmcp.core.task import Task, is_id
-from genmcp.core.waiting import Finished, Ref, Suspended
+from genmcp.core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.follower import Change, Note, TaskFollower
-from genmcp.tasks.foreign import Foreign, Refs, Snapshot, outcome_of
+from genmcp.tasks.foreign import ExternalJobs, ExternalQueue, ExternalStatus, outcome_of
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.keyed import KeyedTasks
 from genmcp.tasks.options import JobOptions
@@ -39,7 +39,7 @@ class TaskService:
     Each operation is one transition of the record (`core.task`), one `apply` of the store and at
     most one submission to the engine. A process that works on a task passes the `fencing_token` of
     the Task that it was given. If the task has ended, or was taken over by another process, that
-    raises OutOfTurn, and the work must stop.
+    raises IllegalTransition, and the work must stop.
 
     Args:
         store: keeps the records. Keys, logs and names of queues begin with *namespace*, so that
@@ -68,7 +68,7 @@ class TaskService:
         *,
         node: str,
         resume: Resume,
-        foreign: Sequence[Foreign] = (),
+        foreign: Sequence[ExternalQueue] = (),
         options: JobOptions = _DEFAULTS,
         namespace: str = "",
         late_bytes: int = 64 * 1024 * 1024,
@@ -79,7 +79,7 @@ class TaskService:
         prefix = f"{namespace}/" if namespace else ""
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
-        self._refs = Refs(store, prefix)
+        self._refs = ExternalJobs(store, prefix)
         self.records = TaskRecords(store, options, prefix)
         self._follower = TaskFollower(self.records)
         follows = bool(foreign)
@@ -109,7 +109,7 @@ class TaskService:
         """Start to run delivered steps, unless this process does already or rests.
 
         Raises:
-            Unavailable: the store could not be reached.
+            StoreUnavailable: the store could not be reached.
         """
         if not self.worker.resting:
             await self.worker.start()
@@ -131,7 +131,7 @@ class TaskService:
 
         Raises:
             TaskNotFound: there is one, and it has another owner.
-            Unavailable: the store could not be reached, or is full.
+            StoreUnavailable: the store could not be reached, or is full.
         """
         await self.start()
         if await self._writer.create(task, call):
@@ -195,20 +195,21 @@ class TaskService:
 
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
-            Unavailable: as for `finish`, at once if *private*; it is written later.
+            StoreUnavailable: as for `finish`, at once if *private*; it is written later.
         """
         was = await self._owned(id, owner, private=private)
         return await self._writer.cancel(was, self.runner.watches.cancel, patient=not private)
 
     async def discard(self, id: str) -> None:
-        """Delete a task whose id no client was given. Raises Unavailable as `finish` does."""
+        """Delete a task whose id no client was given. Raises StoreUnavailable as `finish` does."""
         delete = self._retry.retry_until_written(lambda: self.records.discard(id))
         await self._retry.within_patience(delete)
 
-    async def settle(self, ref: Ref, outcome: Snapshot) -> None:
+    async def settle(self, ref: ExternalJob, outcome: ExternalStatus) -> None:
         """Record that another queue's job is over: for a hook of that queue, or a webhook.
 
-        A task need not wait for it yet. The first outcome counts, this or that of `Foreign.watch`.
+        A task need not wait for it yet. The first outcome counts, this or that of
+        `ExternalQueue.watch`.
 
         Raises:
             ValueError: *outcome* is not the end of a job.
@@ -226,7 +227,7 @@ class TaskService:
         """Write the progress of the work.
 
         Raises:
-            OutOfTurn: see above.
+            IllegalTransition: see above.
         """
         return await self._held(id, fencing_token).change(partial(progressed, progress))
 
@@ -236,7 +237,7 @@ class TaskService:
         It waits as long as the store accepts no write.
 
         Raises:
-            OutOfTurn: see above; or the call has reached that step already.
+            IllegalTransition: see above; or the call has reached that step already.
         """
         await self.start()
         return await self._writer.park(self._held(id, fencing_token), parked)
@@ -245,8 +246,8 @@ class TaskService:
         """End the task.
 
         Raises:
-            OutOfTurn: see above.
-            Unavailable: the store has accepted no write for a lease; it is written later.
+            IllegalTransition: see above.
+            StoreUnavailable: the store has accepted no write for a lease; it is written later.
         """
         held = self._held(id, fencing_token)
         return await self._retry.within_patience(self._writer.finish(held, ended), id)
@@ -255,8 +256,8 @@ class TaskService:
         """Let the task go on without this process, which shuts down: as it does if that dies.
 
         Raises:
-            OutOfTurn: see above; or it does not live in a process.
-            Unavailable: as for `finish`.
+            IllegalTransition: see above; or it does not live in a process.
+            StoreUnavailable: as for `finish`.
         """
         held = self._held(id, fencing_token)
         return await self._retry.within_patience(self._writer.leave(held), id)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final, NamedTuple, Protocol
 
-from genmcp.errors import StoreError, Unavailable
+from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.tasks.engine import Engine, Step
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
@@ -122,7 +122,7 @@ class TaskWorker:
         """Serve, unless this does already; return when the engine does.
 
         Raises:
-            Unavailable: the store could not be reached.
+            StoreUnavailable: the store could not be reached.
         """
         ready = self.begin()
         if not ready.done():
@@ -295,7 +295,9 @@ class _Serving:
     def _done(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
         if not self.ready.done():
-            self.ready.set_exception(error or Unavailable("this process stops to work on jobs"))
+            self.ready.set_exception(
+                error or StoreUnavailable("this process stops to work on jobs")
+            )
         elif error is not None:
             logger.error("no more jobs are worked on here", exc_info=error)
 

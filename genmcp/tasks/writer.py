@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 from genmcp.core.task import Task, answered, published
-from genmcp.core.waiting import Asking, Finished, Following, Ref, Suspended, Work
-from genmcp.errors import OverShare, TaskNotFound, Unavailable
-from genmcp.tasks.foreign import Refs
+from genmcp.core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work
+from genmcp.errors import OverShare, StoreUnavailable, TaskNotFound
+from genmcp.tasks.foreign import ExternalJobs
 from genmcp.tasks.outcomes import no_room, not_kept
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
@@ -22,7 +22,11 @@ class TaskWriter:
     """
 
     def __init__(
-        self, records: TaskRecords, scheduler: StepScheduler, refs: Refs, retry: RetriedWrites
+        self,
+        records: TaskRecords,
+        scheduler: StepScheduler,
+        refs: ExternalJobs,
+        retry: RetriedWrites,
     ) -> None:
         self.records = records
         self.scheduler = scheduler
@@ -46,8 +50,8 @@ class TaskWriter:
     ) -> Callable[[], Awaitable[Task]]:
         """Return a function that makes a private task an ordinary one, which waits as in *parked*.
 
-        It may be called again if the store failed. It raises OutOfTurn if the task is over, or
-        another call has its key.
+        It may be called again if the store failed. It raises IllegalTransition if the task is over,
+        or another call has its key.
         """
         step = held.step(lambda task, now: published(task, parked, now, ttl), call)
 
@@ -63,7 +67,7 @@ class TaskWriter:
         """Let the task wait again.
 
         Raises:
-            OutOfTurn: it is over, or another process has taken it over.
+            IllegalTransition: it is over, or another process has taken it over.
         """
         step = held.step(lambda task, now: task.parked(parked, now))
 
@@ -80,7 +84,7 @@ class TaskWriter:
         """End the task; with an error, if the store has no room for *ended*.
 
         Raises:
-            OutOfTurn: as for `park`.
+            IllegalTransition: as for `park`.
         """
 
         def end(ended: Finished) -> Callable[[], Awaitable[Task]]:
@@ -92,7 +96,7 @@ class TaskWriter:
         """Park or end the task; end it with an error if the store has no room for either.
 
         Raises:
-            OutOfTurn: as for `park`.
+            IllegalTransition: as for `park`.
         """
         if isinstance(came, Suspended):
             try:
@@ -119,7 +123,7 @@ class TaskWriter:
         """Let the task go on without the process it lives in.
 
         Raises:
-            OutOfTurn: as for `park`, or it does not live in a process.
+            IllegalTransition: as for `park`, or it does not live in a process.
         """
         step = held.step(Task.left)
 
@@ -131,7 +135,7 @@ class TaskWriter:
         return await self.retry.retry_until_written(lambda: self.retry.whole(leave()))
 
     async def cancel(
-        self, was: Task, unfollow: Callable[[Ref], Awaitable[None]], *, patient: bool
+        self, was: Task, unfollow: Callable[[ExternalJob], Awaitable[None]], *, patient: bool
     ) -> Task | None:
         """Cancel a task and its step; return it as it was until then, None if it was over.
 
@@ -140,7 +144,7 @@ class TaskWriter:
         of another queue.
 
         Raises:
-            Unavailable: it is written later.
+            StoreUnavailable: it is written later.
         """
 
         def cancelled(task: Task, now: float) -> Task:
@@ -164,20 +168,20 @@ class TaskWriter:
             return await self.retry.within_patience(self.retry.retry_until_written(cancel), was.id)
         try:
             return await cancel()
-        except Unavailable:
+        except StoreUnavailable:
             self.retry.later(was.id, cancel)
             raise
 
     async def settle(self, held: HeldTask, transition: Callable[[Task, float], Task]) -> Task:
         """Write the outcome of an attempt, or an error if the store has no room for the outcome."""
 
-        async def lose(error: Unavailable) -> Task:
+        async def lose(error: StoreUnavailable) -> Task:
             outcome = not_kept(error)
             return await held.change(lambda task, now: task.settled_with(outcome, now))
 
         return await self.retry.retry_until_written(held.step(transition), lose)
 
-    async def settle_ref(self, id: str, ref: Ref, outcome: bytes) -> bool:
+    async def settle_ref(self, id: str, ref: ExternalJob, outcome: bytes) -> bool:
         """End a task's wait for *ref*; return whether it waited for that."""
         was: Task | None = None
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.mux.telemetry import Failure, Rejection, Resumed, Telemetry
+from genmcp.mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
 from genmcp.protocol.result import Result
 from genmcp.wire.printable import printable
 
@@ -48,7 +48,9 @@ class LoggingTelemetry(Telemetry):
         """Write that it ended."""
         self._write_request(request, "ended", None, *mark)
 
-    def request_failed(self, request: Request, failure: Failure, mark: tuple[float, bool]) -> None:
+    def request_failed(
+        self, request: Request, failure: RequestFailure, mark: tuple[float, bool]
+    ) -> None:
         """Write how it failed."""
         self._write_request(request, failure.kind, failure.code, *mark)
 

@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.mux.telemetry import Failure, Rejection, Resumed, Telemetry
+from genmcp.mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams
 from genmcp.protocol.result import Result
@@ -73,7 +73,7 @@ class OpenTelemetry(Telemetry):
         context.detach(token)
         span.end()
 
-    def request_failed(self, request: Request, failure: Failure, mark: Mark) -> None:
+    def request_failed(self, request: Request, failure: RequestFailure, mark: Mark) -> None:
         """Say in the span how it failed, and end it."""
         span, token = mark
         context.detach(token)
@@ -154,7 +154,7 @@ def _links(parent: Context, ambient: Context) -> list[Link]:
     return [Link(of_host)] if of_host.is_valid and of_host != of_parent else []
 
 
-def _set_failure(span: Span, failure: Failure) -> None:
+def _set_failure(span: Span, failure: RequestFailure) -> None:
     if failure.raised is not None and failure.kind != "cancelled":
         span.record_exception(failure.raised)
     if failure.code is None:

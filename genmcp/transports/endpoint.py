@@ -208,7 +208,7 @@ class Endpoint:
         """Check the headers of the request, and set its principal and copied assigns.
 
         Raises:
-            Refused: its headers are not accepted.
+            HttpRejected: its headers are not accepted.
             ConfigurationError: the host application returned an identity that is not one.
         """
         if self.mux.tasks.worker.dormant or self._asleep:

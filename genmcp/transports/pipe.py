@@ -46,7 +46,7 @@ from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.timers import LatestProgress, RateLimiter
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
-from genmcp.wire.lines import TooLong
+from genmcp.wire.lines import OversizedMessage
 
 __all__ = ["Outlet", "Pipe", "PipeConnection", "PipedCall"]
 
@@ -200,11 +200,11 @@ class PipeConnection(Pipe):
     def __repr__(self) -> str:
         return f"<PipeConnection of {self.mux!r}, {len(self._calls)} calls>"
 
-    def receive(self, body: bytes | TooLong) -> None:
+    def receive(self, body: bytes | OversizedMessage) -> None:
         """Handle one message or a batch. Responses are sent as they become ready."""
         method = None
         try:
-            if isinstance(body, TooLong):
+            if isinstance(body, OversizedMessage):
                 most = self.mux.limits.body
                 raise TooLarge(
                     f"A message of {body.size} bytes is larger than {most} (limit: body)"

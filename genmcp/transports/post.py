@@ -179,7 +179,7 @@ def session_of(http: HttpRequest) -> Session:
 
     Raises:
         NotAllowed: it names none.
-        SessionGone: the session has ended.
+        SessionNotFound: the session has ended.
     """
     id = http.table.get(SESSION_HEADER)
     if id is None:

@@ -16,7 +16,7 @@ from genmcp.channel import Channel
 from genmcp.core.call import CallAction, CallEvent, CallPhase
 from genmcp.core.continuation import Continuation
 from genmcp.core.task import Task
-from genmcp.errors import Conflict, OutOfTurn, StoreError, TaskNotFound, Unavailable
+from genmcp.errors import Conflict, IllegalTransition, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.mux import Answer, Mux
 from genmcp.mux.task_channel import TaskSink
@@ -159,7 +159,7 @@ class Promotion(msgspec.Struct, eq=False):
             return CallEvent.REFUSED
         if task.over:  # written by an earlier attempt, and taken for lost while the store failed
             call.doubtful = None
-            raise Unavailable(f"task {id} is over")
+            raise StoreUnavailable(f"task {id} is over")
         return CallEvent.WRITTEN
 
     async def _read(self) -> CallEvent:
@@ -197,7 +197,7 @@ class Promotion(msgspec.Struct, eq=False):
         if call.phase is CallPhase.TASK and reached is not None and reached is not self._step:
             try:
                 await tasks.park(self._channel, suspended(reached, tasks.awaiting))
-            except OutOfTurn:
+            except IllegalTransition:
                 logger.debug("task %s was resumed elsewhere", call.task)
             except StoreError as error:
                 logger.warning("the step of task %s is not written: %s", call.task, error)

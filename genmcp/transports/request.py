@@ -20,7 +20,7 @@ import msgspec
 from genmcp.core.client_key import ClientKey, address_of, key_of
 from genmcp.core.exchange import Action, Begin, Chunk, End, Whole
 from genmcp.core.server import Reject
-from genmcp.errors import ConfigurationError, InvalidRequest, TooLarge, TooSlow
+from genmcp.errors import BodyTimeout, ConfigurationError, InvalidRequest, TooLarge
 from genmcp.mux.limits import Limits, Slots
 from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Rejection
@@ -194,7 +194,7 @@ def read_body(http: HttpRequest, length: bytes | None) -> Generator[Any, Any, by
 
     Raises:
         TooLarge: it is larger than `limits.body`.
-        TooSlow: it took longer than `limits.body_time`.
+        BodyTimeout: it took longer than `limits.body_time`.
         Overloaded: the large bodies of the client, or of all clients, exceed their limit.
         ClientLeft: the connection closed first.
     """
@@ -226,7 +226,7 @@ def read_body(http: HttpRequest, length: bytes | None) -> Generator[Any, Any, by
     try:
         body = yield from Deadline(limits.body_time).bound(rest)
     except TimeoutError:
-        raise TooSlow(
+        raise BodyTimeout(
             f"The body did not arrive within {limits.body_time:g} s (limit: body_time)"
         ) from None
     return body

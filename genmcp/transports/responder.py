@@ -14,7 +14,7 @@ from typing import Any, Final
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.core.server import LISTEN, Reject
-from genmcp.errors import Overloaded, TooLarge, Unable
+from genmcp.errors import CapabilityMissing, Overloaded, TooLarge
 from genmcp.mux.mux import Answer, Mux
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
@@ -232,10 +232,10 @@ class Responder(RunningCall[HttpRequest], eq=False):
         """Send a request to the client, and return its result as JSON.
 
         Raises:
-            Failure: the client cannot be asked, answers with an error, or not in time.
+            WaitError: the client cannot be asked, answers with an error, or not in time.
         """
         if not self.caller.streams:
-            raise Unable({"streams": {}})
+            raise CapabilityMissing({"streams": {}})
         self.opened()
         return await super().ask(request, method, params)
 

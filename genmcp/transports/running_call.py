@@ -109,7 +109,7 @@ class CallSink(msgspec.Struct, MuxSink, Generic[C], eq=False):
         """Send a request to the client, and return its result as JSON.
 
         Raises:
-            Failure: the client cannot be asked, answers with an error, or not in time.
+            WaitError: the client cannot be asked, answers with an error, or not in time.
         """
         asked = self.caller.mux.asked
         return await asked.ask(request, self.caller.principal, method, params, self.send)

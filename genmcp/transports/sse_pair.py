@@ -21,7 +21,7 @@ from genmcp.errors import (
     McpError,
     NotAllowed,
     OverShare,
-    SessionGone,
+    SessionNotFound,
     StoreError,
     StoreFull,
 )
@@ -123,7 +123,7 @@ class SsePair:
         http.id, http.method = message.request_id, message.method
         entry = await http.mux.store.get(_record(session))
         if entry is None:
-            raise SessionGone("Session has ended")
+            raise SessionNotFound("Session has ended")
         opened = Session.unpack(entry.value) if entry.value else None
         action = ServerConnection(http.mux, opened, modern=False).receive(message)
         if not message.is_request:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from genmcp.errors import ConfigurationError, Refused
+from genmcp.errors import ConfigurationError, HttpRejected
 
 __all__ = [
     "Gate",
@@ -109,7 +109,7 @@ class Gate:
         None if that is not known.
 
         Raises:
-            Refused: 400 for a header sent twice, 403 for the origin, 421 for the host, 431 for
+            HttpRejected: 400 for a header sent twice, 403 for the origin, 421 for the host, 431 for
                 one that is too large.
         """
         pairs = headers if isinstance(headers, list) else list(headers)
@@ -123,18 +123,18 @@ class Gate:
         """Check who asks; who was found good is remembered.
 
         Raises:
-            Refused: 403 for the origin, 421 for the host, 431 for one that is too large.
+            HttpRejected: 403 for the origin, 421 for the host, 431 for one that is too large.
         """
         _check_sizes(self._most, origin=origin, host=host)
         loopback = is_loopback(peer)
         if origin is not None and not self._judge_origin(origin, loopback):
-            raise Refused(
+            raise HttpRejected(
                 f"Origin not allowed: {origin.decode('latin-1')}. "
                 f"Add it to allowed_origins to let this page call the server.",
                 status=403,
             )
         if (loopback or self._hosts is not None) and not self._judge_host(host, loopback):
-            raise Refused(
+            raise HttpRejected(
                 f"Host not allowed: {host.decode('latin-1')}. "
                 f"Add it to allowed_hosts if this server is meant to answer to that name.",
                 status=421,
@@ -166,17 +166,17 @@ def judge_post(content_type: bytes, accept: bytes, most: int = 8 * 1024) -> bool
     """Judge the head of a POST that carries a message; return whether event streams are taken.
 
     Raises:
-        Refused: 415 unless the body is JSON, 406 unless the client takes JSON, 431 if one of
+        HttpRejected: 415 unless the body is JSON, 406 unless the client takes JSON, 431 if one of
             them has more than *most* bytes.
     """
     _check_sizes(most, content_type=content_type, accept=accept)
     if content_type.partition(b";")[0].strip().lower() != b"application/json":
         given = content_type.decode("latin-1") or "(none)"
-        raise Refused(f"Content-Type must be application/json, not {given}", status=415)
+        raise HttpRejected(f"Content-Type must be application/json, not {given}", status=415)
     json, stream = _accepted(accept)
     if not json:
         wanted = "application/json, and should list text/event-stream"
-        raise Refused(f"Accept must list {wanted}", status=406)
+        raise HttpRejected(f"Accept must list {wanted}", status=406)
     return stream
 
 
@@ -184,7 +184,7 @@ def _check_sizes(most: int, **headers: bytes | None) -> None:
     for name, value in headers.items():
         if value is not None and len(value) > most:
             label = name.replace("_", "-")
-            raise Refused(
+            raise HttpRejected(
                 f"The {label} header is larger than {most} bytes (limit: header)", status=431
             )
 
@@ -193,11 +193,11 @@ def judge_get(table: dict[bytes, bytes]) -> None:
     """Judge the head of a GET that opens a stream (revisions before 2026-07-28).
 
     Raises:
-        Refused: 406 unless the client takes event streams.
+        HttpRejected: 406 unless the client takes event streams.
     """
     _, stream = _accepted(table.get(b"accept", b"*/*"))
     if not stream:
-        raise Refused("Accept must list text/event-stream", status=406)
+        raise HttpRejected("Accept must list text/event-stream", status=406)
 
 
 def cors_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
@@ -246,7 +246,7 @@ def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     for name, value in pairs:
         given = values.setdefault(name, [])
         if given and (name in _ONCE or name.startswith(b"mcp-param-")):
-            raise Refused(f"The {name.decode('latin-1')} header is given more than once")
+            raise HttpRejected(f"The {name.decode('latin-1')} header is given more than once")
         given.append(value.strip())
     return {name: b", ".join(given) for name, given in values.items()}
 

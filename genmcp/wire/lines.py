@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-__all__ = ["HEAD", "MAX_MESSAGE", "LineReader", "TooLong", "frame"]
+__all__ = ["HEAD", "MAX_MESSAGE", "LineReader", "OversizedMessage", "frame"]
 
 MAX_MESSAGE = 64 * 1024 * 1024
 """How many bytes a message may have, if nothing else is said."""
@@ -19,7 +19,7 @@ _ID = re.compile(rb'"id"\s*:\s*([0-9]{1,15})\s*[,}]')
 _ENDS = bytes.maketrans(b"\r\n", b"  ")
 
 
-class TooLong(msgspec.Struct, frozen=True):
+class OversizedMessage(msgspec.Struct, frozen=True):
     """Stands where a message of *size* bytes was, which is more than may be.
 
     *head* is how it began.
@@ -58,25 +58,25 @@ class LineReader:
         self._pieces: list[bytes] = []
         self._size = 0
 
-    def feed(self, chunk: bytes) -> list[bytes | TooLong]:
+    def feed(self, chunk: bytes) -> list[bytes | OversizedMessage]:
         """Return the messages that *chunk* completes."""
         if not self._pieces and chunk.find(b"\n") + 1 == len(chunk) <= self._max_message:
             return _line(chunk[:-1])  # mostly: a message as it was written
         *ended, rest = chunk.split(b"\n")
-        done: list[bytes | TooLong] = []
+        done: list[bytes | OversizedMessage] = []
         for piece in ended:
             self._take(piece)
             done += self.finish()
         self._take(rest)
         return done
 
-    def finish(self) -> list[bytes | TooLong]:
+    def finish(self) -> list[bytes | OversizedMessage]:
         """Return the line the stream has ended within, if there is one."""
         pieces, size = self._pieces, self._size
         self._pieces, self._size = [], 0
         line = b"".join(pieces)
         if size > self._max_message:
-            return [TooLong(size, line)]
+            return [OversizedMessage(size, line)]
         return _line(line)
 
     def _take(self, piece: bytes) -> None:
@@ -88,6 +88,6 @@ class LineReader:
             self._pieces = [b"".join(each[:HEAD] for each in self._pieces)[:HEAD]]
 
 
-def _line(line: bytes) -> list[bytes | TooLong]:
+def _line(line: bytes) -> list[bytes | OversizedMessage]:
     line = line.removesuffix(b"\r")
     return [line] if line and not line.isspace() else []

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from genmcp.wire.lines import HEAD, MAX_MESSAGE, TooLong
+from genmcp.wire.lines import HEAD, MAX_MESSAGE, OversizedMessage
 
 __all__ = ["Event", "EventReader"]
 
@@ -53,7 +53,7 @@ class EventReader:
         self._size = 0
         self._event = ""
 
-    def feed(self, chunk: bytes) -> list[Event | TooLong]:
+    def feed(self, chunk: bytes) -> list[Event | OversizedMessage]:
         """Return the events that *chunk* completes."""
         done = []
         for line, missing in self._lines(chunk):
@@ -110,7 +110,7 @@ class EventReader:
         if self._size > self._max_message:
             self._data = [b"\n".join(self._data)[:HEAD]]
 
-    def _dispatch(self) -> Event | TooLong | None:
+    def _dispatch(self) -> Event | OversizedMessage | None:
         data, size, name = self._data, self._size, self._event
         self._reset()
         self.last_id = self._id
@@ -118,5 +118,5 @@ class EventReader:
             return None
         joined = b"\n".join(data)
         if size > self._max_message:
-            return TooLong(size, joined)
+            return OversizedMessage(size, joined)
         return Event(joined, name or "message", self.last_id)

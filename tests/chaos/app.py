@@ -24,7 +24,6 @@ from genmcp import (
     Endpoint,
     Failed,
     JobOptions,
-    Lost,
     Mux,
     Outcome,
     Run,
@@ -32,6 +31,7 @@ from genmcp import (
     Storage,
     Suite,
     Tool,
+    WorkerLost,
     elicit,
     job,
 )
@@ -105,7 +105,7 @@ class Steps(Tool[Arguments]):
                 return Continue("second", second)
             case "second", Done(value):
                 return {**seen, "second": value, "argument": arguments.n}
-            case _, Failed(Lost()):
+            case _, Failed(WorkerLost()):
                 return {"lost": tag, "argument": arguments.n}
 
 
@@ -129,7 +129,7 @@ class Hold(Tool[Arguments]):
         match outcome:
             case Done(value):
                 return value
-            case Failed(Lost()):
+            case Failed(WorkerLost()):
                 return {"lost": tag}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Accepted, Declined, Dismissed
+from genmcp import Accepted, Cancelled, Declined
 from genmcp.cli.terminal import Bar, Logged, Terminal, typed
 from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from tests.cli.users import PATIENCE, at_terminal
@@ -73,7 +73,7 @@ def asked(*lines: str) -> tuple[Terminal, Screen]:
             Accepted({"name": "Ann", "age": 7, "color": "red", "news": True}),
         ),
         (["Ann\n", "!\n"], Declined()),
-        (["Ann\n"], Dismissed()),
+        (["Ann\n"], Cancelled()),
     ],
 )
 async def test_terminal_asks_for_each_field(lines: list[str], answer: Any) -> None:
@@ -84,7 +84,7 @@ async def test_terminal_asks_for_each_field(lines: list[str], answer: Any) -> No
     said = screen.getvalue()
     assert said.startswith("| Who?\n(! declines, Ctrl-D cancels)\n  Your name: ")
     assert ("an answer is needed" in said) is (lines[0] == "\n")
-    assert said.endswith("\n") is (answer == Dismissed())
+    assert said.endswith("\n") is (answer == Cancelled())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ async def test_terminal_asks_for_each_field(lines: list[str], answer: Any) -> No
         (["y\n"], Accepted({})),
         (["maybe\n", "NO\n"], Declined()),
         (["!\n"], Declined()),
-        ([], Dismissed()),
+        ([], Cancelled()),
     ],
 )
 async def test_terminal_asks_whether_to_go_on(lines: list[str], answer: Any) -> None:
@@ -178,7 +178,7 @@ async def test_terminal_that_is_gone_dismisses() -> None:
     screen = Screen()
     terminal = Terminal(Bar(screen), read)
 
-    assert Dismissed() == await terminal.handle_elicitation_create("Go on?", {}, None)
+    assert Cancelled() == await terminal.handle_elicitation_create("Go on?", {}, None)
 
 
 def test_typed_is_one_line_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:

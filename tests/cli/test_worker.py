@@ -18,7 +18,7 @@ from genmcp.cli.command import main
 from genmcp.cli.lifespan import entered
 from genmcp.cli.target import load, mux_of
 from genmcp.cli.worker import Hands, work
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.local_engine import LocalEngine
 from tests.asgi import PATIENCE, Client, Connection, until
@@ -214,7 +214,7 @@ async def test_worker_works_within_a_lifespan(
     options = mux.tasks.service.worker.options
     assert (3, 0.0) == (options.concurrency, options.grace)
     assert before is signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreUnavailable):
         await mux.store.get("key")
 
 

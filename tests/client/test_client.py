@@ -17,19 +17,19 @@ from genmcp import (
     Done,
     Failed,
     McpError,
+    Middleware,
     Outcome,
     Resource,
     Suite,
     Tool,
     ToolError,
-    Wrapper,
     elicit,
     prompt,
     roots,
     tool,
 )
 from genmcp.client.client import Client
-from genmcp.client.errors import Closed, ProtocolFault, ServerSaid, Timeout
+from genmcp.client.errors import ClientClosed, ProtocolError, RequestTimeout, ServerError
 from genmcp.client.handler import ClientHandler, Denied
 from genmcp.client.options import ClientOptions
 from genmcp.core.request import Request
@@ -138,12 +138,12 @@ async def test_client_reads_prompts_and_completes(revision: str) -> None:
 
 @pytest.mark.parametrize("revision", VERSIONS)
 async def test_client_says_what_the_server_said(revision: str) -> None:
-    """A JSON-RPC error is a ServerSaid with its code, the same on every revision."""
+    """A JSON-RPC error is a ServerError with its code, the same on every revision."""
     async with client_of(suite_of(add, resources=[Resource("a://b", "c")]), revision) as client:
-        with pytest.raises(ServerSaid) as found:
+        with pytest.raises(ServerError) as found:
             await client.call("nothing")
         assert (found.value.code, found.value.message) == (-32602, "Unknown tool: nothing")
-        with pytest.raises(ServerSaid) as found:
+        with pytest.raises(ServerError) as found:
             await client.read("a://nothing")
         assert (found.value.code, found.value.data) == (-32602, {"uri": "a://nothing"})
 
@@ -282,7 +282,7 @@ async def test_client_answers_a_bounded_number_of_times() -> None:
 
     handler = Patient()
     async with client_of(suite_of(Nagging), handler=handler) as client:
-        with pytest.raises(ProtocolFault, match="asks more than 10 times"):
+        with pytest.raises(ProtocolError, match="asks more than 10 times"):
             await client.call("nag")
     assert handler.asked in (10, 11)
 
@@ -328,7 +328,7 @@ async def test_client_gives_up_a_call_that_takes_too_long(revision: str, limit: 
     """A timeout says what took how long, and cancels the call."""
     waiting = Waiting()
     async with client_of(suite_of(waiting), revision) as client:
-        with pytest.raises(Timeout, match=r"tools/call .* 0\.05 s at test"):
+        with pytest.raises(RequestTimeout, match=r"tools/call .* 0\.05 s at test"):
             await client.call("wait", **{limit: 0.05})  # type: ignore[arg-type]
         async with asyncio.timeout(5):
             await waiting.ended.wait()
@@ -348,7 +348,7 @@ async def test_client_waits_longer_where_there_is_progress() -> None:
     async with client_of(suite_of(walk)) as client:
         walked = client.call("walk", progress=lambda *_: None, idle_timeout=0.15)
         assert (await walked).data == "there"
-        with pytest.raises(Timeout):
+        with pytest.raises(RequestTimeout):
             await client.call("walk", progress=lambda *_: None, idle_timeout=0.15, timeout=0.1)
 
 
@@ -363,9 +363,9 @@ async def test_client_may_be_used_from_any_task_and_opened_again() -> None:
         assert [result.data for result in results] == [str(float(2 * n)) for n in range(20)]
         await asyncio.create_task(client.close())
         await client.close()
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             await client.tools()
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             client.revision  # noqa: B018
         await client.open()
         assert len(await client.tools()) == 1
@@ -374,13 +374,13 @@ async def test_client_may_be_used_from_any_task_and_opened_again() -> None:
 
 @pytest.mark.parametrize("revision", [MODERN, "2025-11-25"])
 async def test_client_that_closes_fails_what_is_under_way(revision: str) -> None:
-    """A call that waits when its client is closed fails as Closed."""
+    """A call that waits when its client is closed fails with ClientClosed."""
     waiting = Waiting()
     async with client_of(suite_of(waiting), revision) as client:
         call = asyncio.create_task(client.call("wait"))
         await waiting.begun.wait()
         await client.close()
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             await call
 
 
@@ -407,7 +407,7 @@ async def test_client_sends_any_request_and_notification() -> None:
         listed = await client.request("tools/list", {})
         assert [each.name for each in listed.tools] == ["add"]
         await client.notify("notifications/roots/list_changed")
-        with pytest.raises(ServerSaid) as found:
+        with pytest.raises(ServerError) as found:
             await client.request("no/such")
         assert found.value.code == -32601
 
@@ -441,7 +441,7 @@ async def test_client_gets_the_log_messages_it_wants(revision: str) -> None:
     assert said == [("debug", "quiet"), ("error", "loud"), ("error", "loud")]
 
 
-class Lying(Wrapper):
+class Lying(Middleware):
     """Says that its tool counts, and answers with a text."""
 
     async def handle(self, request: Request, channel: Channel) -> Any:
@@ -455,7 +455,7 @@ async def test_client_checks_structured_results(revision: str) -> None:
     """A result that does not fit the tool's outputSchema is a fault of the server."""
     server = Lying(suite_of(count))
     async with client_of(server, revision) as client:
-        with pytest.raises(ProtocolFault, match="outputSchema: /n"):
+        with pytest.raises(ProtocolError, match="outputSchema: /n"):
             await client.call("count", {"n": 1})
     async with client_of(server, revision, check_output=False) as client:
         assert (await client.call("count", {"n": 1})).structured == {"n": "one"}

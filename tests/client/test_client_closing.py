@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from genmcp.client.client import Client
-from genmcp.client.errors import Closed
+from genmcp.client.errors import ClientClosed
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.stdio_options import Command
@@ -112,7 +112,7 @@ async def test_closing_in_a_hook_does_not_wait_for_the_hook(pids: Path) -> None:
 
     client = Client(command(pids), handler=Closer())
     await client.open()
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         await client.call("t", timeout=8)
     async with asyncio.timeout(3):
         await closed.wait()
@@ -145,7 +145,7 @@ async def test_closing_while_it_is_opened_ends_both(pids: Path, turns: int) -> N
     for _ in range(turns):
         await asyncio.sleep(0)
     await client.close()
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         await opening
 
     assert not running(pids)
@@ -166,7 +166,7 @@ async def test_closing_while_init_runs_ends_it() -> None:
     await begun.wait()
     async with asyncio.timeout(5):
         await client.close()
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             await opening
 
 
@@ -208,7 +208,7 @@ async def test_opening_anew_in_two_tasks_makes_one_connection() -> None:
     await asyncio.sleep(0)
     await client.close()
     for opening in openings:
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             await opening
     assert not client.is_open
 
@@ -234,5 +234,5 @@ async def test_closing_while_a_request_waits_for_the_greeting_raises_closed() ->
         await asyncio.sleep(0)
         await client.close()
         for task in (opening, asking):
-            with pytest.raises(Closed):
+            with pytest.raises(ClientClosed):
                 await task

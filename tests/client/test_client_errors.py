@@ -5,11 +5,11 @@ import pytest
 from genmcp.client import errors
 from genmcp.client.errors import (
     ClientError,
-    HttpStatus,
+    HttpStatusError,
     OutcomeUnknown,
-    ProcessEnded,
-    ServerSaid,
-    Timeout,
+    ProcessExited,
+    RequestTimeout,
+    ServerError,
 )
 from genmcp.errors import GenmcpError
 
@@ -26,14 +26,17 @@ def test_client_errors_are_one_tree() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (Timeout("tools/call", "here", 1.5), "tools/call took longer than 1.5 s at here"),
-        (ServerSaid(-32602, "Unknown tool: x", {"name": "x"}), "Unknown tool: x (-32602)"),
-        (ProcessEnded("server", None), "server has ended, nobody knows how"),
-        (ProcessEnded("server", 0), "server has ended, with exit status 0"),
-        (ProcessEnded("server", -15, "bye"), "by SIGTERM; the last it said: bye"),
-        (ProcessEnded("server", -99), "server has ended, by signal 99"),
+        (RequestTimeout("tools/call", "here", 1.5), "tools/call took longer than 1.5 s at here"),
+        (ServerError(-32602, "Unknown tool: x", {"name": "x"}), "Unknown tool: x (-32602)"),
+        (ProcessExited("server", None), "server has ended, nobody knows how"),
+        (ProcessExited("server", 0), "server has ended, with exit status 0"),
+        (ProcessExited("server", -15, "bye"), "by SIGTERM; the last it said: bye"),
+        (ProcessExited("server", -99), "server has ended, by signal 99"),
         (OutcomeUnknown("a call", "here", "it broke"), "not have been carried out: it broke"),
-        (HttpStatus("here", 500, b" a\n b" + b"\xff" * 900), "here answered HTTP 500: a b\ufffd"),
+        (
+            HttpStatusError("here", 500, b" a\n b" + b"\xff" * 900),
+            "here answered HTTP 500: a b\ufffd",
+        ),
     ],
 )
 def test_client_error_says_what_and_where(error: ClientError, text: str) -> None:

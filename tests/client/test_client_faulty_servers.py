@@ -10,12 +10,12 @@ import pytest
 
 from genmcp.client.client import Client
 from genmcp.client.errors import (
-    Closed,
+    ClientClosed,
     OutcomeUnknown,
-    ProcessEnded,
-    ProtocolFault,
-    ServerSaid,
-    Timeout,
+    ProcessExited,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
 )
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
@@ -114,7 +114,7 @@ async def test_client_ends_a_list_that_does_not(cursors: str) -> None:
         return None
 
     async with scripted(answer, pages=5) as (client, _):
-        with pytest.raises(ProtocolFault, match="does not end after"):
+        with pytest.raises(ProtocolError, match="does not end after"):
             await client.tools()
 
 
@@ -147,7 +147,7 @@ async def test_client_raises_the_error_of_a_list_that_is_not_kept() -> None:
         client,
         _,
     ):
-        with pytest.raises(ServerSaid, match="no"):
+        with pytest.raises(ServerError, match="no"):
             await client.tools()
 
 
@@ -175,7 +175,7 @@ async def test_client_takes_no_question_for_a_list() -> None:
     """Only calls, reads and prompts may be answered with questions."""
     asks = {"resultType": "input_required", "requestState": "s"}
     async with scripted(lambda method, _: asks if method == "tools/list" else None) as (client, _):
-        with pytest.raises(ProtocolFault):
+        with pytest.raises(ProtocolError):
             await client.tools()
 
 
@@ -217,7 +217,7 @@ async def test_client_gives_up_on_a_person_who_does_not_answer() -> None:
         client,
         _,
     ):
-        with pytest.raises(Timeout, match="with the questions it asks"):
+        with pytest.raises(RequestTimeout, match="with the questions it asks"):
             await client.call("t", timeout=0.05)
 
 
@@ -240,10 +240,10 @@ async def test_client_fails_what_is_under_way_when_the_process_ends() -> None:
     async with scripted(lambda *_: None) as (client, server):
         call = asyncio.create_task(client.call("t"))
         await server.called.wait()
-        server.sink.failed(None, ProcessEnded("the script", 3, "oh no"))
+        server.sink.failed(None, ProcessExited("the script", 3, "oh no"))
         with pytest.raises(OutcomeUnknown, match="exit status 3; the last it said: oh no"):
             await call
-        with pytest.raises(ProcessEnded):
+        with pytest.raises(ProcessExited):
             await client.tools()
         await client.open()
         assert client.revision == "2026-07-28"
@@ -255,18 +255,18 @@ async def test_client_fails_a_call_whose_answer_is_too_long() -> None:
         call = asyncio.create_task(client.call("t"))
         await server.called.wait()
         server.sink.too_long(10**9, b'{"jsonrpc":"2.0","id":2,"result":{"content":[')
-        with pytest.raises(ProtocolFault, match="1000000000 bytes"):
+        with pytest.raises(ProtocolError, match="1000000000 bytes"):
             await call
         await client.ping()
 
 
 async def test_client_that_cannot_connect_says_so() -> None:
     """A server that is silent, or speaks nothing we do, is an error within its time."""
-    with pytest.raises(Timeout, match="connecting"):
+    with pytest.raises(RequestTimeout, match="connecting"):
         async with scripted(lambda *_: b"", open_timeout=0.2, probe_timeout=0.05):
             pass
     none = {**DISCOVERED, "supportedVersions": ["1999-01-01"]}
-    with pytest.raises(ProtocolFault, match="1999-01-01"):
+    with pytest.raises(ProtocolError, match="1999-01-01"):
         async with scripted(lambda *_: none):
             pass
 
@@ -287,7 +287,7 @@ async def test_client_ends_a_stream_that_floods() -> None:
         for n in range(10_002):
             notify("notifications/resources/updated", uri=f"a:{n}")
         seen = 0
-        with pytest.raises(ProtocolFault, match="more than 10000 changes"):
+        with pytest.raises(ProtocolError, match="more than 10000 changes"):
             async for _ in changes:
                 seen += 1
         assert seen <= 10_002
@@ -304,7 +304,7 @@ async def test_client_waits_for_ever_if_it_is_told_to() -> None:
 
 async def test_client_that_was_never_opened_is_closed() -> None:
     """Nothing can be asked of it."""
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         await Client(Scripted(lambda *_: None)).ping()
 
 
@@ -346,7 +346,7 @@ async def test_client_polls_a_task() -> None:
 async def test_client_finds_the_faults_of_a_task(status: dict[str, Any], fault: str) -> None:
     """A task whose members are not what they must be is a fault of the server."""
     async with scripted(tasks(status)) as (client, _):
-        with pytest.raises(ProtocolFault, match=fault):
+        with pytest.raises(ProtocolError, match=fault):
             await client.call("t")
 
 

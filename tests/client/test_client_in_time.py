@@ -9,7 +9,7 @@ import pytest
 
 from genmcp.client.client import Client
 from genmcp.client.eras import ERAS
-from genmcp.client.errors import Timeout, TooManyPending
+from genmcp.client.errors import RequestTimeout, TooManyRequests
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.protocol.tasks import PROGRESS
@@ -118,7 +118,7 @@ async def test_in_time_a_callback_whose_wait_is_cancelled_does_not_cancel_the_ca
 async def test_in_time_a_list_that_hangs_counts() -> None:
     """The tool is looked up within the time of its call, which is not sent then."""
     async with served(modern(tools_list=None)) as url, Client(url) as client:
-        with pytest.raises(Timeout, match="tools/list"):
+        with pytest.raises(RequestTimeout, match="tools/list"):
             async with asyncio.timeout(5):
                 await client.call("t", timeout=0.3)
 
@@ -131,9 +131,9 @@ async def test_in_time_too_many_requests_are_a_client_error() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         async with asyncio.timeout(5):
-            with pytest.raises(TooManyPending):
+            with pytest.raises(TooManyRequests):
                 await client.request("tools/call", {"name": "t"})
-            with pytest.raises(TooManyPending):
+            with pytest.raises(TooManyRequests):
                 await client.listen(tools=True).__aenter__()
         listing.cancel()
         await asyncio.wait({listing})

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from genmcp.client.client import Client
-from genmcp.client.errors import Timeout, Unreachable
+from genmcp.client.errors import ConnectError, RequestTimeout
 from genmcp.client.options import ClientOptions
 from genmcp.client.transport import Sink, Transport
 from genmcp.core.client_events import Send
@@ -110,11 +110,11 @@ async def test_client_says_what_it_could_not_send(caplog: pytest.LogCaptureFixtu
 
     class Deaf(Late):
         async def hears(self, method: str) -> None:
-            raise Unreachable(self.where, "its ears are shut")
+            raise ConnectError(self.where, "its ears are shut")
 
     with caplog.at_level(logging.WARNING, "genmcp.client"):
         async with connected(Deaf()) as client:
-            with pytest.raises(Timeout):
+            with pytest.raises(RequestTimeout):
                 await client.call("t", timeout=0.05)
             assert [] == await client.tools()
 

@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Resource, Suite, tool
 from genmcp.client.client import Client
-from genmcp.client.errors import Closed
+from genmcp.client.errors import ClientClosed
 from genmcp.client.listening import Listening
 from genmcp.client.options import ClientOptions
 from tests.speaking import MODERN
@@ -114,7 +114,7 @@ async def test_listening_ends_with_its_connection(revision: str) -> None:
         waiting = asyncio.create_task(anext(changes))
         await asyncio.sleep(0)
         await client.close()
-        with pytest.raises((Closed, StopAsyncIteration)):
+        with pytest.raises((ClientClosed, StopAsyncIteration)):
             await waiting
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp import Client, ClientHandler, ConfigurationError, Suite, tool
-from genmcp.client.errors import ListTooLong, ProtocolFault
+from genmcp.client.errors import ListTooLong, ProtocolError
 from genmcp.client.options import ClientOptions
 from genmcp.schema.limits import SchemaLimits
 from tests.hub.far import OLD, TIME, Far, Piped, User, said
@@ -59,7 +59,7 @@ async def test_list_without_end_is_left_at_its_bytes() -> None:
     far = paged(1_000, 100_000)
     options = ClientOptions(revision=OLD, max_list_bytes=1_000_000)
     async with asyncio.timeout(TIME), Client(far, options=options) as client:
-        with pytest.raises(ProtocolFault, match=r"bytes or more \(ClientOptions.max_list_bytes"):
+        with pytest.raises(ProtocolError, match=r"bytes or more \(ClientOptions.max_list_bytes"):
             await client.tools()
 
     assert len(far.called) == 10

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.errors import ProtocolFault
+from genmcp.client.errors import ProtocolError
 from genmcp.client.offers import Offers
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
@@ -62,7 +62,7 @@ async def test_offers_leave_out_a_tool_with_an_invalid_annotation(
         assert await offers.learn([annotated("bad", property_), good]) == [good]
     assert "'bad' is left out: inputSchema" in caplog.text
     assert offers.knows("bad")
-    with pytest.raises(ProtocolFault, match="'bad' cannot be called"):
+    with pytest.raises(ProtocolError, match="'bad' cannot be called"):
         offers.headers("bad", {})
 
 
@@ -99,7 +99,7 @@ async def test_offers_find_a_result_that_does_not_fit(result: CallToolResult, fa
     """A structured result that is missing, or does not fit the output schema, is a fault."""
     offers = Offers("there", mirrors=False)
     await offers.learn([ToolDefinition("t", {"type": "object"}, output_schema=NUMBER)])
-    with pytest.raises(ProtocolFault, match=fault):
+    with pytest.raises(ProtocolError, match=fault):
         await offers.check("t", result)
 
 

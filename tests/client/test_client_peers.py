@@ -11,7 +11,13 @@ import pytest
 from genmcp import Accepted, Call, Channel, Endpoint, Resource, Suite, Tool, tool
 from genmcp.client.client import Client
 from genmcp.client.eras import ERAS as ERAS_MET
-from genmcp.client.errors import ConnectionRefused, NotFound, ServerSaid, SessionEnded, Unauthorized
+from genmcp.client.errors import (
+    ConnectionRefused,
+    NotFound,
+    ServerError,
+    SessionEnded,
+    Unauthorized,
+)
 from genmcp.client.handler import ClientHandler
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.options import ClientOptions
@@ -76,7 +82,7 @@ async def use(client: Client) -> None:
     assert [each.uri_template for each in await client.templates()] == ["note://{day}/{hour}"]
     (held,) = (await client.read("note://monday/9")).contents
     assert held.text == "Sun at 9 on monday."
-    with pytest.raises(ServerSaid):
+    with pytest.raises(ServerError):
         await client.read("note://nowhere")
     assert [each.name for each in await client.prompts()] == ["greet"]
     (message,) = (await client.prompt("greet", {"name": "Ann"})).messages

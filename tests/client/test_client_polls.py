@@ -13,12 +13,12 @@ import pytest
 from genmcp import Accepted
 from genmcp.client.client import Client
 from genmcp.client.errors import (
+    ClientClosed,
     ClientError,
-    Closed,
-    HttpStatus,
+    HttpStatusError,
     OutcomeUnknown,
-    ServerSaid,
-    Timeout,
+    RequestTimeout,
+    ServerError,
     Unauthorized,
 )
 from genmcp.client.handler import ClientHandler
@@ -240,8 +240,8 @@ async def test_poll_that_fails_is_repeated(failure: Answer) -> None:
 @pytest.mark.parametrize(
     ("failure", "kind"),
     [
-        (unavailable, HttpStatus),
-        (busy, ServerSaid),
+        (unavailable, HttpStatusError),
+        (busy, ServerError),
         (cut, OutcomeUnknown),
         (silent, OutcomeUnknown),
         (stranger, Unauthorized),
@@ -276,7 +276,7 @@ async def test_poll_of_a_client_that_is_closed_names_the_task() -> None:
         call = asyncio.create_task(client.call("bake"))
         await polled.wait()
         await client.close()
-        with pytest.raises(Closed) as found:
+        with pytest.raises(ClientClosed) as found:
             await call
         assert ("k", True) == (found.value.task, found.value.sent)
 
@@ -285,7 +285,7 @@ async def test_poll_is_not_repeated_past_the_time_of_its_call() -> None:
     """A call takes as long as it may, and its task is cancelled then."""
     oven = Oven(broken)
     async with client_of(oven) as client:
-        with pytest.raises(Timeout, match=r"the task k took longer than 0\.7 s") as found:
+        with pytest.raises(RequestTimeout, match=r"the task k took longer than 0\.7 s") as found:
             await client.call("bake", timeout=0.7)
     assert found.value.task is None
     assert 2 == oven.methods.count("tasks/get")
@@ -315,7 +315,7 @@ async def test_poll_that_is_answered_with_an_error_is_over() -> None:
 
     oven = Oven(forgotten)
     async with client_of(oven) as client:
-        with pytest.raises(ServerSaid, match="Unknown task") as found:
+        with pytest.raises(ServerError, match="Unknown task") as found:
             await client.call("bake")
     assert found.value.task is None
     assert 1 == oven.methods.count("tasks/get")
@@ -337,7 +337,7 @@ async def test_poll_answers_that_did_not_arrive_are_asked_for_by_who_waits() -> 
     oven = Oven(ASKING, DONE, update=unavailable)
     async with client_of(oven, handler=handler) as client:
         task = client.task("k")
-        with pytest.raises(HttpStatus):
+        with pytest.raises(HttpStatusError):
             await task.update({"salt": {"action": "decline"}})
         assert "bread" == (await task.wait()).data
     assert 1 == handler.asked
@@ -362,7 +362,7 @@ SOON = format_datetime(datetime.now(UTC) + timedelta(days=1))
 )
 def test_poll_is_not_repeated_before_the_server_wants_it(header: str, seconds: float) -> None:
     """`Retry-After` counts, in both its forms, as far as it is bearable."""
-    assert seconds == pause(HttpStatus("here", 503, headers={"retry-after": header}), 1)
+    assert seconds == pause(HttpStatusError("here", 503, headers={"retry-after": header}), 1)
 
 
 async def test_poll_that_is_refused_is_not_repeated_before_the_server_wants_it() -> None:
@@ -374,7 +374,7 @@ async def test_poll_that_is_refused_is_not_repeated_before_the_server_wants_it()
         await asked.reply(429, body, retry_after="7")
 
     async with served(Oven(later)) as url, Client(url) as client:
-        with pytest.raises(ServerSaid, match="later") as said:
+        with pytest.raises(ServerError, match="later") as said:
             await client.task("k").status()
 
     assert 7 == pause(said.value, 1)
@@ -382,7 +382,7 @@ async def test_poll_that_is_refused_is_not_repeated_before_the_server_wants_it()
 
 def test_poll_is_repeated_ever_more_slowly() -> None:
     """Twice as long each time, up to half a minute."""
-    error = HttpStatus("here", 503)
+    error = HttpStatusError("here", 503)
     assert [0.5, 1, 2, 4, 8, 16, 30, 30] == [pause(error, count) for count in range(1, 9)]
     assert 30 == pause(error, 10**6)
-    assert 9 == pause(ServerSaid(-32603, "later", {"retryAfter": 9}), 1)
+    assert 9 == pause(ServerError(-32603, "later", {"retryAfter": 9}), 1)

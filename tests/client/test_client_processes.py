@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from genmcp import Accepted, Client, ClientHandler, Command
-from genmcp.client.errors import ProcessEnded, ServerSaid, Timeout
+from genmcp.client.errors import ProcessExited, RequestTimeout, ServerError
 from genmcp.client.options import ClientOptions
 
 FRAME = """
@@ -143,7 +143,7 @@ async def test_client_starts_a_server_again_that_ends_on_what_it_does_not_know(
 
 async def test_client_says_once_why_a_server_ends(caplog: pytest.LogCaptureFixture) -> None:
     """One error has its last words and what can be done, and the log has nothing to add."""
-    with pytest.raises(ProcessEnded, match=r"status 3; .*: no database \(.*revision") as ended:
+    with pytest.raises(ProcessExited, match=r"status 3; .*: no database \(.*revision") as ended:
         async with (
             asyncio.timeout(20),
             Client(command("print('no database', file=sys.stderr)\nsys.exit(3)")),
@@ -157,7 +157,7 @@ async def test_client_says_once_why_a_server_ends(caplog: pytest.LogCaptureFixtu
 async def test_client_of_one_revision_does_not_start_a_server_again(tmp_path: Path) -> None:
     """There is no other way to begin."""
     starts = tmp_path / "starts"
-    with pytest.raises(ProcessEnded, match=r"expected initialize, not server/discover$"):
+    with pytest.raises(ProcessExited, match=r"expected initialize, not server/discover$"):
         async with Client(
             command(PICKY, str(starts)), options=ClientOptions(revision="2026-07-28")
         ):
@@ -194,10 +194,10 @@ async def test_client_leaves_the_question_of_a_call_that_is_given_up() -> None:
     """The hook is cancelled, the server is told, and the calls that follow have their times."""
     handler = Thinking()
     async with asyncio.timeout(20), Client(command(CURIOUS), handler=handler) as client:
-        with pytest.raises(Timeout):
+        with pytest.raises(RequestTimeout):
             await client.call("ask", timeout=0.1)
         await handler.stopped.wait()
-        with pytest.raises(Timeout, match=r"was silent for 0\.1 s"):
+        with pytest.raises(RequestTimeout, match=r"was silent for 0\.1 s"):
             await client.call("nothing", timeout=None, idle_timeout=0.1)
         assert "The request this was asked for was given up" == (await client.call("answers")).text
 
@@ -215,7 +215,7 @@ async def test_client_that_gives_up_many_calls_of_a_stuck_server_leaves_nothing(
         failed = await asyncio.gather(*many, return_exceptions=True)
         left = asyncio.all_tasks() - before
 
-    assert {Timeout} == {type(each) for each in failed}
+    assert {RequestTimeout} == {type(each) for each in failed}
     assert len(left) <= 2  # those whose request was written, if not read
     assert [] == [each for each in caplog.records if each.levelno > logging.INFO]
 
@@ -231,7 +231,7 @@ async def test_client_says_that_a_tool_may_want_tasks_it_does_not_speak() -> Non
                     say(id=id, error={"code": -32601, "message": "It requires a task"})
     """
     async with asyncio.timeout(20), Client(command(source)) as client:
-        with pytest.raises(ServerSaid, match=r"It requires .* \(-32601\); .*tasks of 2025-11-25"):
+        with pytest.raises(ServerError, match=r"It requires .* \(-32601\); .*tasks of 2025-11-25"):
             await client.call("t")
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from genmcp import Call, Channel, Resource, Suite, Tool, prompt, tool
-from genmcp.client.errors import Closed, ServerSaid, Unreachable
+from genmcp.client.errors import ClientClosed, ConnectError, ServerError
 from genmcp.client.sync import SyncClient
 from genmcp.protocol.completion import PromptReference
 
@@ -64,7 +64,7 @@ def test_sync_client_does_what_the_client_does() -> None:
         assert "2026-07-28" in client.discover().supported_versions
         assert [each.name for each in client.request("prompts/list").prompts] == ["greet"]
         client.notify("notifications/roots/list_changed")
-        with pytest.raises(ServerSaid):
+        with pytest.raises(ServerError):
             client.call("nothing")
 
 
@@ -116,7 +116,7 @@ def test_sync_client_leaves_nothing_behind() -> None:
     client.open()
     client.close()
     client.close()
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         client.tools()
     with client:
         assert len(client.tools()) == 2
@@ -170,7 +170,7 @@ def test_sync_client_says_that_no_loop_can_be_made(monkeypatch: pytest.MonkeyPat
     client = SyncClient(suite())
     with monkeypatch.context() as full:
         full.setattr("asyncio.events.new_event_loop", none)
-        with pytest.raises(Unreachable, match="Too many open files"):
+        with pytest.raises(ConnectError, match="Too many open files"):
             client.open()
     with client:
         client.ping()

@@ -22,7 +22,7 @@ from genmcp import (
     tool,
 )
 from genmcp.client.client import Client
-from genmcp.client.errors import ServerSaid, TaskCancelled, Timeout
+from genmcp.client.errors import RequestTimeout, ServerError, TaskCancelled
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.protocol.capabilities import ClientCapabilities, ElicitationCapability
@@ -186,7 +186,7 @@ async def test_task_of_a_call_that_is_given_up_is_cancelled() -> None:
             await call
         await bake.ended.wait()
         bake.ended.clear()
-        with pytest.raises(Timeout, match=r"the task .* took longer than 0\.1 s"):
+        with pytest.raises(RequestTimeout, match=r"the task .* took longer than 0\.1 s"):
             await client.call("bake", timeout=0.1)
         await bake.ended.wait()
 
@@ -196,7 +196,7 @@ async def test_task_goes_on_when_waiting_for_it_is_given_up() -> None:
     bake = Bake()
     async with kitchen(bake) as client:
         task = await client.call_task("bake")
-        with pytest.raises(Timeout):
+        with pytest.raises(RequestTimeout):
             await task.wait(timeout=0.05)
         assert (await task.status()).status == "working"
         bake.oven.set()
@@ -204,11 +204,11 @@ async def test_task_goes_on_when_waiting_for_it_is_given_up() -> None:
 
 
 async def test_task_that_fails_raises_its_error() -> None:
-    """The JSON-RPC error of a failed task is a ServerSaid."""
+    """The JSON-RPC error of a failed task is a ServerError."""
     bake = Bake()
     bake.oven.set()
     async with kitchen(bake) as client:
-        with pytest.raises(ServerSaid) as found:
+        with pytest.raises(ServerError) as found:
             await client.call("bake", {"burn": True})
         assert (found.value.code, found.value.message) == (-32050, "burnt")
         assert found.value.data == {"smoke": True}
@@ -217,7 +217,7 @@ async def test_task_that_fails_raises_its_error() -> None:
 async def test_task_that_nobody_knows_is_what_the_server_says() -> None:
     """An id of no task is the server's error."""
     async with kitchen(Bake()) as client:
-        with pytest.raises(ServerSaid, match="Unknown task"):
+        with pytest.raises(ServerError, match="Unknown task"):
             await client.task("nothing").wait()
 
 

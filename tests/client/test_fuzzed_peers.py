@@ -20,11 +20,11 @@ from genmcp.client import background
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientError,
-    HttpStatus,
+    HttpStatusError,
     OutcomeUnknown,
-    ProcessEnded,
-    ProtocolFault,
-    Timeout,
+    ProcessExited,
+    ProtocolError,
+    RequestTimeout,
 )
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.options import ClientOptions
@@ -101,21 +101,21 @@ async def test_client_lives_with_a_faulty_process(revision: str) -> None:
         for fault, error in zip(FATAL * 2, errors, strict=True):
             assert error is not None, fault
             if fault in ("late", "silent", "wrong_id"):
-                assert isinstance(error, Timeout), fault
+                assert isinstance(error, RequestTimeout), fault
             if fault in ("long", "shape"):
-                assert isinstance(error, ProtocolFault), fault
+                assert isinstance(error, ProtocolError), fault
         assert await called(client, 3, "none") is None
         assert isinstance(await called(client, 4, "exit"), OutcomeUnknown)
-        assert isinstance(await called(client, 5, "none"), ProcessEnded)
+        assert isinstance(await called(client, 5, "none"), ProcessExited)
 
 
 async def test_client_gives_up_on_a_process_that_does_not_read() -> None:
     """A call that cannot even be sent is over in its time, too."""
     options = StdioOptions(exit_timeout=0.1)
     async with connected(process(1), stdio=options) as client:
-        assert isinstance(await called(client, 1, "deaf"), Timeout)
+        assert isinstance(await called(client, 1, "deaf"), RequestTimeout)
         for n in range(3):
-            assert isinstance(await called(client, n, "none" * 100_000), Timeout)
+            assert isinstance(await called(client, n, "none" * 100_000), RequestTimeout)
 
 
 async def fuzz(
@@ -237,7 +237,7 @@ async def test_client_finds_an_endpoint_that_is_nowhere() -> None:
             await asked.reply(405)
 
     async with served(script) as url:
-        with pytest.raises(HttpStatus, match="405"):
+        with pytest.raises(HttpStatusError, match="405"):
             async with connected(url):
                 pass
 

@@ -31,7 +31,7 @@ from genmcp.protocol.sampling import (
     SamplingMessage,
     ToolChoice,
 )
-from genmcp.question.answers import Accepted, Declined, Dismissed
+from genmcp.question.answers import Accepted, Cancelled, Declined
 
 FORM = {
     "type": "object",
@@ -114,7 +114,7 @@ async def test_handler_that_returns_what_was_filled_in_is_told_how(
     with pytest.raises(InternalError):
         await answer(Form({"name": "Ada"}), "elicitation/create", ASKED)
 
-    assert "return Accepted({...}), Declined() or Dismissed()" in caplog.text
+    assert "return Accepted({...}), Declined() or Cancelled()" in caplog.text
 
 
 def test_handler_denies_what_it_likes() -> None:
@@ -215,7 +215,7 @@ async def test_handler_with_roots_that_are_none_fails_the_request(returned: Any)
         ({"action": "accept", "content": {}}, ElicitResult("accept", {"name": "Ada"})),
         (Accepted(), ElicitResult("accept", {"name": "Ada"})),
         (Declined(), ElicitResult("decline")),
-        (Dismissed(), ElicitResult("cancel")),
+        (Cancelled(), ElicitResult("cancel")),
         ({"action": "decline", "content": {"name": "Bob"}}, ElicitResult("decline")),
         (ElicitResult("cancel"), ElicitResult("cancel")),
     ],

@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from genmcp.client.errors import (
+    ClientClosed,
     ClientError,
-    Closed,
+    ConnectError,
     ConnectionRefused,
+    MessageTooLarge,
     OutcomeUnknown,
-    ProtocolFault,
-    TooLong,
-    Unreachable,
+    ProtocolError,
 )
 from genmcp.client.http1 import Http1
 from genmcp.client.http_options import HttpOptions
@@ -100,13 +100,13 @@ async def test_http_address_that_is_dead_does_not_hold_up_the_next(
         ([b"HTTP/1.1 200 OK\r\nConte"], OutcomeUnknown, "within a response"),
         ([b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"],
          OutcomeUnknown, "within a response"),
-        ([CHUNKED + b"zz\r\n"], ProtocolFault, "without a size"),
-        ([CHUNKED + b"2\r\n{}xx\r\n"], ProtocolFault, "where it said"),
-        ([b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n"], ProtocolFault, "Content-Length"),
-        ([b"HTTP/1.1 200 OK\r\nno header\r\n\r\n"], ProtocolFault, "a header that is none"),
-        ([b"HTTP/1.1 101 Switching Protocols\r\n\r\n"], ProtocolFault, "nobody asked for"),
-        ([b"SSH-2.0-OpenSSH_9.2\r\n\r\n"], ProtocolFault, "SSH-2.0"),
-        ([b"HTTP/1.1 200 OK\r\nx: " + b"x" * 200_000], ProtocolFault, "a head of more than"),
+        ([CHUNKED + b"zz\r\n"], ProtocolError, "without a size"),
+        ([CHUNKED + b"2\r\n{}xx\r\n"], ProtocolError, "where it said"),
+        ([b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n"], ProtocolError, "Content-Length"),
+        ([b"HTTP/1.1 200 OK\r\nno header\r\n\r\n"], ProtocolError, "a header that is none"),
+        ([b"HTTP/1.1 101 Switching Protocols\r\n\r\n"], ProtocolError, "nobody asked for"),
+        ([b"SSH-2.0-OpenSSH_9.2\r\n\r\n"], ProtocolError, "SSH-2.0"),
+        ([b"HTTP/1.1 200 OK\r\nx: " + b"x" * 200_000], ProtocolError, "a head of more than"),
     ],
 )  # fmt: skip
 async def test_http_peer_that_breaks_http_is_a_clear_error(
@@ -226,7 +226,7 @@ async def test_http_certificates_are_checked(tmp_path: Path) -> None:
             await transport.send(request(1))
 
     assert [ANSWER] == recorder.said
-    assert isinstance(doubting.failure, Unreachable)
+    assert isinstance(doubting.failure, ConnectError)
     assert "certificate" in str(doubting.failure)
 
 
@@ -245,7 +245,7 @@ async def test_http_connection_that_takes_too_long_is_given_up(by_httpx: bool) -
         async with server, opened(url, options) as (transport, recorder):
             await transport.send(request(1))
 
-    assert isinstance(recorder.failure, Unreachable)
+    assert isinstance(recorder.failure, ConnectError)
     assert by_httpx or "no connection within 0.1 s" in str(recorder.failure)
 
 
@@ -286,7 +286,7 @@ async def test_http_closed_pool_connects_to_nobody() -> None:
     pool = Http1(urlsplit("http://127.0.0.1:9/"), "here", connect_timeout=1, most=1)
     await pool.close()
 
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         await pool.request("GET", "/", [])
 
 
@@ -307,7 +307,7 @@ async def test_http_body_of_no_length_is_bounded() -> None:
     async with server, opened(url, max_message=5000) as (transport, recorder):
         await transport.send(request(1))
 
-    assert isinstance(recorder.failure, TooLong)
+    assert isinstance(recorder.failure, MessageTooLarge)
 
 
 FORGED = json.dumps({**ANSWER, "result": {"forged": True}}).encode()

@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from genmcp.client.errors import (
+    ConnectError,
     OutcomeUnknown,
     SessionEnded,
-    Unreachable,
 )
 from genmcp.client.event_place import EventPlace
 from genmcp.client.http_options import HttpOptions
@@ -217,7 +217,7 @@ async def test_http_late_404_of_an_older_session_ends_no_newer_one() -> None:
         begun_new.set()
         await old
 
-    assert type(recorder.failure) is Unreachable
+    assert type(recorder.failure) is ConnectError
     assert not recorder.failure.sent
 
 

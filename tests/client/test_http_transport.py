@@ -10,16 +10,16 @@ from starlette.applications import Starlette
 
 from genmcp.channel import Channel
 from genmcp.client.errors import (
-    Closed,
+    ClientClosed,
+    ConnectError,
     ConnectionLost,
     ConnectionRefused,
-    HttpStatus,
+    HttpStatusError,
+    MessageTooLarge,
     NotFound,
     OutcomeUnknown,
-    ProtocolFault,
-    TooLong,
+    ProtocolError,
     Unauthorized,
-    Unreachable,
 )
 from genmcp.client.http_options import HttpOptions
 from genmcp.core.client_events import Send
@@ -160,16 +160,16 @@ async def test_http_cancelled_send_closes_the_response() -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "sent"),
     [
-        (400, HttpStatus, True),
+        (400, HttpStatusError, True),
         (401, Unauthorized, False),
-        (403, HttpStatus, True),
+        (403, HttpStatusError, True),
         (404, NotFound, True),
-        (503, HttpStatus, True),
-        (302, HttpStatus, True),
+        (503, HttpStatusError, True),
+        (302, HttpStatusError, True),
     ],
 )
 async def test_http_error_status_is_told_with_its_body(
-    status: int, kind: type[HttpStatus], sent: bool
+    status: int, kind: type[HttpStatusError], sent: bool
 ) -> None:
     """A request fails with the status, headers and body; a notification raises them."""
 
@@ -212,7 +212,7 @@ async def test_http_response_that_is_no_answer_is_a_fault(
     async with scripted(script) as (transport, recorder):
         await transport.send(request(1))
 
-    assert isinstance(recorder.failure, ProtocolFault)
+    assert isinstance(recorder.failure, ProtocolError)
     assert fault in str(recorder.failure)
 
 
@@ -238,7 +238,7 @@ async def test_http_message_past_max_message_fails_its_request(streamed: bool) -
         [(size, _)] = recorder.lost
         assert size > 5000
     else:
-        assert isinstance(recorder.failure, TooLong)
+        assert isinstance(recorder.failure, MessageTooLarge)
         assert 1000 == recorder.failure.limit
 
 
@@ -312,7 +312,7 @@ async def test_http_redirect_to_no_url_is_a_fault(status: int) -> None:
     async with scripted(script) as (transport, recorder):
         await transport.send(request(1))
 
-    assert isinstance(recorder.failure, ProtocolFault)
+    assert isinstance(recorder.failure, ProtocolError)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ async def test_http_other_redirects_are_not_followed(location: str, reason: str)
     async with scripted(script) as (transport, recorder):
         await transport.send(request(1))
 
-    assert isinstance(recorder.failure, Unreachable)
+    assert isinstance(recorder.failure, ConnectError)
     assert reason in str(recorder.failure)
 
 
@@ -379,9 +379,9 @@ async def test_http_close_ends_what_is_under_way_silently() -> None:
         await transport.close()
         await transport.close()
         await sending
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             await transport.send(request(2))
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             await transport.open(recorder)
 
     assert [] == recorder.failures

@@ -7,7 +7,7 @@ import pytest
 
 from genmcp.channel import Channel
 from genmcp.client.client import Client
-from genmcp.client.errors import Closed, ConnectionLost
+from genmcp.client.errors import ClientClosed, ConnectionLost
 from genmcp.client.memory import AsgiRequester, MemoryTransport
 from genmcp.mux.mux import Mux
 from genmcp.suite.suite import Suite
@@ -49,11 +49,13 @@ async def test_client_of_a_server_in_this_process_names_it(kind: Any) -> None:
     served = suite(Wait())
     client = Client(served if kind is Suite else kind(served))
 
-    with pytest.raises(Closed, match=r"client of s \(in this process\) is not open: use `async"):
+    with pytest.raises(
+        ClientClosed, match=r"client of s \(in this process\) is not open: use `async"
+    ):
         await client.tools()
     async with client:
         await client.tools()
-    with pytest.raises(Closed, match=r"client of s \(in this process\) is closed$"):
+    with pytest.raises(ClientClosed, match=r"client of s \(in this process\) is closed$"):
         await client.tools()
 
 
@@ -101,7 +103,7 @@ async def test_memory_leaves_open_what_it_was_given(wrap: Any) -> None:
         await transport.send(request(id, "tools/list", _meta=META))
         await transport.close()
         assert "wait" == recorder.said[0]["result"]["tools"][0]["name"]
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             await transport.send(request(3))
 
 
@@ -169,5 +171,5 @@ async def test_memory_body_that_is_not_read_waits() -> None:
     await requester.close()
     async with asyncio.timeout(5):
         await refused.wait()
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         await requester.request("GET", "/", [])

@@ -8,9 +8,9 @@ import pytest
 from starlette.applications import Starlette
 
 from genmcp.client.errors import (
-    Closed,
+    ClientClosed,
     ConnectionLost,
-    HttpStatus,
+    HttpStatusError,
     NotFound,
     OutcomeUnknown,
 )
@@ -120,7 +120,7 @@ async def test_sse_pair_is_not_taken_for_something_else(server: OldServer, statu
     async with scripted(server, HttpOptions(connect_timeout=0.3)) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
 
-    assert isinstance(recorder.failure, HttpStatus)
+    assert isinstance(recorder.failure, HttpStatusError)
     assert status == recorder.failure.status
     assert [] == server.posts
 
@@ -145,14 +145,14 @@ async def test_sse_pair_failed_post_fails_its_request() -> None:
         await transport.send(request(1, "initialize", revision=None))
         await recorder.until(messages=1)
         await transport.send(request(2, "refused", revision=OLD))
-        with pytest.raises(HttpStatus):
+        with pytest.raises(HttpStatusError):
             await transport.send(notification("refused", OLD))
         await transport.send(request(3, "break", revision=OLD))
 
     [(two, refused), (three, broken)] = recorder.failures
     assert (2, 3) == (two, three)
-    assert isinstance(refused, HttpStatus)
-    assert isinstance(broken, HttpStatus | OutcomeUnknown)
+    assert isinstance(refused, HttpStatusError)
+    assert isinstance(broken, HttpStatusError | OutcomeUnknown)
 
 
 async def test_sse_pair_that_ends_is_over() -> None:
@@ -178,7 +178,7 @@ async def test_sse_pair_is_closed_with_its_transport() -> None:
         await transport.send(request(1, "initialize", revision=None))
         await recorder.until(messages=1)
         await transport.close()
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             await transport.send(request(2, "end", revision=OLD))
 
     assert [] == recorder.failures

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from genmcp.client.errors import Closed, ProcessEnded, Timeout, Unreachable
+from genmcp.client.errors import ClientClosed, ConnectError, ProcessExited, RequestTimeout
 from genmcp.client.stdio import StdioTransport
 from genmcp.client.stdio_options import Command, StdioOptions
 from tests.client.sinks import Recorder, notification, request
@@ -135,10 +135,10 @@ async def test_stdio_end_of_the_process_is_told_with_status_and_last_line() -> N
     """
     async with running(source) as (transport, recorder):
         await recorder.until(failures=1)
-        with pytest.raises(ProcessEnded) as later:
+        with pytest.raises(ProcessExited) as later:
             await transport.send(request(1))
 
-    assert isinstance(recorder.failure, ProcessEnded)
+    assert isinstance(recorder.failure, ProcessExited)
     assert (3, "no such database: studio") == (recorder.failure.status, recorder.failure.last_line)
     assert later.value is recorder.failure
     assert "with exit status 3; the last it said: no such database" in str(later.value)
@@ -151,7 +151,7 @@ async def test_stdio_killed_process_is_told_with_its_signal() -> None:
         os.kill(transport.pid, signal.SIGKILL)
         await recorder.until(failures=1)
 
-    assert isinstance(recorder.failure, ProcessEnded)
+    assert isinstance(recorder.failure, ProcessExited)
     assert -signal.SIGKILL == recorder.failure.status
     assert "by SIGKILL" in str(recorder.failure)
 
@@ -160,10 +160,10 @@ async def test_stdio_server_that_closes_its_output_is_ended() -> None:
     """Without its output a server is of no use: it is ended, and that is told."""
     async with running("os.close(1)\ntime.sleep(60)") as (transport, recorder):
         await recorder.until(failures=1)
-        with pytest.raises(ProcessEnded):
+        with pytest.raises(ProcessExited):
             await transport.send(request(1))
 
-    assert isinstance(recorder.failure, ProcessEnded)
+    assert isinstance(recorder.failure, ProcessExited)
     assert -signal.SIGTERM == recorder.failure.status
 
 
@@ -176,7 +176,7 @@ async def test_stdio_server_that_stops_reading_ends_with_its_input() -> None:
     """
     async with running(source) as (transport, recorder):
         await recorder.until(messages=1)
-        with pytest.raises(ProcessEnded):
+        with pytest.raises(ProcessExited):
             for id in range(100):
                 await transport.send(request(id))
 
@@ -193,7 +193,7 @@ async def test_stdio_sending_to_a_server_that_does_not_read_can_be_given_up() ->
         waiting = asyncio.ensure_future(transport.send(request(3)))
         await asyncio.sleep(0)
         await transport.close()
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             await waiting
 
     assert [] == recorder.failures
@@ -227,13 +227,13 @@ async def test_stdio_notification_does_not_wait_for_ever_for_a_server_that_does_
     async with running(source, StdioOptions(stall=0.01, exit_timeout=0)) as (transport, recorder):
         await recorder.until(messages=1)
         await transport.send(request(1, text="x" * 5_000_000))
-        with pytest.raises(Timeout, match="notifications/x"):
+        with pytest.raises(RequestTimeout, match="notifications/x"):
             await transport.send(notification("notifications/x"))
 
         many = [transport.send(notification("notifications/x")) for _ in range(1001)]
         failed = await asyncio.gather(*many, return_exceptions=True)
 
-    assert {Timeout, Unreachable} == {type(each) for each in failed}
+    assert {RequestTimeout, ConnectError} == {type(each) for each in failed}
 
 
 async def test_stdio_server_that_has_ended_can_be_started_again() -> None:
@@ -243,7 +243,7 @@ async def test_stdio_server_that_has_ended_can_be_started_again() -> None:
         await transport.open(recorder)
         await recorder.until(messages=2, failures=2)
         await transport.close()
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             await transport.open(recorder)
 
 
@@ -294,7 +294,7 @@ async def test_stdio_close_ends_what_the_process_has_started() -> None:
     async with running(source) as (_, recorder):
         await recorder.until(messages=1, failures=1)
 
-    assert isinstance(recorder.failure, ProcessEnded)
+    assert isinstance(recorder.failure, ProcessExited)
     await gone(recorder.said[0]["child"])
 
 
@@ -431,9 +431,9 @@ async def test_stdio_command_that_cannot_be_started_is_unreachable(
     """The error says which command it was and why."""
     transport = StdioTransport(command)
 
-    with pytest.raises(Unreachable, match=reason) as error:
+    with pytest.raises(ConnectError, match=reason) as error:
         await transport.open(Recorder())
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         await transport.send(request(1))
     await transport.close()
 
@@ -445,7 +445,7 @@ async def test_stdio_closed_transport_stays_closed() -> None:
     transport = StdioTransport(python(ECHO))
     await transport.close()
 
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         await transport.open(Recorder())
     assert transport.pid is None
 
@@ -484,5 +484,5 @@ def test_stdio_runs_on_uvloop() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         ended = runner.run(main())
 
-    assert isinstance(ended.failure, ProcessEnded)
+    assert isinstance(ended.failure, ProcessExited)
     assert 3 == ended.failure.status

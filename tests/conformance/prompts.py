@@ -12,7 +12,7 @@ from genmcp import (
     Outcome,
     Prompt,
     elicit,
-    embedded,
+    embedded_resource,
     prompt,
 )
 from tests.conformance.questions import filled, given
@@ -41,7 +41,7 @@ async def with_embedded_resource(resourceUri: str) -> Any:  # noqa: N803  # the 
     """Says a resource."""
     text = "Embedded resource content for testing."
     return [
-        embedded(resourceUri, text, "text/plain"),
+        embedded_resource(resourceUri, text, "text/plain"),
         "Please process the embedded resource above.",
     ]
 

@@ -8,6 +8,7 @@ import msgspec
 from genmcp import (
     Accepted,
     Call,
+    CapabilityMissing,
     Channel,
     Continue,
     Declined,
@@ -16,7 +17,6 @@ from genmcp import (
     Outcome,
     Tool,
     ToolError,
-    Unable,
     elicit,
     roots,
     sample,
@@ -267,7 +267,7 @@ class WhoeverAnswers(Tool):
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str | Continue:
         match tag, outcome:
-            case "user", Failed(Unable()):
+            case "user", Failed(CapabilityMissing()):
                 return Continue("model", sample("What is your name?", max_tokens=50))
             case "user", _:
                 return f"Hello, {filled(given(outcome)).name}!"

@@ -12,10 +12,10 @@ from genmcp import (
     Failed,
     McpError,
     Outcome,
-    Raised,
     Run,
     Tool,
     ToolError,
+    WorkRaised,
     elicit,
     job,
     tool,
@@ -94,7 +94,7 @@ class FailingJob(Tool):
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
         match outcome:
-            case Failed(Raised(message=str(message))):
+            case Failed(WorkRaised(message=str(message))):
                 raise ToolError(message)
             case _:
                 return given(outcome)

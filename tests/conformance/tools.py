@@ -5,7 +5,7 @@ import struct
 import zlib
 from typing import Any
 
-from genmcp import Audio, Call, Channel, Image, Tool, ToolError, embedded, result
+from genmcp import Audio, Call, Channel, Image, Tool, ToolError, embedded_resource, result
 from genmcp.errors import MissingCapability
 
 TEXT = "This is a simple text response for testing."
@@ -91,7 +91,7 @@ class EmbeddedResource(Tool):
 
     async def call(self, request: Call, channel: Channel) -> Any:
         text = "This is an embedded resource content."
-        return embedded("test://embedded-resource", text, "text/plain")
+        return embedded_resource("test://embedded-resource", text, "text/plain")
 
 
 class MultipleContentTypes(Tool):
@@ -104,7 +104,7 @@ class MultipleContentTypes(Tool):
         return result(
             "Multiple content types test:",
             Image(png()),
-            embedded("test://mixed-content-resource", data, "application/json"),
+            embedded_resource("test://mixed-content-resource", data, "application/json"),
         )
 
 

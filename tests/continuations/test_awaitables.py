@@ -14,18 +14,18 @@ import pytest
 
 from genmcp import (
     Call,
-    Cancelled,
     Channel,
     Continue,
     ContractError,
     Done,
     Failed,
-    Lost,
     McpError,
     Outcome,
-    Raised,
     Tool,
     ToolError,
+    WaitCancelled,
+    WorkerLost,
+    WorkRaised,
     elicit,
 )
 from tests.asgi import ALL, Client, serving, until
@@ -128,10 +128,10 @@ async def test_awaitable_that_raises_tells_only_what_may_be_shown(
 
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Failed)
-    assert isinstance(outcome.error, Raised)
+    assert isinstance(outcome.error, WorkRaised)
     assert outcome.error.__cause__ is original
     assert ("KeyError", None) == (outcome.error.type_name, outcome.error.message)
-    assert f"Raised: it failed unexpectedly (reference {outcome.error.reference})" == said
+    assert f"WorkRaised: it failed unexpectedly (reference {outcome.error.reference})" == said
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert outcome.error.reference in record.getMessage()
     assert record.exc_info is not None
@@ -146,7 +146,7 @@ async def test_awaitable_that_raises_to_be_shown_is_shown(
     """ToolError and McpError were raised to be read."""
     waits = Waits(lambda arguments: kind(error))
 
-    assert "Raised: out of paper" == await called(waits)
+    assert "WorkRaised: out of paper" == await called(waits)
     assert caplog.records == []
 
 
@@ -155,17 +155,17 @@ async def test_awaitable_that_times_out_says_so(kind: Any) -> None:
     """A TimeoutError needs no reference."""
     waits = Waits(lambda arguments: kind(TimeoutError()))
 
-    assert "TimedOut: it took too long" == await called(waits)
+    assert "WaitTimedOut: it took too long" == await called(waits)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_awaitable_may_fail_with_a_failure(kind: Any) -> None:
-    """A Failure that work raises, perhaps the one of a wait of its own, is the outcome."""
-    waits = Waits(lambda arguments: kind(Lost()))
+    """A WaitError that work raises, perhaps the one of a wait of its own, is the outcome."""
+    waits = Waits(lambda arguments: kind(WorkerLost()))
 
     await called(waits)
 
-    assert waits.outcomes == [Failed(Lost())]
+    assert waits.outcomes == [Failed(WorkerLost())]
 
 
 def cancelled_task() -> asyncio.Future[Any]:
@@ -197,8 +197,8 @@ async def test_awaitable_that_somebody_cancels_is_a_failure(makes: Any) -> None:
     """The call goes on: it is not the call that was cancelled."""
     waits = Waits(lambda arguments: makes())
 
-    assert "Cancelled: it was cancelled" == await called(waits)
-    assert waits.outcomes == [Failed(Cancelled())]
+    assert "WaitCancelled: it was cancelled" == await called(waits)
+    assert waits.outcomes == [Failed(WaitCancelled())]
 
 
 @pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
@@ -214,7 +214,7 @@ async def test_future_that_nobody_keeps_is_lost(makes: Any) -> None:
         kept.clear()
         await connection.over()
 
-    assert waits.outcomes == [Failed(Lost())]
+    assert waits.outcomes == [Failed(WorkerLost())]
 
 
 async def test_future_at_the_address_of_one_that_was_lost_is_another() -> None:
@@ -235,7 +235,7 @@ async def test_future_at_the_address_of_one_that_was_lost_is_another() -> None:
             await second.over()
         await first.over()
 
-    assert waits.outcomes == [Failed(Lost()), Done("worked")]
+    assert waits.outcomes == [Failed(WorkerLost()), Done("worked")]
     assert "worked" == text_of(second)
 
 

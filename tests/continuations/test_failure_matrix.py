@@ -40,10 +40,10 @@ from genmcp import (
     InvalidParams,
     McpError,
     Outcome,
-    Raised,
     Suite,
     Tool,
     ToolError,
+    WorkRaised,
     elicit,
 )
 from tests.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving, until
@@ -80,7 +80,7 @@ class Fails(Tool):
             case "mcp":
                 raise McpError("odd", {"why": 1}, code=-32000, status=418)
             case "result":
-                Failed(Raised("f00", "ToolError", "out of ink")).result()
+                Failed(WorkRaised("f00", "ToolError", "out of ink")).result()
             case "raise":
                 raise KeyError("secret")
         return object()

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from genmcp import (
+    Cancelled,
     Channel,
     ConfigurationError,
     Continue,
     Declined,
-    Dismissed,
     Done,
     Endpoint,
     Failed,
@@ -79,7 +79,7 @@ async def sure(wish: Wish, room: str, seats: int) -> Continue:
 
 
 @book.step
-def not_sure(answer: Declined | Dismissed, *, room: str, line: Channel) -> str:
+def not_sure(answer: Declined | Cancelled, *, room: str, line: Channel) -> str:
     return f"{room} is left to others by {line.assigns['by']}: {answer}"
 
 

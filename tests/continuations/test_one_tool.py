@@ -9,13 +9,13 @@ import pytest
 from genmcp import (
     Accepted,
     Call,
+    CapabilityMissing,
     Channel,
     Continue,
     Done,
     Failed,
     Outcome,
     Tool,
-    Unable,
     elicit,
     roots,
     sample,
@@ -48,7 +48,7 @@ class Tidy(Tool):
                 return Continue("asked", elicit(f"Tidy up {files} files?", Confirm))
             case "asked", Done(Accepted(Confirm(sure=True))):
                 return f"{channel._own} by {channel.request.arguments['who']}"
-            case "asked", Failed(Unable()):
+            case "asked", Failed(CapabilityMissing()):
                 return f"{channel._own} by {channel.request.arguments['who']}, unasked"
             case _, Failed(error):
                 raise error

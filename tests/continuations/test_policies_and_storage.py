@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import ConfigurationError, MemoryStore, Mux, Raised, Storage, Suite, Tool
+from genmcp import ConfigurationError, MemoryStore, Mux, Storage, Suite, Tool, WorkRaised
 from genmcp.core.continuation import Continuation
 from genmcp.core.json_value import check_json
 from genmcp.errors import ContractError
@@ -105,7 +105,11 @@ def test_names_of_questions_never_come_twice() -> None:
 
 def test_failures_are_equal_by_what_they_say() -> None:
     """The same on every carrier, so that they can be told apart and kept in sets."""
-    failures = {Raised("r", "KeyError"), Raised("r", "KeyError"), Raised("s", "KeyError")}
+    failures = {
+        WorkRaised("r", "KeyError"),
+        WorkRaised("r", "KeyError"),
+        WorkRaised("s", "KeyError"),
+    }
 
     assert 2 == len(failures)
-    assert Raised("r", "KeyError") != KeyError("r")
+    assert WorkRaised("r", "KeyError") != KeyError("r")

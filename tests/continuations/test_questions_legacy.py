@@ -11,14 +11,14 @@ import pytest
 
 from genmcp import (
     Accepted,
+    CapabilityMissing,
     Channel,
     Done,
     Failed,
     Limits,
     Outcome,
-    Raised,
-    TimedOut,
-    Unable,
+    WaitTimedOut,
+    WorkRaised,
     elicit,
     elicit_url,
     roots,
@@ -116,10 +116,10 @@ async def test_error_of_the_client_is_a_failure(version: str) -> None:
         await client.refuse(question, "no folders here")
         await call.over()
 
-    assert "Raised: no folders here" == text_of(call)
+    assert "WorkRaised: no folders here" == text_of(call)
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Failed)
-    assert isinstance(outcome.error, Raised)
+    assert isinstance(outcome.error, WorkRaised)
 
 
 async def test_silence_of_the_client_is_a_failure(version: str) -> None:
@@ -135,7 +135,7 @@ async def test_silence_of_the_client_is_a_failure(version: str) -> None:
         await call.over()
     late = await client.respond(question, ROOTS)
 
-    assert waits.outcomes == [Failed(TimedOut())]
+    assert waits.outcomes == [Failed(WaitTimedOut())]
     assert "notifications/cancelled" == told["method"]
     assert question["id"] == told["params"]["requestId"]
     assert (400, -32600) == (late.status, late.json["error"]["code"])
@@ -166,7 +166,7 @@ async def test_answer_of_another_shape_is_a_failure(result: Any) -> None:
         await client.respond(await call.message(), result)
         await call.over()
 
-    assert text_of(call).startswith("Raised: ")
+    assert text_of(call).startswith("WorkRaised: ")
 
 
 async def test_answer_that_is_none_is_refused_and_the_question_stays() -> None:
@@ -284,8 +284,8 @@ async def test_client_without_event_streams_cannot_be_asked(version: str) -> Non
     answer = await client.send(client.call("wait"), headers={"accept": "application/json"})
 
     assert not answer.is_stream
-    assert waits.outcomes == [Failed(Unable({"streams": {}}))]
-    assert text_of(answer).startswith("Unable: ")
+    assert waits.outcomes == [Failed(CapabilityMissing({"streams": {}}))]
+    assert text_of(answer).startswith("CapabilityMissing: ")
 
 
 class Escapes(Waits):
@@ -327,7 +327,7 @@ async def test_question_that_the_client_cannot_be_asked_is_not_asked(
 
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Failed)
-    assert isinstance(outcome.error, Unable)
+    assert isinstance(outcome.error, CapabilityMissing)
     assert outcome.error.capabilities == lacking or lacking is None
     assert 1 == len(answer.messages)
 

@@ -11,16 +11,16 @@ import pytest
 from genmcp import (
     Accepted,
     Call,
+    Cancelled,
+    CapabilityMissing,
     Channel,
     Continue,
     Declined,
-    Dismissed,
     Done,
     Failed,
     InvalidParams,
     Outcome,
     Tool,
-    Unable,
     elicit,
     elicit_url,
     roots,
@@ -68,7 +68,7 @@ async def test_question_is_answered_by_the_call_sent_again() -> None:
     [
         (elicit("Sure?"), YES, "Accepted(content={})"),
         (elicit("Sure?"), {"action": "decline"}, str(Declined())),
-        (elicit("Sure?"), {"action": "cancel"}, str(Dismissed())),
+        (elicit("Sure?"), {"action": "cancel"}, str(Cancelled())),
         (elicit_url("Go there", "https://a.example/"), {"action": "accept"}, str(Accepted())),
         (roots(), ROOTS, "Root(uri='file:///home'"),
         (sample("Capital?"), SAID, "Paris"),
@@ -209,8 +209,8 @@ async def test_question_that_the_client_cannot_be_asked_is_not_asked(
 
     answer = await client.send(client.call("wait"))
 
-    assert waits.outcomes == [Failed(Unable(lacking))]
-    assert text_of(answer).startswith("Unable: the client did not declare")
+    assert waits.outcomes == [Failed(CapabilityMissing(lacking))]
+    assert text_of(answer).startswith("CapabilityMissing: the client did not declare")
 
 
 @pytest.mark.parametrize(("question", "able", "lacking"), LACKING)
@@ -237,7 +237,7 @@ async def test_capability_that_was_there_before_is_asked_for_again() -> None:
     again["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {"sampling": {}}
     await client.send(again)
 
-    assert waits.outcomes == [Failed(Unable({"elicitation": {}}))]
+    assert waits.outcomes == [Failed(CapabilityMissing({"elicitation": {}}))]
 
 
 class Chain(Tool):

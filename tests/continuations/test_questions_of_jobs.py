@@ -92,7 +92,7 @@ async def test_question_of_a_job_that_the_client_refuses_has_failed() -> None:
         await call.over()
     await endpoint.aclose()
 
-    assert "Raised: nobody is here" == text_of(call)
+    assert "WorkRaised: nobody is here" == text_of(call)
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
@@ -104,7 +104,7 @@ async def test_question_of_a_job_that_the_client_cannot_be_asked_has_failed(vers
     answer = await client.send(client.call("lift", {"what": "stone"}))
     await endpoint.aclose()
 
-    assert text_of(answer).startswith("Unable: ")
+    assert text_of(answer).startswith("CapabilityMissing: ")
 
 
 async def test_question_of_a_job_fails_once_its_client_can_be_asked_no_more() -> None:
@@ -120,6 +120,6 @@ async def test_question_of_a_job_fails_once_its_client_can_be_asked_no_more() ->
     late = await client.send(client.again(asked, sure=YES, now=YES))
     await endpoint.aclose()
 
-    assert text_of(unable).startswith("Unable: ")
+    assert text_of(unable).startswith("CapabilityMissing: ")
     assert text_of(unable) == text_of(late)
     assert 2 == len(tool.outcomes)

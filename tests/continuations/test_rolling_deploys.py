@@ -31,7 +31,7 @@ from genmcp import (
     job,
 )
 from genmcp.core.waiting import Job, Working
-from genmcp.errors import Raised
+from genmcp.errors import WorkRaised
 from tests.asgi import PATIENCE, TASKS, Client
 from tests.tasks.bench import Bench, ended, made, opened, until
 
@@ -89,7 +89,7 @@ class Asks(Tool):
         match outcome:
             case Done(Accepted(contact)):
                 return f"It is {contact.name}"
-            case Failed(Raised(_, kind, text)):
+            case Failed(WorkRaised(_, kind, text)):
                 return f"{kind}: {text}"
 
 
@@ -234,7 +234,7 @@ async def test_job_that_no_worker_knows_fails_in_time(
     await ended(jobs)
 
     (outcome,) = bench.resumed.outcomes
-    assert isinstance(outcome, Failed) and isinstance(outcome.error, Raised)
+    assert isinstance(outcome, Failed) and isinstance(outcome.error, WorkRaised)
     assert "The job is not known to any worker" == outcome.error.message
     assert "'deploy.never'" in caplog.text and "JobOptions.unknown_timeout" in caplog.text
 

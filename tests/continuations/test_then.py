@@ -14,26 +14,26 @@ import pytest
 from genmcp import (
     Accepted,
     Call,
+    Cancelled,
     Channel,
     ConfigurationError,
     Continue,
     ContractError,
     Declined,
-    Dismissed,
     Done,
     Endpoint,
+    ExternalJob,
+    ExternalQueue,
+    ExternalStatus,
     Failed,
-    Foreign,
     MemoryStore,
     Mux,
     Outcome,
     Prompt,
     PromptRepo,
-    Ref,
     Resource,
     ResourceRepo,
     Run,
-    Snapshot,
     Storage,
     Suite,
     Tool,
@@ -100,7 +100,7 @@ class Asks(Book):
         return elicit("With breakfast?", Wish).then(self.sure, self.not_sure)
 
     async def not_sure(
-        self, request: Call[Room], answer: Declined | Dismissed, channel: Channel
+        self, request: Call[Room], answer: Declined | Cancelled, channel: Channel
     ) -> str:
         return f"{request.arguments.name}: {type(answer).__name__}"
 
@@ -248,15 +248,15 @@ async def asked_all(app: Any, answers: list[Any]) -> Connection:
     return answer
 
 
-class Queue(Foreign):
+class Queue(ExternalQueue):
     """A queue whose jobs have all ended."""
 
     scheme = "queue"
 
-    async def snapshot(self, ref: str) -> Snapshot:
-        return Snapshot("completed", result={"text": f"{ref} done"})
+    async def snapshot(self, ref: str) -> ExternalStatus:
+        return ExternalStatus("completed", result={"text": f"{ref} done"})
 
-    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         yield await self.snapshot(ref)
 
     async def cancel(self, ref: str) -> None: ...
@@ -269,7 +269,7 @@ async def test_external_job_continues_in_a_method() -> None:
         name = "follows"
 
         async def call(self, request: Call, channel: Channel) -> Any:
-            return Ref("queue", "7").then(self.typed)
+            return ExternalJob("queue", "7").then(self.typed)
 
         async def typed(self, request: Call, value: Booking, channel: Channel) -> str:
             return value.text
@@ -421,7 +421,7 @@ async def test_value_of_another_type_is_a_contract_error(how: str, value: Any, c
     ("answer", "method", "default"),
     [
         (NO, "Fjord: Declined", "The user declined."),
-        (NEITHER, "Fjord: Dismissed", "The user cancelled the question."),
+        (NEITHER, "Fjord: Cancelled", "The user cancelled the question."),
     ],
 )
 async def test_question_that_is_declined_ends_elsewhere(
@@ -468,7 +468,7 @@ async def test_otherwise_gets_the_answers_unconverted() -> None:
 
     refused = await asked_all(serving(Both(None)), [YES, NEITHER])
 
-    assert repr({"a": Accepted(Wish(True)), "b": Dismissed()}) == text_of(refused)
+    assert repr({"a": Accepted(Wish(True)), "b": Cancelled()}) == text_of(refused)
 
 
 async def test_declined_question_needs_only_the_method_that_runs() -> None:

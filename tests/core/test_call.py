@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from genmcp.core.call import LATE, TRANSITIONS, CallAction, CallEvent, CallPhase, CallState
-from genmcp.errors import LocalOutOfTurn
+from genmcp.errors import LocalIllegalTransition
 
 EXPECTED = {
     CallPhase.RUNNING: """
@@ -139,7 +139,7 @@ def test_each_event_in_each_phase(phase: CallPhase, event: CallEvent) -> None:
     expected = verdict(phase, event)
     call = CallState(phase=phase)
     if expected == "impossible":
-        with pytest.raises(LocalOutOfTurn, match=f"{event.name} while {phase.name}"):
+        with pytest.raises(LocalIllegalTransition, match=f"{event.name} while {phase.name}"):
             call.advance(event)
         expected = phase.name
     elif expected == "late":
@@ -183,7 +183,7 @@ def reachable(start: CallPhase) -> Iterator[tuple[State, CallEvent, State]]:
             call = CallState(phase=phase)
             try:
                 actions = call.advance(event)
-            except LocalOutOfTurn:
+            except LocalIllegalTransition:
                 continue
             after = (call.phase, learn(facts, event, actions))
             yield state, event, after

@@ -10,11 +10,11 @@ from genmcp.core.client_dispatch import ClientDispatch, State
 from genmcp.core.client_events import (
     Answered,
     Dropped,
-    Failed,
     InputRequired,
     Notified,
     Pinged,
-    Refused,
+    Rejected,
+    RequestFailed,
     Send,
     TaskCreated,
 )
@@ -131,7 +131,7 @@ def test_client_invalid_answer_fails_its_request(bad: Any) -> None:
 
     (failed,) = client.received(result(id, bad), 0)
 
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert isinstance(failed.error, PeerFault)
     assert "the result of tools/call" in str(failed.error)
     assert (id, True) == (failed.id, failed.may_have_run)
@@ -149,7 +149,7 @@ def test_client_answer_must_have_an_allowed_type(method: str, kind: str) -> None
 
     (failed,) = client.received(result(id, {"resultType": kind, "requestState": "s"}), 0)
 
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert kind in str(failed.error)
 
 
@@ -196,7 +196,7 @@ def test_client_error_has_the_members_of_the_server(made: Callable[..., ClientDi
 
     (refused,) = client.received(error(id, -32602, "bad", data={"a": 1}), 0, about=id, status=400)
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejected)
     assert (id, -32602, "bad", {"a": 1}, 400) == (
         refused.id,
         refused.error.code,
@@ -225,7 +225,7 @@ def test_client_error_of_a_missing_resource_has_the_2026_code(
 
     (refused,) = client.received(error(id, -32002), 0)
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejected)
     assert code == refused.error.code
 
 
@@ -237,7 +237,7 @@ def test_client_error_without_an_id_belongs_to_its_response() -> None:
     assert isinstance(client.received(error(None, -32700), 0)[0], Dropped)
     (refused,) = client.received(error(None, -32700), 0, about=id, status=400)
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejected)
 
 
 def test_http_error_with_another_id_answers_its_request() -> None:
@@ -250,7 +250,7 @@ def test_http_error_with_another_id_answers_its_request() -> None:
     (refused,) = client.received(body, 0, about=id, status=400)
     (late,) = client.received(body, 0, about=id, status=400)
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejected)
     assert (id, "Missing session ID") == (refused.id, refused.error.message)
     assert isinstance(late, Dropped)
 
@@ -309,7 +309,7 @@ def test_client_answer_that_is_no_message_fails_its_request(members: dict[str, A
 
     (failed,) = client.received(message(id=id, **members), 0)
 
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert isinstance(failed.error, PeerFault)
     assert not client.waits_for(id)
 
@@ -324,7 +324,7 @@ def test_client_answer_that_is_too_long_fails_its_request() -> None:
         return outcome
 
     failed = too_long(b'{"jsonrpc":"2.0","id":%d,"result":' % first)
-    assert (Failed, first) == (type(failed), failed.id)
+    assert (RequestFailed, first) == (type(failed), failed.id)
     assert "1000000000 bytes" in str(failed.error)
     assert second == too_long(b'{"jsonrpc":"2.0","result":{"a', about=second).id
     for head in (b'{"jsonrpc":"2.0","result":{', b'{"method":"x","params":{"id":4}', b'{"id":9}'):
@@ -347,4 +347,6 @@ def test_client_accepts_batches() -> None:
 
     outcomes = client.received(b"[" + b",".join(batch) + b"]", 0)
 
-    assert [Answered, Send, Pinged, Dropped, Refused, Notified] == [type(each) for each in outcomes]
+    assert [Answered, Send, Pinged, Dropped, Rejected, Notified] == [
+        type(each) for each in outcomes
+    ]

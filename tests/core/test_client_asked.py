@@ -14,7 +14,7 @@ from genmcp.core.client_events import (
     Send,
     Withdrawn,
 )
-from genmcp.core.client_faults import PeerOutOfTurn
+from genmcp.core.client_faults import PeerIllegalTransition
 from genmcp.errors import (
     InvalidParams,
     McpError,
@@ -42,7 +42,7 @@ def test_client_answers_a_ping_of_the_server(state: State) -> None:
 
     if state in (State.CLOSED, State.FAILED):
         (dropped,) = outcomes
-        assert isinstance(dropped.fault, PeerOutOfTurn)
+        assert isinstance(dropped.fault, PeerIllegalTransition)
     else:
         send, pinged = outcomes
         assert {"jsonrpc": "2.0", "id": 7, "result": {}} == said([send])[0]
@@ -60,7 +60,7 @@ def test_client_accepts_questions_when_ready(state: State) -> None:
         assert -32601 == said(outcomes)[0]["error"]["code"]
         return
     assert isinstance(outcomes[-1], Dropped)
-    assert isinstance(outcomes[-1].fault, PeerOutOfTurn)
+    assert isinstance(outcomes[-1].fault, PeerIllegalTransition)
     refused = said(outcomes)
     if state in (State.PROBING, State.INITIALIZING):
         assert ("q", -32600) == (refused[0]["id"], refused[0]["error"]["code"])
@@ -74,7 +74,7 @@ def test_client_rejects_requests_of_a_2026_server(method: str) -> None:
     (dropped,) = asks(modern(capabilities=EVERYTHING), method)
 
     assert isinstance(dropped, Dropped)
-    assert isinstance(dropped.fault, PeerOutOfTurn)
+    assert isinstance(dropped.fault, PeerIllegalTransition)
     assert "2026-07-28" in str(dropped.fault)
 
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.core.client_dispatch import ClientDispatch, Failure, State
+from genmcp.core.client_dispatch import ClientDispatch, State, TransportFailure
 from genmcp.core.client_events import (
     Answered,
     ConnectionFailed,
     Disconnected,
     Dropped,
     Ended,
-    Failed,
     InputRequired,
-    Refused,
+    Rejected,
+    RequestFailed,
     Restart,
     Send,
     TaskCreated,
@@ -24,7 +24,7 @@ from genmcp.core.client_events import (
 )
 from genmcp.core.client_faults import PeerFault
 from genmcp.errors import (
-    LocalOutOfTurn,
+    LocalIllegalTransition,
 )
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.roots import ListRootsResult
@@ -55,8 +55,10 @@ def test_client_transport_failure_fails_its_request(
     client, why = made(per_message=True), ValueError("no")
     id = called(client)
 
-    assert [Failed(id, why, sent)] == client.failed(id, Failure(why, 500, sent=sent), 0)
-    assert [] == client.failed(id, Failure(why), 0)
+    assert [RequestFailed(id, why, sent)] == client.failed(
+        id, TransportFailure(why, 500, sent=sent), 0
+    )
+    assert [] == client.failed(id, TransportFailure(why), 0)
     assert client.ready
 
 
@@ -104,7 +106,11 @@ def test_client_lost_connection_fails_pending_requests() -> None:
 
     outcomes = client.closed(why)
 
-    assert [Failed(first, why, True), Failed(second, why, True), Disconnected(why)] == outcomes
+    assert [
+        RequestFailed(first, why, True),
+        RequestFailed(second, why, True),
+        Disconnected(why),
+    ] == outcomes
     assert why is client.reason
     assert [] == client.answer("q", ListRootsResult([]))
     assert (0, None) == (client.pending, client.next_check)
@@ -126,7 +132,7 @@ def test_client_close_ends_everything_in_every_state(state: State) -> None:
 
     outcomes = client.close()
 
-    assert ([Failed(id, None, True)] if id else []) == outcomes
+    assert ([RequestFailed(id, None, True)] if id else []) == outcomes
     assert client.state in (State.CLOSING, State.CLOSED)
     assert [] == client.close()
     assert isinstance(client.received(result(2, ANSWER), 0)[0], Dropped)
@@ -142,7 +148,7 @@ def test_client_can_fail_in_every_state(state: State) -> None:
 
     outcomes = client.fail(why)
 
-    assert [*([Failed(id, why, True)] if id else []), ConnectionFailed(why)] == outcomes
+    assert [*([RequestFailed(id, why, True)] if id else []), ConnectionFailed(why)] == outcomes
     assert State.FAILED is client.state
     client.reset()
     assert (State.NEW, None, 0) == (client.state, client.reason, client.pending)
@@ -181,7 +187,7 @@ bodies = st.sampled_from(
 def test_client_request_ends_once_in_any_order_of_events(
     per_message: bool, revision: str | None, steps: list[bytes | str]
 ) -> None:
-    """Nothing the peer says raises; what this side does raises OutOfTurn or is carried out.
+    """Nothing the peer says raises; what this side does raises IllegalTransition or is carried out.
 
     No id is used twice, and each request ends exactly once when the connection has.
     """
@@ -190,7 +196,15 @@ def test_client_request_ends_once_in_any_order_of_events(
 
     def perform(outcomes: list[Any]) -> None:
         sent.extend(each.id for each in outcomes if isinstance(each, Send) and each.id)
-        ends = (Answered, Refused, Failed, TimedOutRequest, InputRequired, TaskCreated, Ended)
+        ends = (
+            Answered,
+            Rejected,
+            RequestFailed,
+            TimedOutRequest,
+            InputRequired,
+            TaskCreated,
+            Ended,
+        )
         ended.extend(each.id for each in outcomes if isinstance(each, ends))
 
     users = []
@@ -216,7 +230,7 @@ def test_client_request_ends_once_in_any_order_of_events(
                     client.reset()
                 case _:
                     perform(client.begin(now))
-        except LocalOutOfTurn:
+        except LocalIllegalTransition:
             assert not isinstance(step, bytes)
     perform(client.close())
 

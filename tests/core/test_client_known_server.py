@@ -2,9 +2,9 @@
 
 import pytest
 
-from genmcp.core.client_dispatch import Failure, State
+from genmcp.core.client_dispatch import State, TransportFailure
 from genmcp.core.client_events import ConnectionFailed, Reset
-from genmcp.errors import ConfigurationError, LocalOutOfTurn
+from genmcp.errors import ConfigurationError, LocalIllegalTransition
 from tests.core.client_lines import (
     DISCOVERED,
     INFO,
@@ -117,7 +117,7 @@ def test_forced_revision_keeps_an_http_error() -> None:
     client.begin(0)
     wrong = ValueError("404")
 
-    (failed,) = client.failed(1, Failure(wrong, status=404), 0)
+    (failed,) = client.failed(1, TransportFailure(wrong, status=404), 0)
 
     assert isinstance(failed, ConnectionFailed)
     assert failed.error is wrong
@@ -134,7 +134,7 @@ def test_client_known_server_session_that_is_gone_is_begun_anew_once() -> None:
     client, why = legacy(per_message=True), ValueError("gone")
     id, _ = client.request("tools/list", now=0)
     other, _ = client.request("tools/list", now=0)
-    gone = Failure(why, 404, session=True)
+    gone = TransportFailure(why, 404, session=True)
 
     failed, reset, send = client.failed(id, gone, 0)
 
@@ -154,7 +154,7 @@ def test_client_known_server_session_that_is_gone_is_begun_anew_once() -> None:
 def test_client_known_server_session_that_was_of_use_may_be_begun_anew_again() -> None:
     """Once something was answered in it, its end is as good as the first one's."""
     client = legacy(per_message=True)
-    gone = Failure(ValueError("gone"), 404, session=True)
+    gone = TransportFailure(ValueError("gone"), 404, session=True)
     for id in (2, 5):
         client.request("tools/list", now=0)
         client.failed(id, gone, 0)
@@ -168,7 +168,7 @@ def test_client_known_server_session_that_is_gone_leaves_what_is_under_way() -> 
     """A response that is still open may yet bring its answer."""
     client = legacy(per_message=True)
     lost, open_ = (client.request("tools/list", now=0)[0] for _ in range(2))
-    client.failed(lost, Failure(ValueError("gone"), 404, session=True), 0)
+    client.failed(lost, TransportFailure(ValueError("gone"), 404, session=True), 0)
     client.received(result(4, WELCOME), 0)
 
     (answered,) = client.received(result(open_, {"tools": []}), 0, about=open_)
@@ -195,7 +195,7 @@ def test_client_known_server_ids_go_on_after_a_reset() -> None:
     client.reset()
     assert (State.NEW, None, None) == (client.state, client.server, client.reason)
 
-    with pytest.raises(LocalOutOfTurn):
+    with pytest.raises(LocalIllegalTransition):
         client.reset()
     (send,) = client.begin(0)
     assert 2 == send.id  # type: ignore[union-attr]

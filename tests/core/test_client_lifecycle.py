@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.core.client_faults import PeerFault, PeerOutOfTurn
+from genmcp.core.client_faults import PeerFault, PeerIllegalTransition
 from genmcp.core.client_lifecycle import Lifecycle, State, Step
-from genmcp.errors import LocalOutOfTurn, OutOfTurn
+from genmcp.errors import IllegalTransition, LocalIllegalTransition
 
 NEW, PROBING, INITIALIZING, READY, CLOSING, CLOSED, FAILED = State
 PEER = {Step.ASKED, Step.PINGED, Step.TOLD}
@@ -66,7 +66,7 @@ def test_client_lifecycle_takes_a_step_or_blames_a_side(state: State, step: Step
         lifecycle.take(step)
         assert expected is lifecycle.state
         return
-    kind = PeerOutOfTurn if step in PEER else LocalOutOfTurn
+    kind = PeerIllegalTransition if step in PEER else LocalIllegalTransition
     with pytest.raises(kind) as caught:
         lifecycle.take(step)
     said = f"{step.name} while {state.name}: this side took"
@@ -82,7 +82,7 @@ def test_client_lifecycle_never_leaves_its_states(steps: list[Step]) -> None:
     for step in steps:
         try:
             lifecycle.take(step)
-        except OutOfTurn:
+        except IllegalTransition:
             continue
 
     lifecycle.take(Step.CLOSE)
@@ -97,7 +97,7 @@ def test_client_lifecycle_keeps_its_first_reason_until_reset() -> None:
     lifecycle.take(Step.FAIL, why)
     lifecycle.take(Step.LOSE, ValueError("and then"))
 
-    with pytest.raises(LocalOutOfTurn) as caught:
+    with pytest.raises(LocalIllegalTransition) as caught:
         lifecycle.take(Step.REQUEST)
     assert why is lifecycle.reason is caught.value.__cause__
 

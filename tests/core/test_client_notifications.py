@@ -13,7 +13,7 @@ from genmcp.core.client_events import (
     Progress,
     TimedOutRequest,
 )
-from genmcp.core.client_faults import PeerOutOfTurn
+from genmcp.core.client_faults import PeerIllegalTransition
 from genmcp.protocol.notifications import (
     LoggingMessageNotificationParams,
 )
@@ -97,7 +97,7 @@ def test_client_notification_needs_a_connection(state: State) -> None:
 
     if state in (State.NEW, State.CLOSED, State.FAILED):
         assert isinstance(outcome, Dropped)
-        assert isinstance(outcome.fault, PeerOutOfTurn)
+        assert isinstance(outcome.fault, PeerIllegalTransition)
     else:
         assert isinstance(outcome, Notified)
 

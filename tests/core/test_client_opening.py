@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.client_dispatch import ClientDispatch, Failure, State
+from genmcp.core.client_dispatch import ClientDispatch, State, TransportFailure
 from genmcp.core.client_events import Connected, ConnectionFailed, Dropped, Restart, Send
 from genmcp.core.client_faults import PeerFault
-from genmcp.errors import LocalOutOfTurn, McpError
+from genmcp.errors import LocalIllegalTransition, McpError
 from genmcp.protocol.capabilities import (
     TASKS,
     ClientCapabilities,
@@ -64,7 +64,7 @@ def test_client_opening_asks_what_the_server_is_first(per_message: bool) -> None
         },
     } == said([send])[0]
     assert State.PROBING is client.state
-    with pytest.raises(LocalOutOfTurn):
+    with pytest.raises(LocalIllegalTransition):
         client.begin(0)
 
 
@@ -151,7 +151,7 @@ def test_client_opening_http_error_without_a_message_means_an_older_server(statu
     client = machine(per_message=True)
     client.begin(0)
 
-    assert is_initialize(client.failed(1, Failure(ValueError("no"), status), 0))
+    assert is_initialize(client.failed(1, TransportFailure(ValueError("no"), status), 0))
 
 
 @pytest.mark.parametrize("status", [None, 401, 403, 407, 408, 425, 429, 502, 503, 504])
@@ -160,7 +160,7 @@ def test_client_opening_what_is_of_no_era_ends_it(status: int | None) -> None:
     client, why = machine(per_message=True), ValueError("no")
     client.begin(0)
 
-    assert [ConnectionFailed(why)] == client.failed(1, Failure(why, status), 0)
+    assert [ConnectionFailed(why)] == client.failed(1, TransportFailure(why, status), 0)
     assert why is client.reason
 
 
@@ -360,9 +360,9 @@ def test_client_opening_initialize_that_cannot_be_sent_fails() -> None:
     """Whatever the status: what was to be tried has been."""
     client, why = machine(per_message=True), ValueError("no")
     client.begin(0)
-    client.failed(1, Failure(ValueError("no"), 404), 0)
+    client.failed(1, TransportFailure(ValueError("no"), 404), 0)
 
-    assert [ConnectionFailed(why)] == client.failed(2, Failure(why, 404), 0)
+    assert [ConnectionFailed(why)] == client.failed(2, TransportFailure(why, 404), 0)
 
 
 def test_client_opening_late_discover_result_counts_if_initialize_is_refused() -> None:

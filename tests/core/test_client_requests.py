@@ -11,7 +11,7 @@ from genmcp.core.client_events import (
     Send,
 )
 from genmcp.errors import (
-    LocalOutOfTurn,
+    LocalIllegalTransition,
     MethodNotFound,
     Overloaded,
 )
@@ -203,7 +203,7 @@ def test_client_request_is_allowed_when_ready_only(state: State) -> None:
         lambda: client.notify("notifications/roots/list_changed"),
         lambda: client.log_level("info", now=0),
     ):
-        with pytest.raises(LocalOutOfTurn) as caught:
+        with pytest.raises(LocalIllegalTransition) as caught:
             send()
         assert client.reason is caught.value.__cause__
     assert not client.ready
@@ -218,7 +218,7 @@ def test_client_ping_is_allowed_while_initializing(state: State) -> None:
         _, outcomes = client.request("ping", now=0)
         assert "ping" == said(outcomes)[0]["method"]
     else:
-        with pytest.raises(LocalOutOfTurn):
+        with pytest.raises(LocalIllegalTransition):
             client.request("ping", now=0)
 
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.core.request import Client
+from genmcp.core.request import ClientInfo
 from genmcp.core.session import Session, begin
-from genmcp.errors import SessionGone
+from genmcp.errors import SessionNotFound
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities, SamplingCapability
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
@@ -59,7 +59,7 @@ def test_session_has_the_info_of_its_client() -> None:
     capabilities = ClientCapabilities(sampling=SamplingCapability())
     session = begin(asked("2025-06-18", capabilities), key="k", now=0.0)
 
-    assert session.client == Client(
+    assert session.client == ClientInfo(
         "2025-06-18", Implementation(name="client", version="1.2"), capabilities
     )
 
@@ -86,7 +86,7 @@ def test_session_ignores_the_tasks_extension() -> None:
 )
 def test_session_of_another_release_is_not_found(packed: bytes) -> None:
     """It cannot be decoded: a 404, after which the client begins a new session (point 4)."""
-    with pytest.raises(SessionGone, match="Session not found") as caught:
+    with pytest.raises(SessionNotFound, match="Session not found") as caught:
         Session.unpack(packed)
 
     assert 404 == caught.value.status

@@ -20,7 +20,7 @@ from genmcp.core.exchange import (
     Whole,
     table,
 )
-from genmcp.errors import LocalOutOfTurn
+from genmcp.errors import LocalIllegalTransition
 from genmcp.wire import sse
 
 WAITING, STREAMING, DETACHED, DONE = State
@@ -126,7 +126,7 @@ def test_exchange_takes_a_step_or_rejects_it(
     try:
         there = expected_move(state, step, streams, streams and resumable, cancels)
     except KeyError:
-        with pytest.raises(LocalOutOfTurn, match=" while DONE: this side"):
+        with pytest.raises(LocalIllegalTransition, match=" while DONE: this side"):
             STEPS[step](exchange)
         assert before == repr(exchange)
     else:
@@ -354,7 +354,7 @@ def test_exchange_sends_one_response_in_any_order_of_events(
         before = repr(exchange)
         try:
             new = take(exchange, step)
-        except LocalOutOfTurn:
+        except LocalIllegalTransition:
             assert before == repr(exchange)
             assert exchange.closed
             continue

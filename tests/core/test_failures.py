@@ -4,26 +4,26 @@ import msgspec
 import pytest
 
 from genmcp.core.failures import is_expected, outcome_of
-from genmcp.core.outcome import Done, Failed
-from genmcp.core.request import Client, Request
+from genmcp.core.outcome import Done, Failed, pack, unpack
+from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import (
-    Cancelled,
+    CapabilityMissing,
     ContractError,
-    Failure,
     InternalError,
     InvalidParams,
-    Lost,
     McpError,
     MissingCapability,
     Overloaded,
     OverShare,
-    Raised,
     ResourceNotFound,
     StoreFull,
-    TimedOut,
+    StoreUnavailable,
     ToolError,
-    Unable,
-    Unavailable,
+    WaitCancelled,
+    WaitError,
+    WaitTimedOut,
+    WorkerLost,
+    WorkRaised,
 )
 from genmcp.faults import Fault, InvalidArguments, Mismatch
 from genmcp.protocol.capabilities import TASKS
@@ -43,7 +43,7 @@ def request(method: str = "tools/call", revision: Revision = LATEST) -> Request:
         params=RequestParams(),
         raw=msgspec.Raw(),
         revision=revision,
-        client=Client(revision.version),
+        client=ClientInfo(revision.version),
     )
 
 
@@ -68,7 +68,7 @@ def test_invalid_arguments_are_a_result_in_every_revision(revision: Revision) ->
 
 def test_unable_for_lack_of_tasks_names_a_remedy_before_2026() -> None:
     """No client of a 2025 session can declare the extension: its name alone does not help."""
-    error = Unable({"extensions": {TASKS: {}}})
+    error = CapabilityMissing({"extensions": {TASKS: {}}})
 
     outcome = outcome_of(error, request(revision=REVISIONS["2025-11-25"]), "ref")
 
@@ -106,7 +106,7 @@ def test_failure_of_arguments_elsewhere_is_a_protocol_error() -> None:
     assert ARGUMENTS is outcome_of(ARGUMENTS, request("prompts/get"), "ref")
 
 
-@pytest.mark.parametrize("error", [ToolError("it took too long"), TimedOut()])
+@pytest.mark.parametrize("error", [ToolError("it took too long"), WaitTimedOut()])
 def test_failure_raised_to_be_shown_is_shown_elsewhere_too(error: Exception) -> None:
     """A ToolError or wait error where there is no call has its text in an error."""
     outcome = outcome_of(error, request("prompts/get"), "ref")
@@ -119,18 +119,18 @@ def test_failure_raised_to_be_shown_is_shown_elsewhere_too(error: Exception) -> 
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (Raised("f00", "KeyError"), "it failed unexpectedly (reference f00)"),
-        (Raised("f00", "ToolError", "disk full"), "disk full"),
-        (Lost(), "it was lost: the process that worked on it is gone"),
-        (TimedOut(), "it took too long"),
-        (Cancelled(), "it was cancelled"),
+        (WorkRaised("f00", "KeyError"), "it failed unexpectedly (reference f00)"),
+        (WorkRaised("f00", "ToolError", "disk full"), "disk full"),
+        (WorkerLost(), "it was lost: the process that worked on it is gone"),
+        (WaitTimedOut(), "it took too long"),
+        (WaitCancelled(), "it was cancelled"),
     ],
 )
 def test_wait_error_that_leaves_a_hook_is_a_result(
-    error: Failure, text: str, revision: Revision
+    error: WaitError, text: str, revision: Revision
 ) -> None:
     """Its text may be shown on every carrier, so that `outcome.result()` needs no `try`."""
-    with pytest.raises(Failure) as raised:
+    with pytest.raises(WaitError) as raised:
         Failed(error).result()
 
     assert failed(text) == outcome_of(raised.value, request(revision=revision), "ref")
@@ -138,10 +138,10 @@ def test_wait_error_that_leaves_a_hook_is_a_result(
 
 def test_result_of_a_failed_outcome_raises_an_equal_error() -> None:
     """Not the same one: that would be in a reference cycle with the frames of its traceback."""
-    error = Raised("f00", "KeyError")
+    error = WorkRaised("f00", "KeyError")
     error.__cause__ = cause = KeyError("secret")
 
-    with pytest.raises(Raised) as raised:
+    with pytest.raises(WorkRaised) as raised:
         Failed(error).result()
 
     assert error == raised.value
@@ -158,7 +158,7 @@ def test_result_of_an_outcome_is_its_value() -> None:
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
 def test_failure_to_ask_a_client_names_the_capability_it_lacks(method: str) -> None:
     """2026-07-28, basic, "_meta": -32021 with what is missing, in the shape of capabilities."""
-    outcome = outcome_of(Unable({"sampling": {}}), request(method), "ref")
+    outcome = outcome_of(CapabilityMissing({"sampling": {}}), request(method), "ref")
 
     assert isinstance(outcome, MissingCapability)
     assert (-32021, 400) == (outcome.code, outcome.status)
@@ -168,7 +168,7 @@ def test_failure_to_ask_a_client_names_the_capability_it_lacks(method: str) -> N
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
 def test_failure_to_ask_a_client_was_said_in_words_before(version: str) -> None:
     """Earlier revisions have no such error: a call fails with the text, all else with -32603."""
-    error, revision = Unable({"sampling": {}}), REVISIONS[version]
+    error, revision = CapabilityMissing({"sampling": {}}), REVISIONS[version]
     elsewhere = outcome_of(error, request("prompts/get", revision), "ref")
 
     assert failed(str(error)) == outcome_of(error, request(revision=revision), "ref")
@@ -179,7 +179,7 @@ def test_failure_to_ask_a_client_was_said_in_words_before(version: str) -> None:
 @pytest.mark.parametrize("method", ["tools/call", "tasks/get"])
 def test_failure_of_the_store_may_be_asked_again(method: str) -> None:
     """It is no fault of the tool: a full disk has room again some time. Its text stays here."""
-    outcome = outcome_of(Unavailable("/var/db: disk full"), request(method), "ref17")
+    outcome = outcome_of(StoreUnavailable("/var/db: disk full"), request(method), "ref17")
 
     assert isinstance(outcome, Overloaded)
     assert (-32603, 503) == (outcome.code, outcome.status)
@@ -237,11 +237,11 @@ def test_failure_of_the_server_is_an_internal_error(error: Exception, method: st
         (ToolError("no"), True),
         (InvalidParams("no"), True),
         (ARGUMENTS, True),
-        (Unable({"sampling": {}}), True),
-        (Lost(), True),
+        (CapabilityMissing({"sampling": {}}), True),
+        (WorkerLost(), True),
         (InternalError(), False),
         (ContractError("no"), False),
-        (Unavailable("no"), False),
+        (StoreUnavailable("no"), False),
         (ValueError("no"), False),
         (KeyboardInterrupt(), False),
     ],
@@ -251,3 +251,19 @@ def test_failure_is_logged_unless_it_was_raised_to_be_shown(
 ) -> None:
     """What shows only a reference has its cause in the log."""
     assert expected == is_expected(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "stored"),
+    [
+        (WorkRaised("f00", "KeyError"), b'{"failure":"Raised","fields":["f00","KeyError",null]}'),
+        (WorkerLost(), b'{"failure":"Lost"}'),
+        (WaitTimedOut(), b'{"failure":"TimedOut"}'),
+        (WaitCancelled(), b'{"failure":"Cancelled"}'),
+        (CapabilityMissing({}), b'{"failure":"Unable","fields":[{}]}'),
+    ],
+)
+def test_stored_name_of_an_error_is_not_that_of_its_class(error: WaitError, stored: bytes) -> None:
+    """A class may be renamed: records of earlier releases stay readable."""
+    assert stored == pack(Failed(error))
+    assert Failed(error) == unpack(stored)

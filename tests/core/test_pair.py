@@ -17,11 +17,11 @@ from genmcp.core.client_events import (
     Answered,
     Asked,
     ConnectionFailed,
-    Failed,
     HangUp,
     Outcome,
     Progress,
-    Refused,
+    Rejected,
+    RequestFailed,
     Send,
     TimedOutRequest,
     Withdrawn,
@@ -62,7 +62,7 @@ class Server:
     capabilities = ServerCapabilities(tools={})  # type: ignore[arg-type]
     instructions = None
     methods = ()
-    announcer = None
+    changes = None
 
 
 def result_of(request: Request) -> Value:
@@ -118,7 +118,12 @@ class Pair(RuleBasedStateMachine):
                     self.up.append(each)
                 case HangUp(id=id):
                     self.hang_up(id)
-                case Answered(id=id) | Refused(id=id) | Failed(id=id) | TimedOutRequest(id=id):
+                case (
+                    Answered(id=id)
+                    | Rejected(id=id)
+                    | RequestFailed(id=id)
+                    | TimedOutRequest(id=id)
+                ):
                     assert self.ends[id] is None, f"request {id} ended twice: {each}"
                     self.ends[id] = type(each).__name__
                 case Progress(id=id):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from genmcp.core.json_value import JsonValue, canonical, digest
 from genmcp.core.seal import Part, Purpose, Seal
-from genmcp.errors import ConfigurationError, ContractError, Expired, ForeignSeal, Forged
+from genmcp.errors import ConfigurationError, ContractError, ForeignSeal, InvalidSeal, SealExpired
 
 OLD, NEW = "the old secret, 24 bytes", "the new secret, 24 bytes"
 NONCE = b"twelve bytes"
@@ -79,7 +79,7 @@ def test_seal_refuses_any_changed_character(payload: bytes, data: st.DataObject)
     at = data.draw(st.integers(0, len(text) - 1))
     other = data.draw(st.characters().filter(lambda character: character != text[at]))
 
-    with pytest.raises(Forged):
+    with pytest.raises(InvalidSeal):
         opened(text[:at] + other + text[at + 1 :])
 
 
@@ -93,14 +93,14 @@ def test_seal_value_has_one_spelling(length: int) -> None:
     spellings |= {text[:-1] + last for last in alphabet}
 
     for spelling in spellings - {text}:
-        with pytest.raises(Forged):
+        with pytest.raises(InvalidSeal):
             opened(spelling)
 
 
 @given(purposes, anything | st.binary().map(lambda raw: "g1" + urlsafe_b64encode(raw).decode()))
 def test_seal_raises_nothing_but_forged_for_any_text(purpose: Purpose, text: str) -> None:
     """Whatever a client sends is judged, never a crash."""
-    with pytest.raises(Forged):
+    with pytest.raises(InvalidSeal):
         SEAL.open(purpose, text)
 
 
@@ -110,20 +110,20 @@ def test_seal_does_not_decode_a_text_longer_than_any_it_makes() -> None:
     longest = sealed(b"x" * 100, seal=small)
 
     assert b"x" * 100 == opened(longest, seal=small)
-    with pytest.raises(Forged):
+    with pytest.raises(InvalidSeal):
         opened(sealed(b"x" * 103), seal=small)
 
 
 @pytest.mark.parametrize("purpose", [each for each in Purpose if each is not Purpose.CURSOR])
 def test_seal_refuses_another_purpose(purpose: Purpose) -> None:
     """A cursor is no session, and no request state."""
-    with pytest.raises(Forged):
+    with pytest.raises(InvalidSeal):
         SEAL.open(purpose, sealed(), "add", None)
 
 
 def test_seal_refuses_another_audience() -> None:
     """Two muxes with one secret do not take each other's values."""
-    with pytest.raises(Forged) as caught:
+    with pytest.raises(InvalidSeal) as caught:
         opened(sealed(), seal=made(NEW, "studio-2"))
 
     assert not isinstance(caught.value, ForeignSeal)
@@ -137,7 +137,7 @@ def test_seal_refuses_other_parts(one: list[Part], other: list[Part]) -> None:
     if [as_bytes(part) for part in one] == [as_bytes(part) for part in other]:
         assert b"payload" == opened(text, bound=tuple(other))
     else:
-        with pytest.raises(Forged):
+        with pytest.raises(InvalidSeal):
             opened(text, bound=tuple(other))
 
 
@@ -161,7 +161,7 @@ def test_seal_tells_parts_apart_that_look_alike(
     one: tuple[Part, ...], other: tuple[Part, ...]
 ) -> None:
     """No two sequences of parts are mistaken for each other."""
-    with pytest.raises(Forged):
+    with pytest.raises(InvalidSeal):
         opened(sealed(bound=one), bound=other)
 
 
@@ -176,7 +176,7 @@ def test_seal_expires() -> None:
 
     assert b"x" == made(now=NOW + 59.9).open(Purpose.EVENT, text)
     for late in (60, 61, float("inf"), float("nan")):
-        with pytest.raises(Expired):
+        with pytest.raises(SealExpired):
             made(now=NOW + late).open(Purpose.EVENT, text)
 
 
@@ -186,13 +186,13 @@ def test_seal_that_expires_never_is_possible() -> None:
     not_a_time = SEAL.seal(Purpose.EVENT, b"x", ttl=float("nan"))
 
     assert b"x" == made(now=NOW * 1000).open(Purpose.EVENT, for_ever)
-    with pytest.raises(Expired):
+    with pytest.raises(SealExpired):
         SEAL.open(Purpose.EVENT, not_a_time)
 
 
 def test_seal_does_not_reveal_expiry_to_another_purpose() -> None:
     """What is not authentic is forged, however old."""
-    with pytest.raises(Forged):
+    with pytest.raises(InvalidSeal):
         made(now=NOW + 3600).open(Purpose.SESSION, sealed())
 
 
@@ -242,7 +242,7 @@ def test_keyring_tells_a_foreign_seal() -> None:
 )
 def test_keyring_does_not_take_just_any_text_for_foreign(text: str) -> None:
     """Somebody else's session id says nothing about our secrets."""
-    with pytest.raises(Forged) as caught:
+    with pytest.raises(InvalidSeal) as caught:
         opened(text)
 
     assert not isinstance(caught.value, ForeignSeal)

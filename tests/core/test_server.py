@@ -347,7 +347,7 @@ WITH_TASKS = ServerCapabilities(extensions={TASKS: {}})
 
 
 @pytest.mark.parametrize(
-    ("method", "capabilities", "announcer", "offered"),
+    ("method", "capabilities", "changes", "offered"),
     [
         ("logging/setLevel", LOGGING, None, True),
         ("logging/setLevel", RESOURCES, None, False),
@@ -365,11 +365,9 @@ WITH_TASKS = ServerCapabilities(extensions={TASKS: {}})
     ],
 )
 def test_server_offers_what_its_capabilities_permit(
-    method: str, capabilities: ServerCapabilities, announcer: object | None, offered: bool
+    method: str, capabilities: ServerCapabilities, changes: object | None, offered: bool
 ) -> None:
     """The mux answers the methods of the first lines itself, where the server declares them."""
-    server = SimpleNamespace(
-        capabilities=capabilities, announcer=announcer, methods=("tools/list",)
-    )
+    server = SimpleNamespace(capabilities=capabilities, changes=changes, methods=("tools/list",))
 
     assert offered is is_offered(server, method)

@@ -20,10 +20,10 @@ from genmcp.core.server_dispatch import (
 from genmcp.core.session import Session
 from genmcp.errors import (
     HeaderMismatch,
+    HttpRejected,
     InvalidRequest,
     MalformedParams,
     McpError,
-    Refused,
     ResourceNotFound,
     UnsupportedVersion,
 )
@@ -176,7 +176,7 @@ def test_dispatch_unsupported_version_lists_the_supported_ones() -> None:
         (b"2024-11-05", None, 0),
         (b"2025-03-26", InvalidRequest, 400),
         (b"2025-11-25", InvalidRequest, 400),
-        (b"2026-07-28", Refused, 405),
+        (b"2026-07-28", HttpRejected, 405),
         (b"2031-01-01", UnsupportedVersion, 400),
         (b"\xff", UnsupportedVersion, 400),
     ],

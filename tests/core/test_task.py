@@ -11,16 +11,16 @@ from genmcp.core.task import LOST, Task, answered, passed_on, progressed, run_id
 from genmcp.core.waiting import (
     Asking,
     Awaiting,
+    ExternalJob,
     Finished,
     Following,
     Job,
-    Ref,
     Running,
     Suspended,
     Work,
     Working,
 )
-from genmcp.errors import Lost, OutOfTurn, UnknownFormat
+from genmcp.errors import IllegalTransition, UnknownFormat, WorkerLost
 
 JOB = Job(name="m:work", arguments={"url": "x"}, queue="gpu", retries=2, backoff=3.0)
 DONE = pack(Done(7))
@@ -43,7 +43,7 @@ def outcome(task: Task) -> Any:
         Running("n1"),
         Awaiting("n1"),
         Working(JOB, attempt=2, failures=1, saved=b"[1]"),
-        Following(Ref("celery", "7")),
+        Following(ExternalJob("celery", "7")),
         Asking({"q": b"{}"}, {"q": b"1"}),
     ],
 )
@@ -83,7 +83,7 @@ def test_finished_task_rejects_every_step(step: Callable[[Task], Task]) -> None:
     over = made(Working(JOB)).cancelled(2.0)
 
     assert over.over
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         step(over)
 
 
@@ -92,7 +92,7 @@ def test_task_rejects_an_earlier_fencing_token() -> None:
     task = made(Working(JOB)).claimed(2.0, crashes=3)
 
     assert task is task.at(1)
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         task.at(0)
 
 
@@ -112,13 +112,13 @@ def test_claim_of_a_released_task_is_no_crash() -> None:
 
 
 def test_claim_of_a_held_task_counts_a_crash() -> None:
-    """A job that kills each of its workers is Lost after `JobOptions.crashes` of them."""
+    """A job that kills each of its workers fails after `JobOptions.crashes` of them."""
     task = made(Working(JOB)).claimed(2.0, crashes=2)
     for crashed in (1, 2):
         task = task.claimed(2.0, crashes=2)
         assert (crashed, False) == (task.crashes, task.settled)
 
-    assert Failed(Lost()) == outcome(task.claimed(2.0, crashes=2))
+    assert Failed(WorkerLost()) == outcome(task.claimed(2.0, crashes=2))
 
 
 def test_claim_of_a_held_task_fails_it_with_on_lost_fail() -> None:
@@ -126,7 +126,7 @@ def test_claim_of_a_held_task_fails_it_with_on_lost_fail() -> None:
     task = made(Working(JOB), on_lost="fail").claimed(2.0, crashes=3)
 
     assert not task.settled
-    assert Failed(Lost()) == outcome(task.claimed(3.0, crashes=3))
+    assert Failed(WorkerLost()) == outcome(task.claimed(3.0, crashes=3))
 
 
 def test_claim_of_a_settled_task_is_lost_after_crashes() -> None:
@@ -144,7 +144,7 @@ def test_claim_of_a_settled_task_is_lost_after_crashes() -> None:
 
 def test_claim_of_an_external_job_counts_no_crashes() -> None:
     """Following a job of another queue has no effect on it and can be repeated."""
-    task = made(Following(Ref("celery", "7")))
+    task = made(Following(ExternalJob("celery", "7")))
     for _ in range(9):
         task = task.claimed(2.0, crashes=1)
 
@@ -166,7 +166,7 @@ def test_retry_waits_twice_as_long_each_time() -> None:
 
     assert (13.0, "a:b:1") == (first.due, first.engine_id)
     assert (26.0, "a:b:2", 0) == (second.due, second.engine_id, second.crashes)
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         second.retried(30.0)
 
 
@@ -202,9 +202,9 @@ def test_saved_state_survives_retries_and_redelivery() -> None:
 def test_only_a_running_job_saves_state() -> None:
     """It is rejected if the wait is settled, or is for something else."""
     for task in (made(Running("n1")), made(Working(JOB)).settled_with(DONE, 2.0)):
-        with pytest.raises(OutOfTurn):
+        with pytest.raises(IllegalTransition):
             with_saved(task, b"1", 3.0)
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         with_saved(made(Working(JOB)).cancelled(2.0), b"1", 3.0)
 
 
@@ -221,9 +221,9 @@ def test_task_keeps_its_first_outcome() -> None:
     task = made(Working(JOB)).settled_with(DONE, 2.0)
 
     assert task is task.settled_with(DONE, 3.0)
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         task.settled_with(pack(Done(8)), 3.0)
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         task.retried(3.0)
 
 
@@ -240,7 +240,7 @@ def test_task_waits_again_after_a_step() -> None:
         parked.held,
         parked.outcome,
     )
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         parked.parked(Suspended(1, b"c", Working(JOB)), 3.0)
 
 
@@ -286,17 +286,17 @@ def test_running_call_is_lost_with_its_process() -> None:
 
 
 def test_continuation_survives_its_process() -> None:
-    """Its wait ends as Lost, and any process resumes it with that."""
+    """Its wait fails with WorkerLost, and any process resumes it with that."""
     task = made(Awaiting("n1"), continuation=b"c").left(2.0)
 
-    assert (Failed(Lost()), 1, 1, None) == (
+    assert (Failed(WorkerLost()), 1, 1, None) == (
         outcome(task),
         task.fencing_token,
         task.delivery,
         task.lives_in,
     )
     assert task.delivered
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         task.left(3.0)
 
 
@@ -318,7 +318,7 @@ def test_task_ends_with_a_result_or_an_error() -> None:
         (Awaiting("n1"), False),
         (Asking({"a": b"{}"}), False),
         (Working(JOB), True),
-        (Following(Ref("celery", "7")), True),
+        (Following(ExternalJob("celery", "7")), True),
     ],
 )
 def test_task_is_delivered_if_a_worker_takes_its_step(work: Work, delivered: bool) -> None:
@@ -337,7 +337,7 @@ def test_task_has_a_job_until_it_is_settled() -> None:
 
 def test_resubmitted_task_has_a_new_delivery() -> None:
     """An engine may reject an id that it is delivering."""
-    task = made(Following(Ref("celery", "7"))).claimed(2.0, crashes=3).resubmitted(2.0, 5.0)
+    task = made(Following(ExternalJob("celery", "7"))).claimed(2.0, crashes=3).resubmitted(2.0, 5.0)
 
     assert (7.0, 1, None) == (task.due, task.delivery, task.held)
 

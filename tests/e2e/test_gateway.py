@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from genmcp.client.client import Client
-from genmcp.client.errors import ServerSaid
+from genmcp.client.errors import ServerError
 from tests.e2e.npm import GATEWAY, npm_package
 from tests.e2e.processes import serving
 
@@ -61,5 +61,5 @@ async def test_gateway_with_a_process_for_each_request_keeps_tasks(
         if shared:
             assert (await task.wait()).text == "text"
         else:
-            with pytest.raises(ServerSaid, match="Unknown task"):
+            with pytest.raises(ServerError, match="Unknown task"):
                 await task.wait()

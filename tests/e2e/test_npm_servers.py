@@ -12,7 +12,7 @@ import pytest
 
 from genmcp import Accepted
 from genmcp.client.client import Client
-from genmcp.client.errors import OutcomeUnknown, ProcessEnded
+from genmcp.client.errors import OutcomeUnknown, ProcessExited
 from genmcp.client.handler import ClientHandler
 from genmcp.client.stdio_options import Command
 from genmcp.hub.config import Retry, ServerConfig
@@ -178,7 +178,7 @@ async def test_client_says_that_a_server_was_killed(
         pids.kill()
         with pytest.raises(OutcomeUnknown, match="SIGKILL"):
             await call
-        with pytest.raises(ProcessEnded, match="SIGKILL"):
+        with pytest.raises(ProcessExited, match="SIGKILL"):
             await client.call("echo", {"message": "a"})
         await client.open()
         assert (await client.call("echo", {"message": "a"})).text == "Echo: a"

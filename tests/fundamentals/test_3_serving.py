@@ -10,7 +10,7 @@ from genmcp.protocol.content import TextContent
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
-from genmcp.server import Route, Server, Wrapper
+from genmcp.server import Middleware, Route, Server
 from genmcp.testing import connect
 
 
@@ -49,7 +49,7 @@ async def test_a_server_is_wrapped_to_see_every_call() -> None:
     """A wrapper forwards what it does not change: that is middleware."""
     seen: list[str] = []
 
-    class Noting(Wrapper):
+    class Noting(Middleware):
         async def handle(self, request: Request, channel: Channel) -> Result | Continue:
             seen.append(request.method)
             return await self.inner.handle(request, channel)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from genmcp import Channel, ResourceRepo, Suite, prompt, starting_with
+from genmcp import Channel, ResourceRepo, Suite, prefix_matches, prompt
 from tests.asgi import Client
 from tests.fuzz import mutation
 from tests.fuzz.tools import Anything
@@ -58,7 +58,7 @@ class Notes(ResourceRepo):
     async def complete(
         self, argument: str, value: str, context: Mapping[str, str], channel: Channel
     ) -> Any:
-        return starting_with(["one", "two"], value)
+        return prefix_matches(["one", "two"], value)
 
 
 @prompt

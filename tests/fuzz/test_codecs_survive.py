@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from genmcp.core.seal import Purpose, Seal
-from genmcp.errors import ConfigurationError, HeaderMismatch, McpError, Refused, SealError
+from genmcp.errors import ConfigurationError, HeaderMismatch, HttpRejected, McpError, SealError
 from genmcp.wire import jsonrpc, mirror, sse
 from genmcp.wire.http import Gate, Security, cors_headers, judge_get, judge_post, preflight_headers
 from genmcp.wire.sse_reader import Event, EventReader
@@ -129,16 +129,16 @@ def http_head(rng: Random) -> None:
             [None, "127.0.0.1", "::1", "::ffff:127.0.0.1", "192.0.2.1", "x%y", "[::1"]
         )
         table = rng.choice(GATES).admit(pairs, peer)
-    except Refused as error:
+    except HttpRejected as error:
         assert error.status in (400, 403, 421, 431)
         return
     try:
         judge_post(table.get(b"content-type", b""), table.get(b"accept", b"*/*"))
-    except Refused as error:
+    except HttpRejected as error:
         assert error.status in (406, 415, 431)
     try:
         judge_get(table)
-    except Refused as error:
+    except HttpRejected as error:
         assert error.status == 406
     origin = table[b"origin"]
     assert all(
@@ -156,7 +156,7 @@ def allowed_names(rng: Random) -> None:
         return
     try:
         gate.admit([(b"host", b"a.b"), (b"origin", b"https://a.b:1")], None)
-    except Refused as error:
+    except HttpRejected as error:
         assert error.status in (403, 421)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from genmcp.channel import Channel
-from genmcp.client.errors import SessionEnded, Unreachable
+from genmcp.client.errors import ConnectError, SessionEnded
 from genmcp.client.handler import ClientHandler
 from genmcp.client.transport import Sink, Transport
 from genmcp.core.client_events import Send
@@ -64,7 +64,7 @@ class Far(Transport):
         method, params = body.get("method"), body.get("params", {})
         if self.down:
             assert message.id is not None
-            self.sink.failed(message.id, Unreachable("far", "it is down"))
+            self.sink.failed(message.id, ConnectError("far", "it is down"))
         elif method is None:
             self.replies.put_nowait(body)
         elif method == "notifications/cancelled":

@@ -95,7 +95,7 @@ class Note(Resource):
 @tool
 async def touch(channel: Channel) -> str:
     """Says that the note was updated."""
-    channel.announcer.resource_updated(Note.uri)
+    channel.changes.resource_updated(Note.uri)
     return "touched"
 
 

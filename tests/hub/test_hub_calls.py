@@ -8,7 +8,7 @@ import pytest
 
 from genmcp import McpError, Mux
 from genmcp.client.client import Client
-from genmcp.client.errors import Closed, OutcomeUnknown, Unreachable
+from genmcp.client.errors import ClientClosed, ConnectError, OutcomeUnknown
 from genmcp.client.options import ClientOptions
 from genmcp.core.client_events import Send
 from genmcp.hub.asked import Asked
@@ -57,7 +57,7 @@ async def test_hub_without_retry_tells_of_a_call_that_reached_nobody() -> None:
         slow = asyncio.ensure_future(hub.call("far/slow"))
         await came.wait()
         far.down = True
-        with pytest.raises(Unreachable):
+        with pytest.raises(ConnectError):
             await hub.call("far/quick")
         go.set()
         await slow
@@ -74,9 +74,9 @@ async def test_client_tells_a_call_that_was_under_way_that_it_may_have_run() -> 
         await came.wait()
         await client.close()
         go.set()
-        with pytest.raises(Closed, match="may or may not") as under_way:
+        with pytest.raises(ClientClosed, match="may or may not") as under_way:
             await slow
-        with pytest.raises(Closed) as later:
+        with pytest.raises(ClientClosed) as later:
             await client.call("slow")
 
     assert (under_way.value.sent, later.value.sent) == (True, False)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from genmcp.errors import ConfigurationError
-from genmcp.hub.config import Retry, ServerConfig, server_of, servers_of
+from genmcp.hub.config import Retry, ServerConfig, load_servers, server_of
 
 
 def test_retry_waits_twice_as_long_each_time_up_to_a_cap() -> None:
@@ -63,7 +63,7 @@ def test_servers_are_read_from_a_desktop_clients_file(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     retry = Retry(2)
 
-    servers = servers_of(path, retry=retry)
+    servers = load_servers(path, retry=retry)
 
     assert servers == [
         ServerConfig(
@@ -71,7 +71,7 @@ def test_servers_are_read_from_a_desktop_clients_file(tmp_path: Path) -> None:
         ),
         ServerConfig("remote", url="http://localhost/mcp", headers={"x": "y"}, retry=retry),
     ]
-    assert servers_of(document, retry=retry) == servers
+    assert load_servers(document, retry=retry) == servers
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_servers_are_read_from_a_desktop_clients_file(tmp_path: Path) -> None:
 def test_servers_that_cannot_be_read_are_told_of(document: dict[str, Any], fault: str) -> None:
     """The message says what is wrong."""
     with pytest.raises(ConfigurationError, match=fault):
-        servers_of(document)
+        load_servers(document)
 
 
 ODD: Any = {
@@ -105,7 +105,7 @@ def test_servers_that_are_described_wrongly_leave_the_others_as_they_are(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The log tells of each of them."""
-    assert servers_of(ODD) == [ServerConfig("io.example/good", command="x", args=())]
+    assert load_servers(ODD) == [ServerConfig("io.example/good", command="x", args=())]
 
     faults = [record.getMessage() for record in caplog.records]
     assert len(faults) == 3
@@ -134,7 +134,7 @@ def test_servers_are_read_from_a_file_with_a_byte_order_mark(tmp_path: Path) -> 
     path = tmp_path / "config.json"
     path.write_text('{"mcpServers": {"a": {"command": "x"}}}', encoding="utf-8-sig")
 
-    assert servers_of(path) == [ServerConfig("a", command="x", args=())]
+    assert load_servers(path) == [ServerConfig("a", command="x", args=())]
 
 
 def test_servers_of_a_file_that_is_no_json_name_the_file(tmp_path: Path) -> None:
@@ -142,4 +142,4 @@ def test_servers_of_a_file_that_is_no_json_name_the_file(tmp_path: Path) -> None
     path = tmp_path / "config.json"
     path.write_text("{")
     with pytest.raises(ConfigurationError, match=r"config\.json"):
-        servers_of(str(path))
+        load_servers(str(path))

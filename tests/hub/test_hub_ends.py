@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.errors import ProtocolFault
+from genmcp.client.errors import ProtocolError
 from genmcp.client.options import ClientOptions
 from genmcp.core.client_events import Send
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.errors import ConnectFailed, ServerNotFound
+from genmcp.hub.errors import ConnectFailed, UnknownServer
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
 from tests.hub.far import OLD, TIME, Far
@@ -114,7 +114,7 @@ async def test_hub_tells_who_waits_for_a_server_whose_unregistering_was_left() -
         leaving = asyncio.ensure_future(hub.unregister("far"))
         await asyncio.sleep(0)
         leaving.cancel()
-        with pytest.raises(ServerNotFound):
+        with pytest.raises(UnknownServer):
             await waiting
 
 
@@ -134,7 +134,7 @@ async def test_hub_has_let_go_of_a_server_when_unregister_returns(moment: str) -
     async def tools(_: Far, message: Send) -> Any:
         if again.is_set():
             assert message.id is not None
-            far.sink.failed(message.id, ProtocolFault("bad", "far"))
+            far.sink.failed(message.id, ProtocolError("bad", "far"))
         return {"resultType": "complete", "tools": []}
 
     far.answers["tools/list"] = tools
@@ -157,5 +157,5 @@ async def test_hub_has_let_go_of_a_server_when_unregister_returns(moment: str) -
             far.may.set()
         await leaving
         assert far.closed == before + 1
-        with pytest.raises(ServerNotFound):
+        with pytest.raises(UnknownServer):
             await reading

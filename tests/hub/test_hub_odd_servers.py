@@ -8,7 +8,7 @@ import pytest
 
 from genmcp import Suite, tool
 from genmcp.client.client import Client
-from genmcp.client.errors import ServerSaid
+from genmcp.client.errors import ServerError
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
@@ -71,7 +71,7 @@ async def test_hub_serves_an_odd_server_as_far_as_it_can_be_served(tmp_path: Pat
             assert (await client.request("tools/call", {"name": "old/say"})).content == [
                 TextContent("said")
             ]
-            with pytest.raises(ServerSaid):
+            with pytest.raises(ServerError):
                 await client.read("odd://x")
 
 

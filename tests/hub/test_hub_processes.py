@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.errors import OutcomeUnknown, Timeout
+from genmcp.client.errors import OutcomeUnknown, RequestTimeout
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, ServerNotFound, ToolNotFound
+from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, UnknownServer, UnknownTool
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
@@ -131,7 +131,7 @@ async def test_hub_that_is_stopped_leaves_no_process() -> None:
         assert is_running(two)
         assert hub.servers() == ["two"]
         assert {each.server_name for each in hub.tools()} == {"two"}
-        with pytest.raises(ServerNotFound, match="Server not found: one"):
+        with pytest.raises(UnknownServer, match="Server not found: one"):
             await hub.unregister("one")
     assert not is_running(two)
 
@@ -143,10 +143,10 @@ async def test_hub_says_what_it_does_not_have(hub: Hub) -> None:
     with pytest.raises(AlreadyRegistered, match="Server already registered: one"):
         await hub.register(config("one"))
     for name in ("one/nothing", "two/add", "add"):
-        with pytest.raises(ToolNotFound, match=f"Tool not found: {name}"):
+        with pytest.raises(UnknownTool, match=f"Tool not found: {name}"):
             await hub.call(name)
     for request in (hub.read("two", "note://today"), hub.prompt("two", "greet")):
-        with pytest.raises(ServerNotFound, match="two"):
+        with pytest.raises(UnknownServer, match="two"):
             await request
     with pytest.raises(ContractError, match="object"):
         await hub.call("one/add", "[1, 2]")
@@ -198,9 +198,9 @@ async def test_hub_evicts_a_killed_server_at_once_without_retry(
     await until(lambda: hub.servers() == ["two"])
 
     assert {each.server_name for each in hub.tools()} == {"two"}
-    with pytest.raises(ToolNotFound, match=r"one/add .* its connection broke, and it has no retry"):
+    with pytest.raises(UnknownTool, match=r"one/add .* its connection broke, and it has no retry"):
         await hub.call("one/add", {"a": 1, "b": 2})
-    with pytest.raises(ServerNotFound, match=r"one .*SIGKILL"):
+    with pytest.raises(UnknownServer, match=r"one .*SIGKILL"):
         await hub.read("one", "note://today")
     assert text(await hub.call("two/add", {"a": 1, "b": 2})) == "3"
     assert "server one is evicted: its connection broke, and it has no retry" in caplog.text
@@ -215,7 +215,7 @@ async def test_hub_server_whose_name_has_slashes_is_used_as_any_other(hub: Hub) 
     for name in ("io.example", "io.example/one/two"):
         with pytest.raises(AlreadyRegistered, match=f"io.example/one, .* as those of {name}$"):
             await hub.register(config(name))
-    with pytest.raises(ToolNotFound, match=r"Server not found: io\.example\)"):
+    with pytest.raises(UnknownTool, match=r"Server not found: io\.example\)"):
         await hub.call("io.example/two/add")
 
 
@@ -243,7 +243,7 @@ async def test_hub_call_waits_for_the_connection_no_longer_than_it_may() -> None
             hub.read("one", "note://today", timeout=0.01),
             hub.prompt("one", "greet", {"name": "Ada"}, timeout=0.01),
         ):
-            with pytest.raises(Timeout, match=r"longer than 0\.01 s") as late:
+            with pytest.raises(RequestTimeout, match=r"longer than 0\.01 s") as late:
                 await request
             assert not late.value.sent
         slept.may.set()
@@ -329,7 +329,7 @@ async def test_hub_server_may_be_unregistered_while_it_is_connected_to_again() -
 
         await hub.unregister("one")
 
-        with pytest.raises(ServerNotFound):
+        with pytest.raises(UnknownServer):
             await waiting
 
 
@@ -338,7 +338,7 @@ async def test_hub_keeps_a_server_that_takes_too_long(hub: Hub, tmp_path: Path) 
     await hub.register(config("one", tmp_path))
     before = await pid_of(hub, "one")
 
-    with pytest.raises(Timeout):
+    with pytest.raises(RequestTimeout):
         await hub.call("one/hang", timeout=0.1)
 
     assert await pid_of(hub, "one") == before

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from genmcp import Accepted, Call, Channel, Continue, Done, Endpoint, Outcome, Suite, Tool, elicit
 from genmcp.client.client import Client
-from genmcp.client.errors import ServerSaid
+from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.http_options import HttpOptions
 from genmcp.client.options import ClientOptions
@@ -139,7 +139,7 @@ async def test_questions_of_one_client_are_bounded(behind: str) -> None:
             await mallory.asked.acquire()
         try:
             refused = str((await one.call("far/ask")).content)
-        except ServerSaid as error:
+        except ServerError as error:
             refused = str(error)
         assert "Too many questions wait for the client: 3 (HubLimits.questions)" in refused
         for _ in range(4):  # each place is free again

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from genmcp import Accepted, Continue, Done, Failed, Lost, McpError, Unable
+from genmcp import Accepted, CapabilityMissing, Continue, Done, Failed, McpError, WorkerLost
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
@@ -77,10 +77,11 @@ async def test_relay_forgets_a_question_that_is_not_asked_any_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "error"), [(Lost(), McpError), (Unable({"roots": {}}), InvalidParams)]
+    ("failure", "error"),
+    [(WorkerLost(), McpError), (CapabilityMissing({"roots": {}}), InvalidParams)],
 )
 async def test_relay_tells_whoever_asked_that_there_is_no_answer(
-    failure: Lost | Unable, error: type[McpError]
+    failure: WorkerLost | CapabilityMissing, error: type[McpError]
 ) -> None:
     """With the error that a client of its own would have answered."""
 

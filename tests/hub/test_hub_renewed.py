@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Mux
 from genmcp.client.client import Client
-from genmcp.client.errors import ServerSaid
+from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
 from genmcp.core.client_events import Send
 from genmcp.hub.asked import Asked
@@ -158,7 +158,7 @@ async def test_open_form_keeps_others_from_being_asked_only_so_long(patience: fl
             return
         asked = await other.call("far/quick")
         ada.goes_on.set()
-        with pytest.raises(ServerSaid, match="does not wait for an answer any more"):
+        with pytest.raises(ServerError, match="does not wait for an answer any more"):
             await late
 
     assert "given up" in str(refused.content)

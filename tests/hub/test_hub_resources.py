@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Channel, McpError, ResourceRepo, Suite
 from genmcp.client.client import Client
-from genmcp.client.errors import ServerSaid
+from genmcp.client.errors import ServerError
 from genmcp.errors import ResourceNotFound
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
@@ -117,7 +117,7 @@ async def test_template_ends_the_search() -> None:
     """Members after the last one with a template for a URI are not asked for it."""
     last = suite(ResourceRepoAt(""))
     async with client_of(suite(Vault), suite(Empty("web://{+path}")), last) as client:
-        with pytest.raises(ServerSaid, match="Resource not found"):
+        with pytest.raises(ServerError, match="Resource not found"):
             await client.read("web://page")
         assert await read(client, "elsewhere://page") == "at "
 
@@ -126,7 +126,7 @@ async def test_refusal_of_a_member_without_a_template_is_not_the_answer() -> Non
     """Servers refuse what they do not have with codes of their own; the owner is asked next."""
     async with client_of(suite(Refusing), suite(Greedy("web://{+path}"))) as client:
         assert await read(client, "web://page") == "forged"
-        with pytest.raises(ServerSaid, match="Unknown resource"):
+        with pytest.raises(ServerError, match="Unknown resource"):
             await client.read("nothing://x")
 
 
@@ -138,5 +138,5 @@ async def test_refusal_of_the_owner_is_the_answer() -> None:
             raise McpError("out of paper", code=-5)
 
     async with client_of(suite(Broken("web://{+path}")), suite(Vault)) as client:
-        with pytest.raises(ServerSaid, match="out of paper"):
+        with pytest.raises(ServerError, match="out of paper"):
             await client.read("web://page")

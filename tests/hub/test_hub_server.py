@@ -30,7 +30,7 @@ from genmcp import (
     tool,
 )
 from genmcp.client.client import Client
-from genmcp.client.errors import ServerSaid
+from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.hub.asked import Asked
@@ -193,7 +193,7 @@ async def test_hub_server_lists_and_calls_what_its_servers_have(revision: str) -
             assert text(await client.call("b/add", {"a": 1, "b": 2})) == "3"
             failed = await client.call("a/fail")
             assert (failed.is_error, text(failed)) == (True, "out of paper")
-            with pytest.raises(ServerSaid, match="not today") as refused:
+            with pytest.raises(ServerError, match="not today") as refused:
                 await client.call("a/refuse")
             assert (refused.value.code, refused.value.data) == (-5, {"try": "tomorrow"})
 
@@ -218,12 +218,12 @@ async def test_hub_server_says_what_nobody_has() -> None:
                 client.prompt("a/nothing"),
                 client.read("other://thing"),
             ):
-                with pytest.raises(ServerSaid) as error:
+                with pytest.raises(ServerError) as error:
                     await request
                 assert error.value.code == -32602
-            with pytest.raises(ServerSaid, match="completed"):
+            with pytest.raises(ServerError, match="completed"):
                 await client.complete(PromptReference("a/nothing"), "name")
-            with pytest.raises(ServerSaid, match="cursor"):
+            with pytest.raises(ServerError, match="cursor"):
                 await client.request("tools/list", {"cursor": "x"})
 
 
@@ -231,7 +231,7 @@ async def test_hub_server_without_servers_is_empty() -> None:
     """It has lists, which are."""
     async with Hub() as hub, client_of(hub, REVISIONS[0]) as client:
         assert await client.tools() == []
-        with pytest.raises(ServerSaid):
+        with pytest.raises(ServerError):
             await client.read("note://today")
 
 
@@ -299,7 +299,7 @@ async def test_hub_server_tells_a_server_that_nobody_can_be_asked() -> None:
         client = client_of(hub, REVISIONS[1])
         await hub.register(ServerConfig("a", target=first()))
         async with client:
-            with pytest.raises(ServerSaid, match="elicitation"):
+            with pytest.raises(ServerError, match="elicitation"):
                 await client.call("a/ask")
 
 
@@ -452,7 +452,7 @@ async def test_hub_server_asks_who_may_have_a_resource_that_nobody_lists() -> No
         await hub.register(ServerConfig("b", target=second))
         async with client_of(hub, REVISIONS[0]) as client:
             assert "found hidden://x" in str((await client.read("hidden://x")).contents)
-            with pytest.raises(ServerSaid) as error:
+            with pytest.raises(ServerError) as error:
                 await client.read("other://x")
     assert error.value.code == -32602
 
@@ -503,7 +503,7 @@ async def test_hub_server_keeps_a_call_that_asks_only_so_long() -> None:
         client = client_of(hub, REVISIONS[0], Human())
         await hub.register(ServerConfig("a", target=first()))
         async with client:
-            with pytest.raises(ServerSaid, match="make it again"):
+            with pytest.raises(ServerError, match="make it again"):
                 await client.call("a/ask")
 
 

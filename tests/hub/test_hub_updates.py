@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp import Channel, Endpoint, Mux, Resource, ResourceRepo, Suite, Wrapper, tool
+from genmcp import Channel, Endpoint, Middleware, Mux, Resource, ResourceRepo, Suite, tool
 from genmcp.client.client import Client
-from genmcp.client.errors import ServerSaid
+from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
 from genmcp.core.client_events import Send
 from genmcp.hub.config import Retry, ServerConfig
@@ -50,7 +50,7 @@ class Lists(ResourceRepo):
 @tool
 async def touch(uri: str, channel: Channel) -> str:
     """Says that a resource was updated."""
-    channel.announcer.resource_updated(uri)
+    channel.changes.resource_updated(uri)
     return "touched"
 
 
@@ -191,7 +191,7 @@ async def test_hub_server_asks_a_server_again_that_has_refused() -> None:
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
         await hub.register(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), OLD) as client:
-            with pytest.raises(ServerSaid, match="No updates"):
+            with pytest.raises(ServerError, match="No updates"):
                 async with client.subscribe(NOTE):
                     pass
             far.denies = ""
@@ -223,7 +223,7 @@ async def test_hub_server_honors_nothing_a_server_does_not_tell_of(revision: str
                 async with client.subscribe(NOTE) as changes:
                     assert not changes.honored.resource_subscriptions
             else:
-                with pytest.raises(ServerSaid, match=NOTE) as refused:
+                with pytest.raises(ServerError, match=NOTE) as refused:
                     async with client.subscribe(NOTE):
                         pass
                 assert refused.value.code == -32602
@@ -378,7 +378,7 @@ async def test_hub_server_bounds_what_is_listened_for(monkeypatch: pytest.Monkey
         async with client_of(mux, NEW) as client, client.subscribe(NOTE):
             async with client.subscribe(NOTE):
                 pass
-            with pytest.raises(ServerSaid, match="Too many"):
+            with pytest.raises(ServerError, match="Too many"):
                 async with client.subscribe(LIST):
                     pass
 
@@ -406,7 +406,7 @@ async def test_hub_server_tells_of_updates_at_a_server_over_http(behind: str) ->
     async with asyncio.timeout(30), serve(Endpoint(notes())) as url, hub_of(behind) as hub:
         await hub.register(ServerConfig("a", url=url))
         async with (
-            client_of(Mux(Wrapper(hub.server())), NEW) as client,
+            client_of(Mux(Middleware(hub.server())), NEW) as client,
             client.listen(NOTE, LIST) as changes,
             client.subscribe(LIST) as lists,
         ):

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from genmcp import Mux, Suite
-from genmcp.core.request import Client, Request
-from genmcp.errors import Gap, Unavailable
+from genmcp.core.request import ClientInfo, Request
+from genmcp.errors import LogTruncated, StoreUnavailable
 from genmcp.mux.bus import EVERYBODY, MessageBus
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
@@ -120,8 +120,8 @@ async def test_bus_skips_unreadable_messages(caplog: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (Gap("inbox:audience", "1"), "were dropped before they were read"),
-        (Unavailable("it is full"), "cannot be read: it is full"),
+        (LogTruncated("inbox:audience", "1"), "were dropped before they were read"),
+        (StoreUnavailable("it is full"), "cannot be read: it is full"),
     ],
 )
 async def test_bus_continues_after_a_failure(
@@ -186,7 +186,7 @@ async def test_response_on_another_event_loop_reaches_its_call() -> None:
         method="tools/call",
         params=RequestParams(),
         revision=REVISION,
-        client=Client(REVISION.version),
+        client=ClientInfo(REVISION.version),
         session="key",
     )
     sent: list[bytes] = []

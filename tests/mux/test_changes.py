@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from genmcp.core.subscription import PROMPTS, TOOLS, Change, updated
-from genmcp.errors import Gap, Unavailable
+from genmcp.errors import LogTruncated, StoreUnavailable
 from genmcp.mux import changes as module
 from genmcp.mux.changes import Subscription, Subscriptions
 from genmcp.mux.limits import Limits
@@ -95,7 +95,7 @@ async def test_listener_changes_what_it_wants() -> None:
         assert [PROMPTS] == await news(subscription)
 
 
-@pytest.mark.parametrize("fault", [Gap(LOG, "x"), Unavailable("gone")])
+@pytest.mark.parametrize("fault", [LogTruncated(LOG, "x"), StoreUnavailable("gone")])
 async def test_listeners_of_a_log_that_was_lost_are_told_of_everything(
     fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +117,7 @@ async def test_listener_begins_behind_a_log_that_is_dropped_while_it_is_read() -
     heard = subscriptions(store)
     heard.announce(TOOLS)
     await asyncio.sleep(0)
-    store.reads.append(Gap(LOG, "x"))
+    store.reads.append(LogTruncated(LOG, "x"))
 
     async with heard.listening([TOOLS, PROMPTS]) as subscription:
         heard.announce(PROMPTS)
@@ -135,7 +135,7 @@ async def test_change_in_the_words_of_another_release_is_every_change() -> None:
 async def test_changes_that_cannot_be_written_are_logged(caplog: Any) -> None:
     """The sender goes on, and so do later changes."""
     store = Faulty()
-    store.writes.append(Unavailable("gone"))
+    store.writes.append(StoreUnavailable("gone"))
     heard = subscriptions(store)
     async with heard.listening([TOOLS, PROMPTS]) as subscription:
         heard.announce(TOOLS)

@@ -31,7 +31,7 @@ from genmcp import (
     prompt,
     result,
 )
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import Delete, Op, Put
 from tests.asgi import ALL, MODERN, PATIENCE, TASKS, Client, Connection, until
 
@@ -555,7 +555,7 @@ class View(MemoryStore):
 
     async def apply(self, *ops: Op) -> None:
         if self.broken and any(isinstance(op, Put) and op.expect for op in ops):
-            raise Unavailable("the disk is full")
+            raise StoreUnavailable("the disk is full")
         await super().apply(*ops)
 
 
@@ -620,7 +620,7 @@ async def test_end_of_a_call_is_kept_when_the_store_is_back(
 
         async def apply(self, *ops: Op) -> None:
             if any(isinstance(op, Delete) for op in ops):
-                raise Unavailable("locked")
+                raise StoreUnavailable("locked")
             await super().apply(*ops)
 
     view.__class__ = Away
@@ -698,7 +698,7 @@ class Blocked(MemoryStore):
     async def apply(self, *ops: Op) -> None:
         if self.locked and any(isinstance(op, Put) and "#call" in op.key for op in ops):
             self.refused += 1
-            raise Unavailable("locked")
+            raise StoreUnavailable("locked")
         await super().apply(*ops)
 
 

@@ -26,7 +26,7 @@ from genmcp import (
     job,
 )
 from genmcp.core.task import Task
-from genmcp.errors import OverShare, StoreFull, Unavailable
+from genmcp.errors import OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.store import Delete, Op, Put
 from tests.asgi import PATIENCE, TASKS, Client, Connection, until
 
@@ -184,7 +184,7 @@ async def test_job_of_a_keyed_call_begins_when_the_store_is_back(store: Any) -> 
     """The hook has run: the key stays taken, and a copy gets the result of the first call."""
     app = serving(tool := Works(), store, lease=0.2)
     client = await begin(app)
-    store.refuses = refusing(Unavailable("locked"), is_task)
+    store.refuses = refusing(StoreUnavailable("locked"), is_task)
     assert "error" in (await client.send(keyed(client))).json  # after a lease
     async with client.open(keyed(client)) as copy:
         await until(lambda: len(app.mux.held) == 1)
@@ -226,7 +226,7 @@ async def test_late_free_spares_the_key_of_another_call(store: Any) -> None:
     def refuses(op: Op) -> BaseException | None:
         if isinstance(op, Put) and "/task:" in op.key:
             store.refuses = None
-            return Unavailable("the disk is full")
+            return StoreUnavailable("the disk is full")
         return None
 
     class Waits(Works):
@@ -254,7 +254,7 @@ async def test_late_free_spares_the_key_of_another_call(store: Any) -> None:
 
 
 async def test_key_is_freed_when_its_claim_may_be_written(store: Any) -> None:
-    """`Unavailable` leaves open whether a write took place: another process would wait for it."""
+    """`StoreUnavailable` leaves open whether it was written: another process would wait for it."""
     app = serving(tool := Works("done"), store)
     client = await begin(app)
 
@@ -262,7 +262,7 @@ async def test_key_is_freed_when_its_claim_may_be_written(store: Any) -> None:
         async def apply(self, *ops: Op) -> None:
             await super().apply(*ops)
             if any(isinstance(op, Put) for op in ops):
-                raise Unavailable("the connection was lost")
+                raise StoreUnavailable("the connection was lost")
 
     was, store.__class__ = store.__class__, Lost
     assert "error" in (await client.send(keyed(client))).json
@@ -310,7 +310,7 @@ async def test_results_that_wait_for_the_store_are_bounded(
     store = RefusingMemory()
     app = serving(Works("x" * 1000), store, limits=Limits(late_results=1500))
     client = await begin(app)
-    store.refuses = refusing(Unavailable("locked"), is_end)
+    store.refuses = refusing(StoreUnavailable("locked"), is_end)
     for key in ("first", "second"):
         await client.send(keyed(client, key))
     store.refuses = None
@@ -337,7 +337,7 @@ async def test_mux_closes_while_another_loop_has_writes_pending(stopped: bool) -
     """They are cancelled there, if that loop runs, and never awaited from this one."""
     store = RefusingMemory()
     app = serving(Works("done"), store)
-    store.refuses = refusing(Unavailable("locked"), is_end)
+    store.refuses = refusing(StoreUnavailable("locked"), is_end)
     answered, other = threading.Event(), asyncio.new_event_loop()
 
     async def ask() -> None:
@@ -384,7 +384,7 @@ async def test_tool_is_notified_when_the_store_cannot_cancel_its_task(
 
     async with client.open(client.call("works")) as call:
         await until(lambda: _has_task(store), pause=0.01)
-        store.refuses = refusing(Unavailable("locked"), changes_task)
+        store.refuses = refusing(StoreUnavailable("locked"), changes_task)
         call.disconnect()
         await until(lambda: tool.cancels == 1, pause=0.01)
         await call.over()  # raises what the app raises
@@ -419,7 +419,7 @@ async def test_failing_store_at_the_end_of_a_task_stays_in_the_log(
     async with client.open(client.call("works")) as call:
         await until(lambda: call.complete, pause=0.01)
         store.refuses = lambda op: (
-            Unavailable("locked") if isinstance(op, Put) and "/task:" in op.key else None
+            StoreUnavailable("locked") if isinstance(op, Put) and "/task:" in op.key else None
         )
         go.set()
         await call.task

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from genmcp import Continue, MemoryStore, Run, SQLiteStore, Store, Tool, elicit, job
-from genmcp.errors import StoreFull, Unavailable
+from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.stores.store import Append, Entry, Op, Put
 from tests.asgi import PATIENCE, TASKS, Client, until
 from tests.mux.test_idempotency import ASKS, BOB, NAME, begin, call, keyed, said, serving
@@ -160,7 +160,7 @@ async def test_copy_that_ends_while_it_resumes_frees_nothing(
                 b.which = None
                 b.reached.set()
                 await gate.wait()
-                raise Unavailable("the connection was lost")
+                raise StoreUnavailable("the connection was lost")
             await apply(*ops)
 
         b.apply = fails  # type: ignore[method-assign]
@@ -192,7 +192,7 @@ async def settled_after(app: Any) -> None:
     await settled(app)
 
 
-@pytest.mark.parametrize("error", [Unavailable("the connection was lost"), None], ids=repr)
+@pytest.mark.parametrize("error", [StoreUnavailable("the connection was lost"), None], ids=repr)
 async def test_resumption_that_may_be_written_asks_again(store: Any, error: Any) -> None:
     """It was written, and never ran. The call has run: a copy gets its question, not a new call."""
     tool = Asks(asyncio.Event())
@@ -278,7 +278,7 @@ async def test_job_begins_when_its_worker_starts_late(stores: tuple[HeldFile, He
     async def fails() -> None:
         if one.calls and not failed.is_set():
             failed.set()
-            raise Unavailable("the store could not be reached")
+            raise StoreUnavailable("the store could not be reached")
         await start()
 
     service.worker.start = fails  # type: ignore[method-assign]
@@ -302,7 +302,7 @@ async def test_rejected_late_task_frees_the_key_elsewhere(
     one, other = Works(go, Continue("named", work.job())), Works(go)
     app_a, app_b = serving(one, store=a, lease=0.3), serving(other, store=b, lease=0.3)
     at_a, at_b = await begin(app_a), await begin(app_b)
-    errors: list[Exception] = [Unavailable("locked")]
+    errors: list[Exception] = [StoreUnavailable("locked")]
     apply = a.apply
 
     async def fails(*ops: Op) -> None:
@@ -334,11 +334,11 @@ async def test_question_after_a_failed_promotion_is_answered(
     async def fails(*ops: Op) -> None:
         promotes = any(map(writes_record, ops)) and not tool.go.is_set()
         if promotes and failing.is_set():
-            raise Unavailable("the connection was lost")
+            raise StoreUnavailable("the connection was lost")
         await apply(*ops)
         if promotes:
             failing.set()
-            raise Unavailable("the connection was lost")
+            raise StoreUnavailable("the connection was lost")
 
     store.apply = fails  # type: ignore[method-assign]
     async with client.open(keyed(client)) as asking:
@@ -401,7 +401,7 @@ async def test_key_is_freed_in_a_store_that_is_full(store: Any) -> None:
     client = await begin(app)
     store.next(
         lambda op: isinstance(op, Put) and "/task:k" in op.key,
-        after=Unavailable("the connection was lost"),
+        after=StoreUnavailable("the connection was lost"),
     )
     apply = store.apply
 

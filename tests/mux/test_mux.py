@@ -8,7 +8,7 @@ import pytest
 from genmcp import ConfigurationError, Endpoint, Limits, McpError, Mux, Server, Suite, tool
 from genmcp.channel import Channel
 from genmcp.core.request import Request
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.completion import CompleteResult, Completion
 from genmcp.protocol.implementation import Implementation
@@ -205,7 +205,7 @@ async def test_mux_closes_the_store_it_was_given() -> None:
     await other.aclose()
 
     assert await own.store.get("x") is None
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreUnavailable):
         await given.get("x")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from genmcp.core.exchange import Record
-from genmcp.core.request import Client, Request
-from genmcp.errors import InvalidRequest, Unavailable
+from genmcp.core.request import ClientInfo, Request
+from genmcp.errors import InvalidRequest, StoreUnavailable
 from genmcp.mux.limits import Limits
 from genmcp.mux.replay import OpenCall, Replay, StoredStream, log_of
 from genmcp.protocol.params import RequestParams
@@ -35,7 +35,7 @@ def replaying(*, keep: int = 100, lives: Callable[[str], Awaitable[bool]] = live
 
 
 def request(id: int) -> Request:
-    client = Client(REVISION.version)
+    client = ClientInfo(REVISION.version)
     params = RequestParams()
     return Request(id=id, method="tools/call", params=params, revision=REVISION, client=client)
 
@@ -145,7 +145,7 @@ async def test_replay_goes_on_when_its_place_was_dropped() -> None:
 
 async def test_stream_whose_process_is_gone_is_recovered() -> None:
     """Without an id, so that a client that loses this connection too comes back as before."""
-    alive: Iterator[bool | Unavailable] = iter([Unavailable("locked"), True, False])
+    alive: Iterator[bool | StoreUnavailable] = iter([StoreUnavailable("locked"), True, False])
 
     async def lives(node: str) -> bool:
         assert "me" == node
@@ -236,7 +236,7 @@ async def test_call_whose_response_could_not_be_stored_is_open() -> None:
     kept = stream_of(replay_over(store), first, second)
     await kept.keep([record(0)])
     kept.answered(first, [record(1)])
-    store.fails = Unavailable("locked")
+    store.fails = StoreUnavailable("locked")
     await kept.keep([record(1)])
     store.fails = None
     await kept.follow(second, "task")

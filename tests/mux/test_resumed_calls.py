@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from genmcp import (
-    AssignGone,
+    AssignUnavailable,
     Channel,
     Continue,
     Done,
@@ -22,7 +22,7 @@ from genmcp import (
     Tool,
     job,
 )
-from genmcp.errors import StoreFull, Unavailable
+from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.stores.store import Op, Put
 from tests.asgi import PATIENCE, TASKS, Client
 
@@ -144,7 +144,7 @@ class Counting(MemoryStore):
     async def apply(self, *ops: Op) -> None:
         self.writes += 1
         if self.down:
-            raise Unavailable("full")
+            raise StoreUnavailable("full")
         await super().apply(*ops)
 
 
@@ -230,7 +230,7 @@ async def test_assign_that_is_gone_is_not_there_and_is_missed_when_it_is_read() 
             said["in"] = "secret" in assigns
             said["all"] = dict(assigns)
             for how, read in (("get", assigns.get), ("[]", assigns.__getitem__)):
-                with pytest.raises(AssignGone, match="keep_assigns"):
+                with pytest.raises(AssignUnavailable, match="keep_assigns"):
                     read("secret")
                 said[how] = True
             said["other"] = assigns.get("other", "default")

@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from genmcp import (
+    CapabilityMissing,
     Channel,
     Continue,
     ContractError,
     Done,
     Endpoint,
     MemoryStore,
+    Middleware,
     Mux,
     Run,
     SendStatus,
     Server,
     Suite,
     Tool,
-    Unable,
-    Wrapper,
     job,
 )
 from genmcp.core.client_key import ClientKey
 from genmcp.core.outcome import Outcome
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.protocol.elicitation import ElicitRequestParams
 from genmcp.server import Route
 from genmcp.stores.store import Append, Op
@@ -98,10 +98,10 @@ async def test_resumed_channel_does_what_can_be_done_without_a_request() -> None
             channel.start_stream()
             channel.release()
             await channel.sink.promote()
-            channel.announcer.tools_list_changed()
+            channel.changes.tools_list_changed()
             Stage.saw += [await channel.in_thread(lambda: "in a thread"), channel.closed]
             Stage.saw.append(await channel.log("info", "nobody asked for it"))
-            with pytest.raises(Unable):
+            with pytest.raises(CapabilityMissing):
                 await channel.sink.ask(
                     channel.request, "elicitation/create", ElicitRequestParams("?", {}, mode="form")
                 )
@@ -245,7 +245,7 @@ async def test_wrapped_server_goes_on_and_is_told_of_cancellations() -> None:
         def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
             return "done"
 
-    class Nothing(Wrapper):
+    class Nothing(Middleware):
         """Changes nothing."""
 
     OPEN.append(Mux(Nothing(Suite(name="test", version="1", tools=[Quiet]))))
@@ -318,7 +318,7 @@ class Dumb(MemoryStore):
 
     async def apply(self, *ops: Op) -> None:
         if all(isinstance(op, Append) for op in ops):
-            raise Unavailable("no room for words")
+            raise StoreUnavailable("no room for words")
         await super().apply(*ops)
 
 

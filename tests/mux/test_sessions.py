@@ -7,7 +7,7 @@ import pytest
 from genmcp import Limits, Mux, Suite
 from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.session import Session
-from genmcp.errors import Overloaded, SessionGone
+from genmcp.errors import Overloaded, SessionNotFound
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
@@ -43,7 +43,7 @@ def begin(mux: Mux, clock: Clock) -> tuple[Session, str]:
 def is_open(mux: Mux, id: str) -> bool:
     try:
         mux.sessions.open(id, None)
-    except SessionGone:
+    except SessionNotFound:
         return False
     return True
 

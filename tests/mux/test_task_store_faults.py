@@ -20,7 +20,7 @@ from genmcp import (
     Tool,
     job,
 )
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import Op, Put
 from tests.asgi import TASKS, Client, until
 from tests.mux.test_keyed_failures import end_of
@@ -89,7 +89,7 @@ class FailsOnce(MemoryStore):
         await super().apply(*ops)
         if self.armed and any(map(is_record, ops)):
             self.armed = False
-            raise Unavailable("the connection was lost")
+            raise StoreUnavailable("the connection was lost")
 
 
 async def test_cancel_that_was_written_stops_the_work() -> None:
@@ -119,7 +119,7 @@ async def test_job_claimed_during_a_shutdown_runs_elsewhere(tmp_path: Path, fail
             if not reached.is_set() and any(map(is_claim, ops)):
                 reached.set()
                 if failing:
-                    raise Unavailable("the connection was lost")
+                    raise StoreUnavailable("the connection was lost")
                 await asyncio.Event().wait()
 
     go.set()

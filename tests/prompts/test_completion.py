@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from genmcp.channel import Channel
-from genmcp.completion import Completer, complete, complete_result, starting_with
-from genmcp.core.request import Client, Request
+from genmcp.completion import Completer, complete, complete_result, prefix_matches
+from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.hook import Hook
 from genmcp.prompt.prompt import Prompt, PromptRepo
@@ -59,7 +59,7 @@ async def ask(
         params=params,
         raw=msgspec.Raw(b"{}"),
         revision=LATEST,
-        client=Client(LATEST.version),
+        client=ClientInfo(LATEST.version),
     )
     channel = Channel(request, Sink())  # type: ignore[arg-type]
     if isinstance(ref, PromptReference):
@@ -286,4 +286,4 @@ async def test_completion_of_something_else_than_texts_is_told(found: Any) -> No
 
 def test_completion_compares_without_case() -> None:
     """`ß` begins with `SS`, and the order stays."""
-    assert ["Straße", "STRASSE"] == starting_with(["Straße", "Rad", "STRASSE"], "strass")
+    assert ["Straße", "STRASSE"] == prefix_matches(["Straße", "Rad", "STRASSE"], "strass")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from genmcp.channel import Channel
-from genmcp.core.request import Client, Request
+from genmcp.core.request import ClientInfo, Request
 from genmcp.decorator import FunctionPrompt, function_component, prompt
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.prompt.prompt import PromptRoute
@@ -40,7 +40,7 @@ async def text(function: Any, **arguments: str) -> str:
         params=GetPromptRequestParams(name=route.definition.name, arguments=arguments),
         raw=msgspec.Raw(b"{}"),
         revision=LATEST,
-        client=Client(LATEST.version),
+        client=ClientInfo(LATEST.version),
         route=route,
     )
     got = await route.handle(request, Channel(request, Sink()))  # type: ignore[arg-type]

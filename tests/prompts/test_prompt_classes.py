@@ -12,8 +12,8 @@ import pytest
 from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
-from genmcp.content import Image, embedded, link, result
-from genmcp.core.request import Client, Request
+from genmcp.content import Image, embedded_resource, resource_link, result
+from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams, McpError
 from genmcp.prompt.prompt import Prompt, PromptRoute, assistant, user
 from genmcp.protocol.content import ImageContent, TextContent
@@ -57,7 +57,7 @@ async def get(
         params=params,
         raw=msgspec.Raw(b"{}"),
         revision=LATEST,
-        client=Client(LATEST.version),
+        client=ClientInfo(LATEST.version),
         route=route,
     )
     got = await route.handle(request, Channel(request, sink or Thread()))  # type: ignore[arg-type]
@@ -405,14 +405,14 @@ IMAGE = ImageContent("eA==", "image/png")
     [
         (Image(b"x"), [PromptMessage("user", IMAGE)]),
         ((b"x", "image/png"), [PromptMessage("user", IMAGE)]),
-        (link("a://b", "b"), [PromptMessage("user", link("a://b", "b"))]),
+        (resource_link("a://b", "b"), [PromptMessage("user", resource_link("a://b", "b"))]),
         (assistant("yes"), [PromptMessage("assistant", TextContent("yes"))]),
         (assistant(Image(b"x")), [PromptMessage("assistant", IMAGE)]),
         (
-            ["a", embedded("a://b", "c"), user("d"), (b"x", "image/png")],
+            ["a", embedded_resource("a://b", "c"), user("d"), (b"x", "image/png")],
             [
                 PromptMessage("user", TextContent("a")),
-                PromptMessage("user", embedded("a://b", "c")),
+                PromptMessage("user", embedded_resource("a://b", "c")),
                 PromptMessage("user", TextContent("d")),
                 PromptMessage("user", IMAGE),
             ],

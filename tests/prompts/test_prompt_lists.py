@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from genmcp.channel import Channel
-from genmcp.core.request import Client, Request
+from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
 from genmcp.prompt.template import PromptTemplate
@@ -80,7 +80,7 @@ async def got(prompts: Collection, name: str, **arguments: str) -> Any:
         params=GetPromptRequestParams(name=name, arguments=arguments or None),
         raw=msgspec.Raw(b"{}"),
         revision=LATEST,
-        client=Client(LATEST.version),
+        client=ClientInfo(LATEST.version),
         route=route,
     )
     result = await route.handle(request, NOWHERE)

@@ -11,6 +11,7 @@ import pytest
 from genmcp import (
     Accepted,
     Call,
+    CapabilityMissing,
     Channel,
     ConfigurationError,
     Continue,
@@ -24,7 +25,6 @@ from genmcp import (
     PromptRepo,
     Run,
     Suite,
-    Unable,
     elicit,
     job,
     prompt,
@@ -102,7 +102,7 @@ async def test_prompt_may_have_no_messages_in_the_end(version: str) -> None:
 
 
 async def test_prompt_that_cannot_ask_says_what_is_missing() -> None:
-    """Failed(Unable) that is raised on is -32021 with the capability (2026-07-28)."""
+    """Failed(CapabilityMissing) that is raised on is -32021 with the capability (2026-07-28)."""
     suite = Suite(name="test", version="1", prompts=[Trip])
 
     async with connect(suite) as client:
@@ -324,4 +324,4 @@ async def test_prompt_continue_has_no_default() -> None:
 
     for kind in (Prompt(), PromptRepo()):
         with pytest.raises(NotImplementedError):
-            kind.continue_("x", Failed(Unable({})), nothing)
+            kind.continue_("x", Failed(CapabilityMissing({})), nothing)

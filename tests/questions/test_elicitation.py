@@ -15,7 +15,7 @@ from genmcp.core.outcome import Done, Outcome
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError
 from genmcp.protocol.capabilities import ClientCapabilities, ElicitationCapability
 from genmcp.protocol.elicitation import ElicitRequest
-from genmcp.question.answers import Accepted, Declined, Dismissed
+from genmcp.question.answers import Accepted, Cancelled, Declined
 from genmcp.question.elicitation import FormQuestion, elicit, elicit_url
 from genmcp.question.packing import unpack
 from genmcp.question.question import Question
@@ -443,7 +443,7 @@ def test_declining_and_dismissing_are_answers() -> None:
     question = elicit("?", Order)
 
     assert Declined() == question.read({"action": "decline", "content": {"size": {}}})
-    assert Dismissed() == question.read({"action": "cancel"})
+    assert Cancelled() == question.read({"action": "cancel"})
     assert Declined() == question.read(msgspec.Raw(b'{"action":"decline","content":null}'))
 
 
@@ -467,13 +467,13 @@ def test_answers_are_matched() -> None:
                 return "yes"
             case Done(Declined()):
                 return "no"
-            case Done(Dismissed()):
+            case Done(Cancelled()):
                 return "closed"
         return "?"
 
     outcomes = (Done(Accepted(Person("Ann"))), Done(Accepted()), Done(Declined()))
     assert ["I am Ann", "yes", "no"] == [told(each) for each in outcomes]
-    assert told(Done(Dismissed())) == "closed"
+    assert told(Done(Cancelled())) == "closed"
 
 
 @pytest.mark.parametrize(
@@ -540,7 +540,7 @@ def test_a_url_is_asked_to_be_visited() -> None:
     } == msgspec.json.decode(msgspec.json.encode(question.request))
     assert Accepted() == question.read({"action": "accept", "content": {"key": "secret"}})
     assert Declined() == question.read({"action": "decline"})
-    assert Dismissed() == question.read({"action": "cancel"})
+    assert Cancelled() == question.read({"action": "cancel"})
 
 
 @pytest.mark.parametrize(

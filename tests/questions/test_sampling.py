@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.content import Image, link
+from genmcp.content import Image, resource_link
 from genmcp.errors import ArgumentFaults, ContractError
 from genmcp.prompt.prompt import assistant, user
 from genmcp.protocol.capabilities import ClientCapabilities, SamplingCapability
@@ -142,7 +142,10 @@ def test_a_tool_loop_goes_on_with_the_results() -> None:
         (None, "messages are a text or a list"),
         (["hello"], "message 0 is no message"),
         ([("system", "hello")], "message 0 is no message"),
-        ([user(link("file:///a", "a"))], "message 0: ResourceLink is no content of a message"),
+        (
+            [user(resource_link("file:///a", "a"))],
+            "message 0: ResourceLink is no content of a message",
+        ),
         ([("user", [["a", "b"]])], "list is no content"),
         ([("user", {"a": 1})], "message 0: dict is no content"),
         ([("user", [])], "message 0 has no content"),

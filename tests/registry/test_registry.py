@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from genmcp import Channel, ConfigurationError, Extension, Image, Mux, Suite, ToolError, tool
+from genmcp import Channel, ConfigurationError, Image, Mux, Provider, Suite, ToolError, tool
 from genmcp.errors import McpError, ToolNotFound
-from genmcp.registry.errors import ServerDisabled, ServerNotFound, SessionNotFound
+from genmcp.registry.errors import RegistrySessionNotFound, ServerDisabled, ServerNotFound
 from genmcp.registry.live import GLOBAL, LiveRegistry, SessionRegistries
 from genmcp.registry.registry import Registry, Status
 from tests.asgi import PATIENCE
@@ -133,7 +133,7 @@ async def test_registry_calls_the_first_server_that_has_the_tool() -> None:
         await registry.call_tool_by_name("nobody")
 
 
-class Plugins(Extension):
+class Plugins(Provider):
     """Has the tools that it is given, but not before it is asked."""
 
     def __init__(self, *tools: Any) -> None:
@@ -417,7 +417,7 @@ async def test_session_registries_are_kept_apart() -> None:
     sessions.unregister("a")
     sessions.unregister("a")
     for use in (lambda: sessions.get("a"), lambda: sessions.update("c", lambda each: each)):
-        with pytest.raises(SessionNotFound, match="no registry"):
+        with pytest.raises(RegistrySessionNotFound, match="no registry"):
             use()
 
 

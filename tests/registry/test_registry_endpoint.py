@@ -16,8 +16,8 @@ from genmcp import (
     ConfigurationError,
     Continue,
     Done,
-    Extension,
     PromptTemplate,
+    Provider,
     ResourceDefinition,
     ResourceRepo,
     Suite,
@@ -156,7 +156,7 @@ async def test_together_knows_no_other_names(name: str) -> None:
     assert -32602 == raised.value.code
 
 
-class Plugins(Extension):
+class Plugins(Provider):
     """Has what only it knows."""
 
     def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
@@ -229,7 +229,7 @@ async def test_together_announces_what_changes() -> None:
             heard.append(change.uri or change.method.split("/")[1])
 
     listener: Any = Heard()
-    together.announcer.follow(listener)
+    together.changes.follow(listener)
     added = suite("new", add)
     live.register(added)
     added.add(Ask())

@@ -13,10 +13,10 @@ from genmcp import (
     Continue,
     Done,
     Endpoint,
-    Extension,
     LiveRegistry,
     Mux,
     PromptTemplate,
+    Provider,
     Registry,
     RegistryEndpoint,
     Resource,
@@ -80,7 +80,7 @@ class Ask(Tool):
         return f"{channel.assigns['place']}, {channel.assigns['own']}"
 
 
-class Local(Extension):
+class Local(Provider):
     """Has tools that are called like the place where they are."""
 
     def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:

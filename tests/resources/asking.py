@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from genmcp.channel import Channel
-from genmcp.core.request import Client, Request
+from genmcp.core.request import ClientInfo, Request
 from genmcp.protocol.params import PaginatedRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams, ReadResourceResult
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
 from genmcp.resource.route import ResourceRoute
-from genmcp.subscription import Announcer
+from genmcp.subscription import ChangeNotifier
 from genmcp.suite.collection import RESOURCES, Collection
 
 
@@ -22,7 +22,7 @@ class Silent:
     """A sink nothing goes to, with threads."""
 
     closed = False
-    announcer = Announcer()
+    changes = ChangeNotifier()
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         return False
@@ -48,7 +48,7 @@ def channel(uri: str | None = None) -> Channel:
         params=params,
         raw=msgspec.Raw(b"{}"),
         revision=LATEST,
-        client=Client(LATEST.version),
+        client=ClientInfo(LATEST.version),
     )
     return Channel(request, Silent())  # type: ignore[arg-type]
 

@@ -9,6 +9,7 @@ import pytest
 
 from genmcp import (
     Accepted,
+    CapabilityMissing,
     Channel,
     ConfigurationError,
     Continue,
@@ -24,7 +25,6 @@ from genmcp import (
     ResourceRepo,
     Run,
     Suite,
-    Unable,
     elicit,
     job,
 )
@@ -306,4 +306,4 @@ async def test_resource_continue_has_no_default() -> None:
 
     for kind in (Resource("x://y", ""), ResourceRepo()):
         with pytest.raises(NotImplementedError):
-            kind.continue_("x", Failed(Unable({})), nothing)
+            kind.continue_("x", Failed(CapabilityMissing({})), nothing)

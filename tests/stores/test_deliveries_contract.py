@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.stores.deliveries import Deliveries, Delivery, OwnerShare
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
@@ -471,5 +471,5 @@ async def test_closed_deliveries_are_unavailable(store: Store, deliveries: Deliv
         deliveries.next_due(QUEUES),
     )
     for question in asked:
-        with pytest.raises(Unavailable):
+        with pytest.raises(StoreUnavailable):
             await question

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from genmcp.errors import ConfigurationError, Gap, Unavailable
+from genmcp.errors import ConfigurationError, LogTruncated, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, Event, Put
 from genmcp.stores.waiter import Waiter
@@ -111,7 +111,7 @@ async def test_memory_store_tells_followers_what_its_bound_dropped() -> None:
         await store.apply(Append("a", b"3", ttl=60))
 
         assert b"3" == await next_data(ahead)
-        with pytest.raises(Gap):
+        with pytest.raises(LogTruncated):
             await next_data(behind)
 
 
@@ -141,7 +141,7 @@ async def test_memory_store_that_is_full_of_records_says_so(
     await store.apply(Put("a#", b"3"))
     before = repr(store)
     for refused in (Put("a#c", b"1"), Append("a#log", b"1", ttl=60)):
-        with pytest.raises(Unavailable, match=setting):
+        with pytest.raises(StoreUnavailable, match=setting):
             await store.apply(Put("a", b"00"), refused)
     assert before == repr(store)
 
@@ -204,7 +204,7 @@ async def test_memory_store_keeps_no_trace_of_followers() -> None:
             await waiting
     assert EMPTY == repr(store)
 
-    with pytest.raises(Gap):
+    with pytest.raises(LogTruncated):
         await next_data(store.follow("log", "nothing"))
     assert EMPTY == repr(store)
 
@@ -230,7 +230,7 @@ async def test_memory_store_ids_are_past_those_of_an_earlier_one() -> None:
         ids += [event.id for event in await store.read("log")]
 
     assert sorted(set(ids)) == ids
-    with pytest.raises(Gap):
+    with pytest.raises(LogTruncated):
         await store.read("log", ids[0])
 
 
@@ -280,7 +280,7 @@ async def test_memory_deliveries_are_bounded() -> None:
     await deliveries.put("a")
     await deliveries.put("b", "other")
     await deliveries.put("a")
-    with pytest.raises(Unavailable, match="max_entries=2"):
+    with pytest.raises(StoreUnavailable, match="max_entries=2"):
         await deliveries.put("c")
 
     assert "<MemoryDeliveries: 2 in 2 queues>" == repr(deliveries)

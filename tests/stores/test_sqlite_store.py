@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pytest
 
 import genmcp.stores
-from genmcp.errors import ConfigurationError, Conflict, Gap, Unavailable
+from genmcp.errors import ConfigurationError, Conflict, LogTruncated, StoreUnavailable
 from genmcp.stores.deliveries import Delivery
 from genmcp.stores.sqlite import connection, logs
 from genmcp.stores.sqlite.store import SQLiteStore
@@ -29,7 +29,7 @@ SOURCE = Path(genmcp.stores.__file__).parents[2]
 
 PRELUDE = r"""
 import asyncio, os, resource, sys
-from genmcp.errors import Conflict, Unavailable
+from genmcp.errors import Conflict, StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Put
 path = sys.argv[1]
@@ -345,7 +345,7 @@ async def fill(name):
         key = f"{name}:{number}"
         try:
             await store.apply(Put(key, os.urandom(3000)))
-        except Unavailable as error:
+        except StoreUnavailable as error:
             say("full", error)
             return
         say(key)
@@ -388,7 +388,7 @@ async def test_sqlite_store_that_is_full_takes_more_when_something_ran_out(opene
         return_exceptions=True,
     )
 
-    assert isinstance(large, Unavailable)
+    assert isinstance(large, StoreUnavailable)
     assert "full" in str(large)
     assert small is None
     assert [] == await store.read("large")
@@ -411,7 +411,7 @@ async def test_sqlite_store_does_not_wait_for_ever(opened: Opened, path: Path) -
     await store.apply(Put("k", b"3"))
 
     for error in refused:
-        assert isinstance(error, Unavailable)
+        assert isinstance(error, StoreUnavailable)
         assert f"{str(path)!r}: database is locked" in str(error)
     assert Entry(b"3", 2) == await store.get("k")
 
@@ -445,13 +445,13 @@ async def test_sqlite_store_is_unavailable_where_the_file_is_broken(
     with closing(sqlite3.connect(path)) as file:
         file.execute("DROP TABLE counts")
 
-    with pytest.raises(Unavailable, match="no such table"):
+    with pytest.raises(StoreUnavailable, match="no such table"):
         await store.apply(Put("k", b"2"))
-    with pytest.raises(Unavailable, match="no such table"):
+    with pytest.raises(StoreUnavailable, match="no such table"):
         await waiting
     await asyncio.to_thread(path.unlink)
     await asyncio.to_thread(path.mkdir)
-    with pytest.raises(Unavailable, match="unable to open"):
+    with pytest.raises(StoreUnavailable, match="unable to open"):
         await other.get("k")
 
 
@@ -512,10 +512,10 @@ async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) 
     await store.apply()
     await store.apply()
     assert [0, 0, 0] == rows()
-    with pytest.raises(Gap):
+    with pytest.raises(LogTruncated):
         await store.read("0", ids[0])
     await store.apply(Append("0", b"new", ttl=10))
-    with pytest.raises(Gap):
+    with pytest.raises(LogTruncated):
         await store.read("0", ids[0])
 
 

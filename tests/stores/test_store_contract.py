@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
-from genmcp.errors import Conflict, ContractError, Gap, Unavailable
+from genmcp.errors import Conflict, ContractError, LogTruncated, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put, Store, subject_of
@@ -425,11 +425,11 @@ async def test_reader_is_told_of_a_gap(store: Store) -> None:
     await store.apply(Append("log", b"4", ttl=60, keep=3))  # drops 0 and 1
 
     assert [b"2", b"3", b"4"] == await data(store, "log", ids[1])
-    with pytest.raises(Gap, match="log") as caught:
+    with pytest.raises(LogTruncated, match="log") as caught:
         await store.read("log", ids[0])
     assert ("log", ids[0]) == (caught.value.log, caught.value.after)
     async with aclosing(store.follow("log", ids[0])) as followed:
-        with pytest.raises(Gap):
+        with pytest.raises(LogTruncated):
             await take(followed, 1)
 
 
@@ -440,10 +440,10 @@ async def test_reader_is_told_of_an_id_that_is_none(store: Store, after: str) ->
     """Last-Event-ID is whatever a client sends: never a crash, never a wrong place."""
     await store.apply(Append("log", b"", ttl=60))
     for log in ("log", "nothing"):
-        with pytest.raises(Gap):
+        with pytest.raises(LogTruncated):
             await store.read(log, after)
         async with aclosing(store.follow(log, after)) as followed:
-            with pytest.raises(Gap):
+            with pytest.raises(LogTruncated):
                 await take(followed, 1)
 
 
@@ -456,12 +456,12 @@ async def test_log_that_was_gone_begins_past_its_old_ids(store: Store, pass_time
         ids = [event.id for event in await store.read("log")]
         assert not set(old) & set(ids)
         for gone in missed:
-            with pytest.raises(Gap):
+            with pytest.raises(LogTruncated):
                 await store.read("log", gone)
         old += ids
         missed += ids[:1]
         await pass_time(11)
-        with pytest.raises(Gap):
+        with pytest.raises(LogTruncated):
             await store.read("log", ids[0])
 
 
@@ -555,7 +555,7 @@ async def test_follower_that_fell_behind_is_told(store: Store) -> None:
         assert [b"0"] == await waiting
 
         await store.apply(*(Append("log", b"%d" % n, ttl=60, keep=3) for n in range(1, 9)))
-        with pytest.raises(Gap):
+        with pytest.raises(LogTruncated):
             await take(followed, 1)
 
 
@@ -565,7 +565,7 @@ async def test_follower_is_told_that_it_missed_the_beginning(store: Store) -> No
         waiting = asyncio.ensure_future(take(followed, 1))
         await until_it_waits(store)
         await store.apply(*(Append("log", b"%d" % n, ttl=60, keep=3) for n in range(9)))
-        with pytest.raises(Gap):
+        with pytest.raises(LogTruncated):
             await waiting
 
 
@@ -649,7 +649,7 @@ async def test_closed_store_is_unavailable(store: Store) -> None:
         take(store.follow("k"), 1),
     )
     for question in asked:
-        with pytest.raises(Unavailable):
+        with pytest.raises(StoreUnavailable):
             await question
 
 
@@ -660,5 +660,5 @@ async def test_closing_a_store_ends_its_followers(store: Store) -> None:
     await until_it_waits(store)
     await store.aclose()
 
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreUnavailable):
         await waiting

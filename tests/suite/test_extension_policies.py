@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Continue, Endpoint, Extension, Mux, Run, Suite, Tool, elicit, job
+from genmcp import Continue, Endpoint, Mux, Provider, Run, Suite, Tool, elicit, job
 from genmcp.testing import connect
 from tests.asgi import MODERN, PATIENCE, TASKS, Client, until
 from tests.continuations.asking import YES, Asked
@@ -51,7 +51,7 @@ class Works(Tool):
         return f"{tag} {outcome.value}"
 
 
-class AtOnce(Extension):
+class AtOnce(Provider):
     """Has the tools it is made with."""
 
     def __init__(self, *tools: Tool) -> None:
@@ -70,7 +70,7 @@ class Slowly(AtOnce):
 
 
 @asynccontextmanager
-async def serving(*extensions: Extension) -> AsyncIterator[Endpoint]:
+async def serving(*extensions: Provider) -> AsyncIterator[Endpoint]:
     mux = Mux(Suite(name="test", version="1", extensions=extensions))
     try:
         yield Endpoint(mux)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Channel, ConfigurationError, Extension, Resource, Suite, prompt, tool
+from genmcp import Channel, ConfigurationError, Provider, Resource, Suite, prompt, tool
 from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, Change, updated
 from genmcp.subscription import Listener
 from genmcp.testing import connect
@@ -17,7 +17,7 @@ class Ear(Listener):
 
     def __init__(self, suite: Suite) -> None:
         self.heard: list[Change] = []
-        suite.announcer.follow(self)
+        suite.changes.follow(self)
 
     def announce(self, change: Change) -> None:
         self.heard.append(change)
@@ -38,7 +38,7 @@ def review(code: str) -> str:
 NOTE = Resource("note://today", content="Rain.")
 
 
-class Guests(Extension):
+class Guests(Provider):
     """Has a tool for everybody."""
 
     def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
@@ -120,7 +120,7 @@ def test_suite_adds_and_removes_all_or_none() -> None:
 
     with pytest.raises(ConfigurationError, match="two tools are called 'add'"):
         suite.add(review, add)
-    with pytest.raises(ConfigurationError, match="5 is no tool, resource, prompt or extension"):
+    with pytest.raises(ConfigurationError, match="5 is no tool, resource, prompt or provider"):
         suite.add(review, 5)
     with pytest.raises(ConfigurationError, match="there is no 'x' to remove"):
         suite.remove("add", "x")
@@ -152,7 +152,7 @@ async def test_suite_and_channel_tell_of_a_resource() -> None:
     @tool
     def write(channel: Channel) -> str:
         """Writes."""
-        channel.announcer.resource_updated("note://b")
+        channel.changes.resource_updated("note://b")
         return "written"
 
     suite = Suite(name="test", version="1", tools=[write])

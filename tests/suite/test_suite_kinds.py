@@ -21,7 +21,7 @@ from genmcp import (
     tool,
 )
 from genmcp.channel import Sink
-from genmcp.core.request import Client as Asker
+from genmcp.core.request import ClientInfo as Asker
 from genmcp.core.request import Request
 from genmcp.errors import MethodNotFound
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference

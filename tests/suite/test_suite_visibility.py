@@ -17,12 +17,12 @@ from genmcp import (
     Channel,
     ConfigurationError,
     Endpoint,
-    Extension,
     MemoryStore,
     Mux,
     Prompt,
     PromptRepo,
     PromptTemplate,
+    Provider,
     Resource,
     ResourceDefinition,
     ResourceRepo,
@@ -125,7 +125,7 @@ SECRETS: dict[str, Any] = {
 }
 
 
-class Office(Extension):
+class Office(Provider):
     """The same, for staff."""
 
     def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
@@ -346,14 +346,14 @@ async def test_extension_is_asked_for_what_nobody_before_it_has() -> None:
     """A call stops at the first that has the name, and runs no generator to its end."""
     asked: list[str] = []
 
-    class Slow(Extension):
+    class Slow(Provider):
         def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
             asked.append("tools")
             yield found
             asked.append("more")
             yield last
 
-    class After(Extension):
+    class After(Provider):
         def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Iterable[object]:
             asked.append("after")
             yield found_again
@@ -386,7 +386,7 @@ async def test_extension_is_asked_for_what_nobody_before_it_has() -> None:
 async def test_extension_may_hide_what_it_yields() -> None:
     """`visible` counts there as well."""
 
-    class Hiding(Extension):
+    class Hiding(Provider):
         def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
             return [Secret]
 
@@ -399,7 +399,7 @@ async def test_extension_may_hide_what_it_yields() -> None:
 async def test_extension_offers_only_the_kinds_it_writes() -> None:
     """One of tools alone makes no resources."""
 
-    class Tools(Extension):
+    class Tools(Provider):
         def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
             return [plain]
 
@@ -409,15 +409,15 @@ async def test_extension_offers_only_the_kinds_it_writes() -> None:
     assert None is suite.capabilities.resources
     assert None is suite.capabilities.completions
     assert -32601 == (await client.request("resources/list", {})).error["code"]
-    assert [(), ()] == [Extension().resources(None, {}), Extension().prompts(None, {})]
-    assert () == Extension().tools(None, {})
+    assert [(), ()] == [Provider().resources(None, {}), Provider().prompts(None, {})]
+    assert () == Provider().tools(None, {})
 
 
 async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is yielded again is not made again; what is new each time does not pile up."""
     monkeypatch.setattr("genmcp.suite.providers._CACHED", 2)
 
-    class New(Extension):
+    class New(Provider):
         def prompts(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
             return [PromptTemplate(name=name, messages=name) for name in "abc"]
 
@@ -435,7 +435,7 @@ async def test_extension_that_yields_nothing_usable_costs_one_request(
 ) -> None:
     """The log says which hook returned what."""
 
-    class Odd(Extension):
+    class Odd(Provider):
         def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
             return 5
 

@@ -14,7 +14,7 @@ from genmcp.core.waiting import Finished, Suspended, Work
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.tasks.foreign import Foreign
+from genmcp.tasks.foreign import ExternalQueue
 from genmcp.tasks.local_engine import LocalEngine
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import Change, Note, Resume, TaskService
@@ -75,7 +75,7 @@ class Bench:
         node: str = "n1",
         *,
         resume: Resume | None = None,
-        foreign: Sequence[Foreign] = (),
+        foreign: Sequence[ExternalQueue] = (),
         store: Store | None = None,
         **options: Any,
     ) -> TaskService:

@@ -8,7 +8,7 @@ import pytest
 from genmcp import MemoryStore
 from genmcp.core.task import Task
 from genmcp.core.waiting import Job, Working
-from genmcp.errors import OutOfTurn, Unavailable
+from genmcp.errors import IllegalTransition, StoreUnavailable
 from genmcp.stores.store import Entry, Op
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, TaskRecords
@@ -34,7 +34,7 @@ class Late(MemoryStore):
     async def apply(self, *ops: Op) -> None:
         if self.fails:
             self.fails, self.pending = False, ops
-            raise Unavailable("timed out")
+            raise StoreUnavailable("timed out")
         if self.pending is not None:
             late, self.pending = self.pending, None
             await super().apply(*late)
@@ -60,7 +60,7 @@ async def test_two_claims_in_one_instant_have_one_winner() -> None:
     )
 
     assert 1 == sum(isinstance(each, Task) for each in claims)
-    assert 1 == sum(isinstance(each, OutOfTurn) for each in claims)
+    assert 1 == sum(isinstance(each, IllegalTransition) for each in claims)
 
 
 async def test_equal_steps_in_one_instant_have_one_winner() -> None:
@@ -82,7 +82,7 @@ async def test_write_that_lands_late_is_applied_once() -> None:
     await held.claim(3)()
     retry = held.step(Task.retried)
     store.fails = True
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreUnavailable):
         await retry()
 
     task = await retry()
@@ -96,7 +96,7 @@ async def test_claim_that_lands_late_is_released() -> None:
     records = await made(store := Late())
     held = HeldTask(records, "a", 0)
     store.fails = True
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreUnavailable):
         await held.claim(3)()
 
     released = await held.change(Task.released)
@@ -109,12 +109,12 @@ async def test_claim_of_another_worker_is_not_released() -> None:
     records = await made(store := Late())
     held = HeldTask(records, "a", 0)
     store.fails = True
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreUnavailable):
         await held.claim(3)()
     store.pending = None
     await HeldTask(records, "a", 0).claim(3)()
 
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         await held.change(Task.released)
 
 
@@ -125,7 +125,7 @@ async def test_check_notices_a_cancellation() -> None:
     await held.claim(3)()
     await records.change("a", Task.cancelled)
 
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         await held.check()
 
 
@@ -144,5 +144,5 @@ async def test_write_cut_off_at_shutdown_is_unavailable(patient: bool) -> None:
     await until(begun.is_set)
     await retry.aclose()
 
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreUnavailable):
         await request

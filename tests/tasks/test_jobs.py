@@ -12,16 +12,16 @@ from genmcp.core.outcome import Done, Failed, pack
 from genmcp.core.task import Task
 from genmcp.core.waiting import Asking, Awaiting, Finished, Job, Running, Suspended, Working
 from genmcp.errors import (
-    Cancelled,
     ConfigurationError,
     Conflict,
-    Lost,
-    OutOfTurn,
-    Raised,
+    IllegalTransition,
+    StoreUnavailable,
     TaskNotFound,
-    TimedOut,
     ToolError,
-    Unavailable,
+    WaitCancelled,
+    WaitTimedOut,
+    WorkerLost,
+    WorkRaised,
 )
 from genmcp.stores.store import Delete
 from genmcp.tasks.follower import TaskFollower
@@ -199,8 +199,8 @@ async def test_job_that_raises_tells_no_more_than_a_reference(
     hidden, told = (
         outcome.error for outcome in bench.resumed.outcomes if isinstance(outcome, Failed)
     )
-    assert isinstance(hidden, Raised)
-    assert isinstance(told, Raised)
+    assert isinstance(hidden, WorkRaised)
+    assert isinstance(told, WorkRaised)
     assert ("ValueError", None) == (hidden.type_name, hidden.message)
     assert ("ToolError", "no such file") == (told.type_name, told.message)
     assert any(hidden.reference in text and "broken" in text for text in caplog.messages)
@@ -213,7 +213,7 @@ async def test_job_that_takes_too_long_is_cancelled(bench: Bench) -> None:
 
     await ended(jobs)
 
-    assert [Failed(TimedOut())] == bench.resumed.outcomes
+    assert [Failed(WaitTimedOut())] == bench.resumed.outcomes
     assert "cancelled" == await gate.end()
 
 
@@ -228,7 +228,7 @@ async def test_job_that_cancels_itself_is_cancelled(bench: Bench) -> None:
     await jobs.create(made(Working(gives_up.job())), b"")
 
     await ended(jobs)
-    assert [Failed(Cancelled())] == bench.resumed.outcomes
+    assert [Failed(WaitCancelled())] == bench.resumed.outcomes
 
 
 @pytest.mark.parametrize("name", ["nobody:knows", "not JSON"])
@@ -263,7 +263,7 @@ async def test_job_may_raise_stop_iteration_in_a_thread(bench: Bench) -> None:
     await ended(jobs)
     (outcome,) = bench.resumed.outcomes
     assert isinstance(outcome, Failed)
-    assert isinstance(outcome.error, Raised)
+    assert isinstance(outcome.error, WorkRaised)
     assert "RuntimeError" == outcome.error.type_name
 
 
@@ -332,7 +332,7 @@ async def test_messages_and_steps_of_a_task_that_is_not_there_are_refused(bench:
 
     with pytest.raises(TaskNotFound):
         await jobs.records.note("t1", b"")
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         await jobs.progress("t1", Progress(message="hello"), fencing_token=0)
 
 
@@ -436,7 +436,7 @@ async def test_call_that_awaits_in_a_worker_can_be_cancelled(bench: Bench) -> No
     assert "cancelled" == (await ended(here)).status
 
 
-@pytest.mark.parametrize("given", [ValueError("secret"), OutOfTurn("a", "b"), "nonsense"])
+@pytest.mark.parametrize("given", [ValueError("secret"), IllegalTransition("a", "b"), "nonsense"])
 async def test_call_that_cannot_be_continued_ends_with_an_error(
     bench: Bench, given: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -523,7 +523,7 @@ async def test_result_after_a_cancellation_is_refused(bench: Bench) -> None:
         jobs.park("t1", Suspended(1, b"", Awaiting("n1")), fencing_token=task.fencing_token),
         jobs.leave("t1", fencing_token=task.fencing_token),
     ):
-        with pytest.raises(OutOfTurn):
+        with pytest.raises(IllegalTransition):
             await late
 
 
@@ -563,15 +563,15 @@ async def test_job_of_a_frozen_worker_is_refused_when_it_thaws(bench: Bench) -> 
     ("fields", "outcome"),
     [
         ({"on_lost": "rerun"}, Done("attempt 1")),
-        ({"on_lost": "fail"}, Failed(Lost())),
-        ({"crashes": 3}, Failed(Lost())),
+        ({"on_lost": "fail"}, Failed(WorkerLost())),
+        ({"crashes": 3}, Failed(WorkerLost())),
         ({"crashes": 2}, Done("attempt 1")),
     ],
 )
 async def test_job_whose_worker_died_ends_as_it_says(
     bench: Bench, fields: dict[str, Any], outcome: Any
 ) -> None:
-    """It runs again, up to a cap, or is Lost."""
+    """It runs again, up to a cap, or fails with WorkerLost."""
     jobs = bench.jobs()
     gate.opened.set()
 
@@ -595,7 +595,7 @@ async def test_continuation_that_kills_its_workers_ends(bench: Bench) -> None:
 async def test_call_that_awaits_in_a_worker_is_handed_on_when_that_shuts_down(
     bench: Bench,
 ) -> None:
-    """What it awaited is Lost at once, and another process goes on with that."""
+    """Its wait fails with WorkerLost at once, and another process resumes it."""
 
     async def resume(task: Task, call: bytes, outcome: Any) -> Finished:
         await here.park("t1", Suspended(2, b"c2", Awaiting("n1")), fencing_token=task.fencing_token)
@@ -610,8 +610,8 @@ async def test_call_that_awaits_in_a_worker_is_handed_on_when_that_shuts_down(
 
     await here.aclose()
 
-    assert b'"Lost"' == (await ended(there)).result
-    assert [(2, b"", Failed(Lost()))] == bench.resumed.seen
+    assert b'"WorkerLost"' == (await ended(there)).result
+    assert [(2, b"", Failed(WorkerLost()))] == bench.resumed.seen
 
 
 async def test_job_that_was_never_submitted_is_by_whoever_asks(bench: Bench) -> None:
@@ -672,7 +672,7 @@ async def judging(*several: TaskService) -> None:
 
 
 async def test_continuation_outlives_the_process_it_waits_in(bench: Bench) -> None:
-    """What it waited for is Lost; another process goes on with that, and the first is refused."""
+    """Its wait fails with WorkerLost; another process resumes it, and the first is refused."""
     here, there = bench.jobs("n1", lease=0.9), bench.jobs("n2", lease=0.9)
     task = await here.create(made(Awaiting("n1"), step=1, continuation=b"c"), b"call")
     await here.aclose()
@@ -680,8 +680,8 @@ async def test_continuation_outlives_the_process_it_waits_in(bench: Bench) -> No
 
     await there.get("t1", None)
 
-    assert b'"Lost"' == (await ended(there)).result
-    with pytest.raises(OutOfTurn):
+    assert b'"WorkerLost"' == (await ended(there)).result
+    with pytest.raises(IllegalTransition):
         await here.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
 
 
@@ -696,7 +696,7 @@ async def test_continuation_that_several_find_lost_goes_on_once(bench: Bench) ->
     await asyncio.gather(*(each.get("t1", None) for each in others))
 
     await ended(others[0])
-    assert [Failed(Lost())] == bench.resumed.outcomes
+    assert [Failed(WorkerLost())] == bench.resumed.outcomes
 
 
 async def test_continuation_is_left_to_others_by_a_process_that_shuts_down(bench: Bench) -> None:
@@ -707,7 +707,7 @@ async def test_continuation_is_left_to_others_by_a_process_that_shuts_down(bench
 
     await here.leave("t1", fencing_token=task.fencing_token)
 
-    assert b'"Lost"' == (await ended(there)).result
+    assert b'"WorkerLost"' == (await ended(there)).result
 
 
 async def test_process_that_lives_keeps_its_call(bench: Bench) -> None:
@@ -731,7 +731,7 @@ async def test_process_that_lives_keeps_its_call(bench: Bench) -> None:
 
 async def test_continuation_whose_store_fails_is_delivered_again(bench: Bench) -> None:
     """`continue_` runs at least once."""
-    bench.resumed.gives = [Unavailable("gone"), Conflict("moved")]
+    bench.resumed.gives = [StoreUnavailable("gone"), Conflict("moved")]
     jobs = bench.jobs(lease=0.3)
     await jobs.create(made(Working(double.job(1))), b"")
 

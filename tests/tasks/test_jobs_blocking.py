@@ -9,7 +9,7 @@ import pytest
 
 from genmcp.core.outcome import Failed
 from genmcp.core.waiting import Working
-from genmcp.errors import TimedOut
+from genmcp.errors import WaitTimedOut
 from genmcp.tasks.job import job
 from genmcp.tasks.run import Run
 from tests.asgi import until as until_true
@@ -100,7 +100,7 @@ async def test_retry_does_not_wait_for_ever(bench: Bench, caplog: pytest.LogCapt
 
     (outcome,) = bench.resumed.outcomes
     assert isinstance(outcome, Failed)
-    assert isinstance(outcome.error, TimedOut)
+    assert isinstance(outcome.error, WaitTimedOut)
     assert [1] == threads.begun
     assert "JobOptions.linger" in caplog.text
 
@@ -113,7 +113,7 @@ async def test_job_cut_off_in_its_thread_is_lost_at_once(bench: Bench) -> None:
     await jobs.aclose()
     await other.start()
 
-    assert b'"Lost"' == (await ended(other)).result
+    assert b'"WorkerLost"' == (await ended(other)).result
     assert [1] == threads.begun
 
 

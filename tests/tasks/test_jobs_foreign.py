@@ -8,15 +8,15 @@ import pytest
 
 from genmcp.core.outcome import Done, Failed
 from genmcp.core.task import Task
-from genmcp.core.waiting import Awaiting, Following, Ref, Suspended
-from genmcp.errors import Cancelled, ConfigurationError, Raised
-from genmcp.tasks.foreign import Foreign, Refs, Snapshot
+from genmcp.core.waiting import Awaiting, ExternalJob, Following, Suspended
+from genmcp.errors import ConfigurationError, WaitCancelled, WorkRaised
+from genmcp.tasks.foreign import ExternalJobs, ExternalQueue, ExternalStatus
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
 
-REF = Ref("celery", "7")
-OVER = Snapshot("completed", result={"rows": 3})
+REF = ExternalJob("celery", "7")
+OVER = ExternalStatus("completed", result={"rows": 3})
 
 
 @pytest.fixture(params=STORES)
@@ -25,20 +25,20 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield bench
 
 
-class Celery(Foreign):
+class Celery(ExternalQueue):
     """Somebody else's queue, as a test plays it: tells what it is given, as it comes."""
 
     scheme = "celery"
 
     def __init__(self) -> None:
-        self.told: asyncio.Queue[Snapshot | Exception | None] = asyncio.Queue()
+        self.told: asyncio.Queue[ExternalStatus | Exception | None] = asyncio.Queue()
         self.watched: asyncio.Queue[str] = asyncio.Queue()
         self.cancelled: list[str] = []
 
-    async def snapshot(self, ref: str) -> Snapshot:
+    async def snapshot(self, ref: str) -> ExternalStatus:
         return OVER
 
-    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         self.watched.put_nowait(ref)
         while (told := await self.told.get()) is not None:
             if isinstance(told, Exception):
@@ -59,7 +59,7 @@ async def test_foreign_job_is_followed_to_its_end(bench: Bench) -> None:
     celery = Celery()
     jobs = bench.jobs(foreign=[celery])
     await jobs.create(made(Following(REF), ttl=60.0), b"")
-    celery.told.put_nowait(Snapshot("working", progress=1, total=4, message="reading"))
+    celery.told.put_nowait(ExternalStatus("working", progress=1, total=4, message="reading"))
 
     task = await until(jobs, lambda task: task.progress == 1)
     celery.told.put_nowait(OVER)
@@ -71,13 +71,13 @@ async def test_foreign_job_is_followed_to_its_end(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("snapshot", "outcome"),
     [
-        (Snapshot("failed", error="secret"), Raised),
-        (Snapshot("completed", result=object()), Raised),
-        (Snapshot("cancelled"), Cancelled),
+        (ExternalStatus("failed", error="secret"), WorkRaised),
+        (ExternalStatus("completed", result=object()), WorkRaised),
+        (ExternalStatus("cancelled"), WaitCancelled),
     ],
 )
 async def test_foreign_job_may_bring_no_value(
-    bench: Bench, snapshot: Snapshot, outcome: type, caplog: pytest.LogCaptureFixture
+    bench: Bench, snapshot: ExternalStatus, outcome: type, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its error goes to the log, and nowhere else."""
     celery = Celery()
@@ -91,7 +91,7 @@ async def test_foreign_job_may_bring_no_value(
     assert isinstance(failed, Failed)
     assert outcome is type(failed.error)
     assert "secret" not in str(failed.error)
-    if isinstance(failed.error, Raised):
+    if isinstance(failed.error, WorkRaised):
         assert failed.error.reference in caplog.text
 
 
@@ -134,7 +134,7 @@ async def test_foreign_job_is_over_when_its_queue_says_so(bench: Bench, process:
     await celery.is_watched()
 
     await (jobs if process == "same" else bench.jobs("n2")).settle(REF, OVER)
-    celery.told.put_nowait(Snapshot("failed", error="later"))
+    celery.told.put_nowait(ExternalStatus("failed", error="later"))
 
     assert b'{"rows":3}' == (await ended(jobs)).result
     assert [Done({"rows": 3})] == bench.resumed.outcomes
@@ -144,8 +144,8 @@ async def test_foreign_job_may_be_over_before_anybody_waits(bench: Bench) -> Non
     """A quick queue is not missed; a second word of it changes nothing."""
     jobs = bench.jobs()
     await jobs.settle(REF, OVER)
-    await jobs.settle(REF, Snapshot("failed"))
-    assert await Refs(bench.store()).outcome(REF) is not None
+    await jobs.settle(REF, ExternalStatus("failed"))
+    assert await ExternalJobs(bench.store()).outcome(REF) is not None
 
     await jobs.create(made(Following(REF)), b"")
 
@@ -162,7 +162,7 @@ async def test_foreign_job_that_is_pushed_after_its_watch_ended_changes_nothing(
     celery.told.put_nowait(OVER)
     over = await ended(jobs)
 
-    await jobs.settle(REF, Snapshot("failed"))
+    await jobs.settle(REF, ExternalStatus("failed"))
 
     assert over == await jobs.get("t1", None)
 
@@ -170,13 +170,13 @@ async def test_foreign_job_that_is_pushed_after_its_watch_ended_changes_nothing(
 async def test_foreign_job_of_several_calls_ends_all_of_them(bench: Bench) -> None:
     """Two calls may wait for one job, and one may have gone on to something else."""
     celery = Celery()
-    bench.resumed.gives = [Suspended(2, b"c", Following(Ref("celery", "8")))]
+    bench.resumed.gives = [Suspended(2, b"c", Following(ExternalJob("celery", "8")))]
     jobs = bench.jobs(foreign=[celery])
     for id in ("t1", "t2"):
         await jobs.create(made(Following(REF), id=id, step=1, continuation=b"c"), b"")
 
     await jobs.settle(REF, OVER)
-    await jobs.settle(Ref("celery", "8"), OVER)
+    await jobs.settle(ExternalJob("celery", "8"), OVER)
 
     assert {"completed"} == {(await ended(jobs, id)).status for id in ("t1", "t2")}
 
@@ -195,7 +195,7 @@ async def test_foreign_job_may_outlive_the_call_that_waits_for_it(bench: Bench) 
 async def test_foreign_job_is_only_settled_when_it_is_over(bench: Bench) -> None:
     """A queue that reports progress by mistake is told so."""
     with pytest.raises(ValueError, match="working"):
-        await bench.jobs().settle(REF, Snapshot("working"))
+        await bench.jobs().settle(REF, ExternalStatus("working"))
 
 
 async def test_foreign_job_is_cancelled_with_its_call(
@@ -233,7 +233,7 @@ async def test_foreign_queues_have_one_scheme_each(bench: Bench) -> None:
         bench.jobs(foreign=[Celery(), Celery()])
 
 
-class Endless(Foreign):
+class Endless(ExternalQueue):
     """A queue whose jobs end when they are told to; *watched* has those that are followed now."""
 
     scheme = "endless"
@@ -243,15 +243,15 @@ class Endless(Foreign):
         self.most = 0
         self.over: set[str] = set()
 
-    async def snapshot(self, ref: str) -> Snapshot:
+    async def snapshot(self, ref: str) -> ExternalStatus:
         return OVER
 
-    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         self.watched.add(ref)
         self.most = max(self.most, len(self.watched))
         try:
             while ref not in self.over:
-                yield Snapshot("working", progress=1.0)
+                yield ExternalStatus("working", progress=1.0)
                 await asyncio.sleep(0.01)
             yield OVER
         finally:
@@ -265,10 +265,12 @@ async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
     endless = Endless()
     jobs = bench.jobs(foreign=[endless], continuations=2, refs=3, watch=0.05)
     for number in range(8):
-        await jobs.create(made(Following(Ref("endless", f"{number}")), id=f"r{number}"), b"")
+        await jobs.create(
+            made(Following(ExternalJob("endless", f"{number}")), id=f"r{number}"), b""
+        )
     task = await jobs.create(made(Awaiting("n1"), continuation=b"c", step=1), b"")
     await jobs.leave("t1", fencing_token=task.fencing_token)
-    assert b'"Lost"' == (await ended(jobs)).result
+    assert b'"WorkerLost"' == (await ended(jobs)).result
 
     endless.over = {"7"}
     assert b'{"rows":3}' == (await ended(jobs, "r7")).result
@@ -282,7 +284,7 @@ async def test_job_of_another_queue_is_not_left_while_there_is_room(bench: Bench
     """Nor is what it says written again while it says the same."""
     endless = Endless()
     jobs = bench.jobs(foreign=[endless], refs=2, watch=0.01)
-    await jobs.create(made(Following(Ref("endless", "1"))), b"")
+    await jobs.create(made(Following(ExternalJob("endless", "1"))), b"")
     before = await until(jobs, lambda task: task.progress == 1.0)
     await asyncio.sleep(0.1)
     assert before == await jobs.get("t1", None)

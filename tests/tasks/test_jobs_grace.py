@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.errors import ConfigurationError, Unavailable
+from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.deliveries import Delivery, MemoryDeliveries
 from genmcp.stores.memory import MemoryStore
 from genmcp.tasks.engine import Engine
@@ -123,13 +123,13 @@ async def test_engine_that_fails_in_one_queue_serves_no_other() -> None:
     class Half(LocalEngine):
         def serve(self, step, *, queues, **options):  # type: ignore[no-untyped-def]
             if "default" in queues:
-                raise Unavailable("no such queue")
+                raise StoreUnavailable("no such queue")
             return super().serve(step, queues=queues, **options)
 
     store = MemoryStore()
     engine: Engine = Half(store.deliveries)
     service = TaskWorker(engine, node(store), TaskRunner(), JobOptions())
-    with pytest.raises(Unavailable, match="no such queue"):
+    with pytest.raises(StoreUnavailable, match="no such queue"):
         await service.start()
 
 

@@ -9,11 +9,11 @@ import pytest
 from genmcp.core.outcome import Done, pack
 from genmcp.core.task import kept as kept_for
 from genmcp.core.task import promised
-from genmcp.core.waiting import Asking, Finished, Ref, Running, Suspended, Work, Working
-from genmcp.errors import TaskNotFound, Unavailable, UnknownFormat
+from genmcp.core.waiting import Asking, ExternalJob, Finished, Running, Suspended, Work, Working
+from genmcp.errors import StoreUnavailable, TaskNotFound, UnknownFormat
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry, Put
-from genmcp.tasks.foreign import Refs
+from genmcp.tasks.foreign import ExternalJobs
 from genmcp.tasks.job import job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import Progress
@@ -42,7 +42,7 @@ class Timed(MemoryStore):
 
     async def get(self, key: str) -> Entry | None:
         if not self.touchable and key.endswith("#call"):
-            raise Unavailable("the store is away")
+            raise StoreUnavailable("the store is away")
         return await super().get(key)
 
 
@@ -240,11 +240,11 @@ async def test_changes_that_come_fast_are_told_once_at_the_last_place(bench: Ben
 @pytest.mark.parametrize(("hours", "known"), [(23.9, True), (24.1, False)])
 async def test_end_of_a_ref_is_remembered_for_a_day(hours: float, known: bool) -> None:
     """The queue may tell that its job is over long before a call waits for it."""
-    store, ref = Timed(), Ref("celery", "7")
-    await Refs(store).settle(ref, pack(Done(7)))
+    store, ref = Timed(), ExternalJob("celery", "7")
+    await ExternalJobs(store).settle(ref, pack(Done(7)))
     store.time.now += hours * 3600
 
-    assert (pack(Done(7)) if known else None) == await Refs(store).outcome(ref)
+    assert (pack(Done(7)) if known else None) == await ExternalJobs(store).outcome(ref)
 
 
 async def test_record_of_another_format_is_left_to_its_release(

@@ -129,7 +129,7 @@ async def test_job_that_is_not_to_run_again_is_lost_with_its_worker(
     first.signal(signal.SIGKILL)
 
     await second.says("continued call")
-    assert b'"Lost"' == (await over(jobs)).result
+    assert b'"WorkerLost"' == (await over(jobs)).result
 
 
 async def test_job_of_a_worker_that_is_frozen_is_taken_over(

@@ -10,11 +10,19 @@ import pytest
 
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.core.task import Task
-from genmcp.core.waiting import Awaiting, Finished, Following, Ref, Running, Suspended, Working
-from genmcp.errors import Conflict, StoreError, TaskNotFound, Unavailable
+from genmcp.core.waiting import (
+    Awaiting,
+    ExternalJob,
+    Finished,
+    Following,
+    Running,
+    Suspended,
+    Working,
+)
+from genmcp.errors import Conflict, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, Op, Put
-from genmcp.tasks.foreign import Foreign, Snapshot
+from genmcp.tasks.foreign import ExternalQueue, ExternalStatus
 from genmcp.tasks.job import job
 from genmcp.tasks.local_engine import LocalEngine
 from genmcp.tasks.options import JobOptions
@@ -55,7 +63,7 @@ class Flaky(MemoryStore):
         self.fail("touch")
         return await super().touch(key, ttl)
 
-    def fail(self, kind: str, how: type[StoreError] = Unavailable) -> None:
+    def fail(self, kind: str, how: type[StoreError] = StoreUnavailable) -> None:
         if self.fails.get(kind, 0) > 0:
             self.fails[kind] -= 1
             raise how(f"{kind} failed")
@@ -131,7 +139,7 @@ async def test_jobs_are_not_begun_where_the_store_is_not_there(bench: Bench) -> 
     await store.aclose()
 
     for _ in range(2):
-        with pytest.raises(Unavailable):
+        with pytest.raises(StoreUnavailable):
             await jobs.create(made(Working(reports.job())), b"")
 
 
@@ -192,7 +200,7 @@ async def test_worker_goes_on_when_the_store_is_back(
         nonlocal failing
         if failing:
             failing -= 1
-            raise Unavailable("claim failed")
+            raise StoreUnavailable("claim failed")
         return await claim(*arguments, **options)
 
     monkeypatch.setattr(store.deliveries, "claim", fails_once)
@@ -242,7 +250,7 @@ async def test_answer_does_not_wait_for_long_jobs(bench: Bench) -> None:
     task = await jobs.create(made(Awaiting("n1"), id="t2", continuation=b"c", step=1), b"")
     await jobs.leave("t2", fencing_token=task.fencing_token)
 
-    assert b'"Lost"' == (await ended(jobs, "t2")).result
+    assert b'"WorkerLost"' == (await ended(jobs, "t2")).result
 
 
 async def test_job_that_will_not_be_cancelled_holds_nobody_up(
@@ -507,7 +515,7 @@ async def test_hook_that_ends_may_have_its_task_end(bench: Bench) -> None:
     assert 151 == len(told)
 
 
-class Endless(Foreign):
+class Endless(ExternalQueue):
     """Somebody else's queue, with a job that makes progress and never ends."""
 
     scheme = "endless"
@@ -515,13 +523,13 @@ class Endless(Foreign):
     def __init__(self) -> None:
         self.left = asyncio.Event()
 
-    async def snapshot(self, ref: str) -> Snapshot:
-        return Snapshot("working")
+    async def snapshot(self, ref: str) -> ExternalStatus:
+        return ExternalStatus("working")
 
-    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         try:
             while True:
-                yield Snapshot("working", progress=1.0)
+                yield ExternalStatus("working", progress=1.0)
                 await asyncio.sleep(0.01)
         finally:
             self.left.set()
@@ -536,7 +544,7 @@ async def test_foreign_job_is_kept_while_it_is_followed(
     store = Flaky()
     store.fails["ref"] = 1
     jobs = bench.jobs(store=store, foreign=[Endless()], life=0.1)
-    await jobs.create(made(Following(Ref("endless", "7")), ttl=0.1), b"")
+    await jobs.create(made(Following(ExternalJob("endless", "7")), ttl=0.1), b"")
     store.fails["touch"] = 1
 
     await store.touches("task:t1")
@@ -544,7 +552,7 @@ async def test_foreign_job_is_kept_while_it_is_followed(
 
     assert "retained too short" in caplog.text
     store.fails["ref"] = 1
-    await jobs.settle(Ref("endless", "7"), Snapshot("completed", result=1))
+    await jobs.settle(ExternalJob("endless", "7"), ExternalStatus("completed", result=1))
     assert b"1" == (await ended(jobs)).result
 
 
@@ -554,12 +562,12 @@ async def test_foreign_job_is_left_where_the_cancellation_did_not_arrive(
     """The record is what counts: the next progress is refused."""
 
     async def fails(id: str) -> None:
-        raise Unavailable("cancel failed")
+        raise StoreUnavailable("cancel failed")
 
     endless, store = Endless(), MemoryStore()
     monkeypatch.setattr(store.deliveries, "cancel", fails)
     jobs = bench.jobs(store=store, foreign=[endless], lease=1.0)
-    await jobs.create(made(Following(Ref("endless", "7"))), b"")
+    await jobs.create(made(Following(ExternalJob("endless", "7"))), b"")
     await until(jobs, lambda task: task.progress == 1)
 
     await jobs.cancel("t1", None)

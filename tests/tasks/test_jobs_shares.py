@@ -120,7 +120,7 @@ async def test_result_past_the_share_of_its_client_is_an_error(bench: Bench) -> 
     await jobs.create(waiting("bob", "other", size=300_000), b"call")
 
     large = await ended(jobs, "large", "mallory")
-    assert json.loads(large.result or b"") == "Raised"  # what `continue_` made of its outcome
+    assert json.loads(large.result or b"") == "WorkRaised"  # what `continue_` made of its outcome
     failed = next(each for each in bench.resumed.outcomes if isinstance(each, Failed))
     assert "share of the store" in str(failed.error)
     assert "Limits.stored_of_principal" in str(failed.error)

@@ -24,7 +24,9 @@ async def work(run: Run) -> str:
     return f"attempt {run.attempt}"
 
 
-@pytest.mark.parametrize(("on_lost", "result"), [("fail", b'"Lost"'), ("rerun", b'"attempt 2"')])
+@pytest.mark.parametrize(
+    ("on_lost", "result"), [("fail", b'"WorkerLost"'), ("rerun", b'"attempt 2"')]
+)
 async def test_holder_releases_nothing_that_was_taken_from_it(
     on_lost: OnLost, result: bytes
 ) -> None:

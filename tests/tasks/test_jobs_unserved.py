@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from genmcp.core.waiting import Working
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry
 from genmcp.tasks.job import job
@@ -61,7 +61,7 @@ async def test_job_is_submitted_though_its_queue_cannot_be_looked_up(bench: Benc
     class Blind(MemoryStore):
         async def get(self, key: str) -> Entry | None:
             if key.startswith("served:"):
-                raise Unavailable("the store is away")
+                raise StoreUnavailable("the store is away")
             return await super().get(key)
 
     store = Blind()

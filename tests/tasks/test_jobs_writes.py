@@ -9,12 +9,21 @@ import pytest
 
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.core.task import Task
-from genmcp.core.waiting import Awaiting, Finished, Following, Job, Ref, Running, Suspended, Working
-from genmcp.errors import Lost, OutOfTurn, TaskNotFound, Unavailable
+from genmcp.core.waiting import (
+    Awaiting,
+    ExternalJob,
+    Finished,
+    Following,
+    Job,
+    Running,
+    Suspended,
+    Working,
+)
+from genmcp.errors import IllegalTransition, StoreUnavailable, TaskNotFound, WorkerLost
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Delete, Op, Put
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.foreign import Foreign, Snapshot
+from genmcp.tasks.foreign import ExternalQueue, ExternalStatus
 from genmcp.tasks.job import job
 from genmcp.tasks.local_engine import LocalEngine
 from genmcp.tasks.options import JobOptions
@@ -64,7 +73,7 @@ class Flaky(MemoryStore):
 
     def _fail(self) -> None:
         self.failed.set()
-        raise Unavailable("the disk is full")
+        raise StoreUnavailable("the disk is full")
 
 
 class Halting(LocalEngine):
@@ -85,7 +94,7 @@ class Halting(LocalEngine):
         await self.go.wait()
         if id in self.refuses:
             self.refuses.remove(id)
-            raise Unavailable("the engine is away")
+            raise StoreUnavailable("the engine is away")
         await super().submit(id, queue=queue, delay=delay, owner=owner)
         self.took.append(id)
 
@@ -101,7 +110,7 @@ async def gives_one(run: Run) -> int:
 
 
 def process(
-    store: MemoryStore, resume: Resume, engine: Engine | None = None, *foreign: Foreign
+    store: MemoryStore, resume: Resume, engine: Engine | None = None, *foreign: ExternalQueue
 ) -> TaskService:
     engine = engine or LocalEngine(store.deliveries)
     options = JobOptions(lease=0.3)
@@ -170,12 +179,12 @@ async def test_wait_in_a_continuation_begins_when_the_store_is_there_again(fault
 async def test_wait_in_a_step_that_fails_is_lost() -> None:
     """It ends with the step, though the process lives on: the call goes on with that."""
     store, awaits = MemoryStore(), Awaits()
-    awaits.then = Unavailable("something else of the store failed")
+    awaits.then = StoreUnavailable("something else of the store failed")
     awaits.jobs = jobs = process(store, awaits)
     await jobs.create(WAITS, b"")
 
-    assert b'"Lost"' == (await ended(jobs)).result
-    assert [(1, Done(1)), (2, Failed(Lost()))] == awaits.seen
+    assert b'"WorkerLost"' == (await ended(jobs)).result
+    assert [(1, Done(1)), (2, Failed(WorkerLost()))] == awaits.seen
     await jobs.aclose()
 
 
@@ -191,7 +200,7 @@ async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: 
     await jobs.runner.step(delivered)
     await jobs.start()
 
-    assert b'"Lost"' == (await ended(jobs)).result
+    assert b'"WorkerLost"' == (await ended(jobs)).result
 
 
 @pytest.mark.parametrize("delivered", ["t1:0", "t1:1.4"])
@@ -263,7 +272,7 @@ async def test_task_that_waits_again_is_submitted_though_its_hook_is_cancelled(
 # Somebody else's job is over, and the engine does not hear of it
 
 
-class Watched(Foreign):
+class Watched(ExternalQueue):
     """A queue of which nothing is heard, until it may say how far it is."""
 
     scheme = "watched"
@@ -272,14 +281,14 @@ class Watched(Foreign):
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
-    async def snapshot(self, ref: str) -> Snapshot:
-        return Snapshot("working")
+    async def snapshot(self, ref: str) -> ExternalStatus:
+        return ExternalStatus("working")
 
-    async def watch(self, ref: str) -> AsyncGenerator[Snapshot, None]:
+    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         self.begun.set()
         await self.go.wait()
-        yield Snapshot("working", progress=1.0)
-        yield Snapshot("completed", result="too late")
+        yield ExternalStatus("working", progress=1.0)
+        yield ExternalStatus("completed", result="too late")
 
     async def cancel(self, ref: str) -> None: ...
 
@@ -287,19 +296,19 @@ class Watched(Foreign):
 @pytest.mark.parametrize("by", ["who tells it again", "who follows it"])
 async def test_foreign_job_that_is_over_is_gone_on_with_at_last(bench: Bench, by: str) -> None:
     """By a webhook that comes a second time, or by the step that it was to end."""
-    ref, store, watched = Ref("watched", "7"), MemoryStore(), Watched()
+    ref, store, watched = ExternalJob("watched", "7"), MemoryStore(), Watched()
     engine = Halting(store)
     engine.refuses = ["t1:1"]
     jobs = process(store, bench.resumed, engine, watched)
     await jobs.create(made(Following(ref)), b"")
     async with asyncio.timeout(BOUND):
         await watched.begun.wait()
-        with pytest.raises(Unavailable):
-            await jobs.settle(ref, Snapshot("completed", result=1))
+        with pytest.raises(StoreUnavailable):
+            await jobs.settle(ref, ExternalStatus("completed", result=1))
         if by == "who follows it":
             watched.go.set()
         else:
-            await jobs.settle(ref, Snapshot("completed", result=1))
+            await jobs.settle(ref, ExternalStatus("completed", result=1))
         await engine.is_asked("t1:1")  # in vain
         await engine.is_asked("t1:1")
 
@@ -323,7 +332,7 @@ async def test_result_of_a_hook_is_written_again(bench: Bench, fault: str) -> No
     assert store.failed.is_set()
     assert over == await jobs.get("t1", None)
     assert b"1" == over.result
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(IllegalTransition):
         await jobs.finish("t1", Finished(result=b"2"), fencing_token=task.fencing_token)
     await jobs.aclose()
 
@@ -338,7 +347,7 @@ async def test_task_is_left_to_others_though_the_store_failed(bench: Bench, faul
 
     await jobs.leave("t1", fencing_token=task.fencing_token)
 
-    assert b'"Lost"' == (await ended(jobs)).result
+    assert b'"WorkerLost"' == (await ended(jobs)).result
     await jobs.aclose()
 
 
@@ -364,7 +373,7 @@ async def test_result_is_written_when_nobody_waits_for_that_any_more(bench: Benc
     store.before = 1_000_000
 
     async with asyncio.timeout(BOUND):
-        with pytest.raises(Unavailable):
+        with pytest.raises(StoreUnavailable):
             await jobs.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
     assert "working" == (await jobs.get("t1", None)).status
     store.before = 0
@@ -382,7 +391,7 @@ async def test_result_is_not_insisted_on_by_a_process_that_has_ended(bench: Benc
     store.before = 1_000_000
 
     async with asyncio.timeout(0.2):
-        with pytest.raises(Unavailable, match="disk"):
+        with pytest.raises(StoreUnavailable, match="disk"):
             await jobs.finish("t1", Finished(result=b"1"), fencing_token=task.fencing_token)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from genmcp.core.outcome import Done
 from genmcp.core.waiting import Suspended, Working
-from genmcp.errors import ContractError, OverShare, StoreFull, Unavailable
+from genmcp.errors import ContractError, OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Op, Put
 from genmcp.tasks.job import job
@@ -213,7 +213,7 @@ async def catches(run: Run) -> str:
 @pytest.mark.parametrize(
     ("errors", "comes"),
     [
-        ([Unavailable("locked"), Unavailable("locked")], b'"to be saved"'),
+        ([StoreUnavailable("locked"), StoreUnavailable("locked")], b'"to be saved"'),
         (
             [OverShare("the share is used up")],
             b'"StoreError: run.save: the state was not stored: the share is used up"',

@@ -25,7 +25,7 @@ from genmcp import (
     tool,
 )
 from genmcp.core.request import Request
-from genmcp.mux.telemetry import Failure, Rejection, Resumed, Telemetry
+from genmcp.mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.result import Result
 from genmcp.protocol.tasks import CreateTaskResult
@@ -58,7 +58,7 @@ class Heard(Telemetry):
     def __init__(self, name: str = "", log: list[tuple[Any, ...]] | None = None) -> None:
         self.name = name
         self.log = [] if log is None else log
-        self.failures: list[Failure] = []
+        self.failures: list[RequestFailure] = []
         self.rejections: list[Rejection] = []
         self.results: list[Result] = []
         self.resumed: list[Resumed] = []
@@ -72,7 +72,7 @@ class Heard(Telemetry):
         self.log.append((self.name, "ended", mark))
         self.results.append(result)
 
-    def request_failed(self, request: Request, failure: Failure, mark: Any) -> None:
+    def request_failed(self, request: Request, failure: RequestFailure, mark: Any) -> None:
         self.log.append((self.name, "failed", mark))
         self.failures.append(failure)
 

@@ -21,7 +21,7 @@ from genmcp import (
     job,
     tool,
 )
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.suite.collection import TOOLS
 from tests.asgi import MODERN, PATIENCE, TASKS, Client, Connection, until
 
@@ -158,7 +158,7 @@ async def test_store_that_fails_keeps_its_client_waiting(monkeypatch: pytest.Mon
 
     async def get(id: str, owner: str | None) -> Any:
         asked.append(id)
-        raise Unavailable("the disk is gone")
+        raise StoreUnavailable("the disk is gone")
 
     monkeypatch.setattr(app.mux.tasks.service, "get", get)
     client = Client(app)
@@ -257,7 +257,7 @@ async def test_call_that_asks_when_nobody_waits_says_so() -> None:
 
 
 async def test_call_that_asks_once_it_was_held_over_is_told_that_nobody_answers() -> None:
-    """Here, where it is known that its client got another answer: Unable, and no endless wait."""
+    """It fails with CapabilityMissing: its client got another answer, and would never respond."""
 
     class Asks(Holds):
         async def call(self, request: Any, channel: Channel) -> Any:
@@ -278,7 +278,7 @@ async def test_call_that_asks_once_it_was_held_over_is_told_that_nobody_answers(
     _, found = await said(client, "get_call_result", id=id_in(text))
     await app.mux.aclose()
 
-    assert "named: Unable" == found
+    assert "named: CapabilityMissing" == found
 
 
 async def test_result_tool_may_be_asked_from_within_a_task() -> None:

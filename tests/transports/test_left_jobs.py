@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from genmcp import Continue, Done, Endpoint, JobOptions, Mux, Run, Storage, Suite, Tool, job
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
 from tests.asgi import PATIENCE, Client, serving, until
 
@@ -110,7 +110,7 @@ async def test_store_that_cannot_be_reached_is_tried_again(
     client = Client(Endpoint(mux))
 
     async def gone(self: object, key: str, ttl: float) -> bool:
-        raise Unavailable("the disk is gone")
+        raise StoreUnavailable("the disk is gone")
 
     with monkeypatch.context() as patched:
         patched.setattr(SQLiteStore, "touch", gone)

@@ -250,7 +250,7 @@ class Awaits(Long):
                 return type(error).__name__
 
 
-@pytest.mark.parametrize(("stops", "said"), [(False, "done, 1"), (True, "Lost")])
+@pytest.mark.parametrize(("stops", "said"), [(False, "done, 1"), (True, "WorkerLost")])
 async def test_promoted_wait_ends_through_continue(stops: bool, said: str) -> None:
     """Whether it ends by itself or with its process: `continue_` has the last word."""
     awaits = Awaits()

@@ -8,7 +8,7 @@ import pytest
 
 from genmcp import Channel, Continue, Done, Endpoint, MemoryStore, Mux, Run, Suite, Tool, job
 from genmcp.core.outcome import Outcome
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.policy import TaskUse
 from genmcp.stores.store import Op, Put
 from tests.asgi import PATIENCE, TASKS, Client, until
@@ -319,7 +319,7 @@ class Doubtful(Gate):
         await super().apply(*ops)
         if task and self.faults:
             self.faults -= 1
-            raise Unavailable("database is locked")
+            raise StoreUnavailable("database is locked")
 
 
 class Refusing(Doubtful):
@@ -328,7 +328,7 @@ class Refusing(Doubtful):
     async def apply(self, *ops: Op) -> None:
         if self.faults and any(isinstance(op, Put) and "/task:" in op.key for op in ops):
             self.faults -= 1
-            raise Unavailable("database is locked")
+            raise StoreUnavailable("database is locked")
         await super().apply(*ops)
 
 

@@ -11,7 +11,7 @@ from genmcp import Endpoint, Mux, Suite, Tool
 from genmcp.channel import Channel
 from genmcp.core.call import CallEvent, CallPhase
 from genmcp.core.client_key import LOCAL
-from genmcp.core.request import Client, Request
+from genmcp.core.request import ClientInfo, Request
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.transports.running_call import RunningCall
@@ -38,7 +38,7 @@ def held(host: Host, id: int = 1) -> RunningCall[Host]:
         params=RequestParams(),
         raw=b"",
         revision=REVISIONS["2025-11-25"],
-        client=Client("2025-11-25"),
+        client=ClientInfo("2025-11-25"),
         session="key",
     )
     call = RunningCall(host, request)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SQLiteStore, Suite, Tool, elicit, tool
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.mux.bus import EVERYBODY
 from genmcp.mux.sessions import Ended
 from genmcp.stores.store import Event, Store
@@ -66,7 +66,7 @@ class Unreadable(SQLiteStore):
     async def read(self, log: str, after: str | None = None, limit: int = 100) -> Any:
         if self.failures:
             self.failures -= 1
-            raise Unavailable("the store is away")
+            raise StoreUnavailable("the store is away")
         return await super().read(log, after, limit)
 
 
@@ -166,7 +166,7 @@ async def test_answer_to_a_server_with_a_full_store_is_503(tmp_path: Path) -> No
 
     class Full(SQLiteStore):
         async def apply(self, *ops: Any) -> None:
-            raise Unavailable("database or disk is full")
+            raise StoreUnavailable("database or disk is full")
 
     async with process(Full(tmp_path / "store.db")) as app:
         client = await Client.begin(app, LEGACIES[0])

@@ -26,7 +26,7 @@ from genmcp import (
     Tool,
     tool,
 )
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Op
@@ -409,7 +409,7 @@ async def test_pair_lets_no_call_log_faster_than_the_limit() -> None:
     @tool
     async def chat(channel: Channel) -> str:
         """Logs twice."""
-        channel.announcer.resource_updated("note://today")
+        channel.changes.resource_updated("note://today")
         for word in ("one", "two"):
             await channel.log("info", word)
         return "done"
@@ -431,7 +431,7 @@ async def test_pair_survives_a_store_that_fails(caplog: pytest.LogCaptureFixture
         async def apply(self, *ops: Op) -> None:
             if self.fails and isinstance(ops[0], Append):
                 self.fails = False
-                raise Unavailable("gone")
+                raise StoreUnavailable("gone")
             await super().apply(*ops)
 
     store = Failing()

@@ -25,7 +25,7 @@ from genmcp import (
     elicit,
     tool,
 )
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 from genmcp.transports.pipe import PipedCall
 from genmcp.transports.stdio import Reader, Streams, serve_streams
 from tests.asgi import PATIENCE, TASKS, until
@@ -586,7 +586,7 @@ async def test_stdio_survives_a_store_that_cannot_be_reached(
     mux = Mux(Suite(name="test", version="1", tools=[echo]))
 
     async def fail(*operations: Any, **options: Any) -> Any:
-        raise Unavailable("no store")
+        raise StoreUnavailable("no store")
 
     monkeypatch.setattr(mux.store, "apply", fail)
     monkeypatch.setattr(mux.store, "read", fail)

@@ -14,11 +14,11 @@ from genmcp import (
     Channel,
     Endpoint,
     Limits,
+    Middleware,
     Mux,
     Resource,
     ResourceRepo,
     Suite,
-    Wrapper,
     prompt,
     tool,
 )
@@ -186,7 +186,7 @@ async def test_slow_listener_is_told_once_and_holds_nobody_up() -> None:
         for _ in range(300):
             suite.resource_updated(NOTE)
             await asyncio.sleep(0)
-            suite.announcer.tools_list_changed()
+            suite.changes.tools_list_changed()
         await until(lambda: TOOLS in [each["method"] for each in quick.messages[1:]])
         slow.reading.set()
         told = [(await slow.message())["method"] for _ in range(3)]
@@ -269,10 +269,10 @@ async def test_listeners_are_bounded() -> None:
 
 
 async def test_server_that_announces_nothing_has_no_listeners() -> None:
-    """Without an announcer there is no such method."""
+    """Without a ChangeNotifier there is no such method."""
 
     class Silent(Suite):
-        announcer = None  # type: ignore[assignment]
+        changes = None  # type: ignore[assignment]
 
     client = Client(Endpoint(Silent(name="test", version="1")))
     ask = client.request("subscriptions/listen", {"notifications": {}})
@@ -285,19 +285,19 @@ async def test_server_that_announces_nothing_has_no_listeners() -> None:
 async def test_tool_of_a_server_that_announces_nothing_speaks_to_nobody() -> None:
     """What a tool says there is harmless; a wrapper announces what the inner server does."""
 
-    class Silent(Wrapper):
-        announcer = None
+    class Silent(Middleware):
+        changes = None
 
     @tool
     def write(channel: Channel) -> str:
         """Writes."""
-        channel.announcer.resource_updated(NOTE)
+        channel.changes.resource_updated(NOTE)
         return "written"
 
     suite = suite_of()
     suite.add(write)
     silent = Client(Endpoint(Silent(suite)))
-    async with listening(Client(Endpoint(Wrapper(suite))), resourceSubscriptions=[NOTE]) as (
+    async with listening(Client(Endpoint(Middleware(suite))), resourceSubscriptions=[NOTE]) as (
         connection,
         _,
     ):
@@ -404,7 +404,7 @@ async def test_slow_session_is_told_once() -> None:
     async with stream(client) as connection:
         connection.reading.clear()
         for _ in range(50):
-            suite.announcer.tools_list_changed()
+            suite.changes.tools_list_changed()
             await asyncio.sleep(0)
         for _ in range(50):  # what is written by now is all there is
             await asyncio.sleep(0)

@@ -152,7 +152,7 @@ async def test_listener_hears_of_tasks_and_changes_on_one_stream(endpoint: Endpo
         await stream.message()
         while (said := await stream.message())["params"].get("statusMessage") != "half of it":
             pass
-        endpoint.mux.announcer.tools_list_changed()
+        endpoint.mux.changes.tools_list_changed()
         while (said := await stream.message())["method"] == "notifications/tasks":
             pass
         assert "notifications/tools/list_changed" == said["method"]

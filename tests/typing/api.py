@@ -18,7 +18,7 @@ from genmcp import (
     tool,
 )
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
-from genmcp.server import Server, Wrapper
+from genmcp.server import Middleware, Server
 from genmcp.testing import connect
 
 A = TypeVar("A")
@@ -137,7 +137,7 @@ def suites_take_classes_instances_and_functions() -> Suite:
 
 async def servers_are_served() -> None:
     suite = suites_take_classes_instances_and_functions()
-    assert_type(Wrapper(suite).inner, Server)
-    Endpoint(Mux(Wrapper(suite)), copy_assigns=["user"])
+    assert_type(Middleware(suite).inner, Server)
+    Endpoint(Mux(Middleware(suite)), copy_assigns=["user"])
     async with connect(suite) as client:
         assert_type(await client.call("plain", {"a": 1}), CallToolResult)

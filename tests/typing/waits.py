@@ -11,17 +11,17 @@ from msgspec import Struct
 from genmcp import (
     Accepted,
     Call,
+    Cancelled,
     Channel,
     Continue,
     Declined,
-    Dismissed,
     Done,
+    ExternalJob,
     Failed,
     Job,
     Outcome,
     Prompt,
     Question,
-    Ref,
     Resource,
     Run,
     Tool,
@@ -89,7 +89,7 @@ class Waits(Tool[City]):
         count.job().then(self.counted)
         wait_for(search("Oslo")).then(self.counted)
         wait_for({"where": elicit("Where?", Street)}).then(self.filled_in)
-        Ref("queue", "1").then(self.counted)
+        ExternalJob("queue", "1").then(self.counted)
         count.job().then(self.any_outcome)
         count.job().then(self.typed_outcome)
 
@@ -109,7 +109,7 @@ class Waits(Tool[City]):
         return street.name
 
     def not_found(
-        self, request: Call[City], answer: Declined | Dismissed, channel: Channel
+        self, request: Call[City], answer: Declined | Cancelled, channel: Channel
     ) -> None: ...
 
     def filled_in(self, request: Call[City], answers: dict[str, Any], channel: Channel) -> None: ...
@@ -173,7 +173,7 @@ async def done(outcome: Done[int] | Failed) -> int:
 
 
 @book.step
-async def declined(answer: Declined | Dismissed, city: str) -> str:
+async def declined(answer: Declined | Cancelled, city: str) -> str:
     return city
 
 
@@ -192,7 +192,7 @@ class Shop:
         return f"{item} for {cents}"
 
     @buy.step
-    def kept(self, answer: Declined | Dismissed) -> str:
+    def kept(self, answer: Declined | Cancelled) -> str:
         return "nothing"
 
 

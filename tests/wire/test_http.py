@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.errors import ConfigurationError, Refused
+from genmcp.errors import ConfigurationError, HttpRejected
 from genmcp.wire.http import (
     Gate,
     Security,
@@ -28,7 +28,7 @@ def admitted(
 def status_of(*headers: tuple[str, str], **options: Any) -> int:
     try:
         admitted(*headers, **options)
-    except Refused as error:
+    except HttpRejected as error:
         assert error.code == -32600
         return error.status
     return 200
@@ -161,9 +161,9 @@ def test_http_host_must_be_a_name_of_this_server(
 
 def test_http_refusal_names_the_value_and_the_setting() -> None:
     """Whoever is refused reads what to change."""
-    with pytest.raises(Refused, match=r"https://a\.example.*allowed_origins"):
+    with pytest.raises(HttpRejected, match=r"https://a\.example.*allowed_origins"):
         admitted(("origin", "https://a.example"))
-    with pytest.raises(Refused, match=r"a\.example.*allowed_hosts"):
+    with pytest.raises(HttpRejected, match=r"a\.example.*allowed_hosts"):
         admitted(("host", "a.example"), peer=LOCAL)
 
 
@@ -211,7 +211,7 @@ def test_http_security_that_could_never_match_is_refused(options: dict[str, Any]
 )
 def test_http_header_that_decides_comes_once(name: str) -> None:
     """Two readers could take two of them for two things."""
-    with pytest.raises(Refused, match=f"The {name} header is given more than once") as caught:
+    with pytest.raises(HttpRejected, match=f"The {name} header is given more than once") as caught:
         admitted((name, "a"), ("accept", "b"), (name, "a"))
 
     assert 400 == caught.value.status
@@ -229,7 +229,7 @@ def test_http_blanks_around_a_value_do_not_count() -> None:
     """RFC 9110, 5.5: they are no part of the value, though not every server takes them off."""
     for host in (" localhost\t", "localhost"):
         admitted(("host", host), ("origin", f" http://{host.strip()} "), peer=LOCAL)
-    with pytest.raises(Refused):
+    with pytest.raises(HttpRejected):
         admitted(("host", " elsewhere.example "), peer=LOCAL)
 
 
@@ -271,13 +271,13 @@ def test_http_accept_says_what_the_client_takes(
     if json:
         assert stream == judge_post(post[b"content-type"], post.get(b"accept", b"*/*"))
     else:
-        with pytest.raises(Refused, match="must list application/json") as caught:
+        with pytest.raises(HttpRejected, match="must list application/json") as caught:
             judge_post(post[b"content-type"], post.get(b"accept", b"*/*"))
         assert 406 == caught.value.status
     if stream:
         judge_get(table)
     else:
-        with pytest.raises(Refused, match="text/event-stream") as caught:
+        with pytest.raises(HttpRejected, match="text/event-stream") as caught:
             judge_get(table)
         assert 406 == caught.value.status
 
@@ -298,9 +298,9 @@ def test_http_body_that_is_not_json_is_refused(media: str | None) -> None:
     """Any other body is a 415: such a one a page may send without asking (CORS)."""
     table = {} if media is None else {b"content-type": media.encode()}
 
-    with pytest.raises(Refused, match=re.escape(f"not {'(none)' if media is None else media}")) as (
-        caught
-    ):
+    with pytest.raises(
+        HttpRejected, match=re.escape(f"not {'(none)' if media is None else media}")
+    ) as caught:
         judge_post(table.get(b"content-type", b""), b"*/*")
 
     assert 415 == caught.value.status

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.wire.lines import LineReader, TooLong, frame
+from genmcp.wire.lines import LineReader, OversizedMessage, frame
 
 
-def read(*chunks: bytes, most: int = 1000) -> list[bytes | TooLong]:
+def read(*chunks: bytes, most: int = 1000) -> list[bytes | OversizedMessage]:
     reader = LineReader(most)
     return [each for chunk in chunks for each in reader.feed(chunk)] + reader.finish()
 
@@ -76,7 +76,7 @@ def test_lines_frame_puts_a_message_on_one_line(body: bytes) -> None:
 def test_lines_go_on_behind_one_that_is_too_long(most: int, size: int, data: st.DataObject) -> None:
     """One past the limit gives its size and how it began; the next is read."""
     line = bytes(ord("a") + at % 26 for at in range(size))
-    expected = [TooLong(size, line[:256])] if size > most else [line] if line else []
+    expected = [OversizedMessage(size, line[:256])] if size > most else [line] if line else []
 
     assert [*expected, b"b"] == read(*data.draw(cut(line + b"\nb\n")), most=most)
 
@@ -94,4 +94,4 @@ def test_lines_go_on_behind_one_that_is_too_long(most: int, size: int, data: st.
 )
 def test_lines_one_too_long_tells_which_request_it_answers(head: bytes, id: int | None) -> None:
     """The id is read from the head, if it is there, whole, and that of an answer."""
-    assert id == TooLong(10**9, head).id
+    assert id == OversizedMessage(10**9, head).id

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genmcp.wire import sse
-from genmcp.wire.lines import TooLong
+from genmcp.wire.lines import OversizedMessage
 from genmcp.wire.sse_reader import Event, EventReader
 
 # Surrogates are no text, and a line break is the format's own.
@@ -13,7 +13,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\
 ids = texts.filter(lambda id: "\0" not in id)
 
 
-def events(*chunks: bytes, most: int = 1000) -> list[Event | TooLong]:
+def events(*chunks: bytes, most: int = 1000) -> list[Event | OversizedMessage]:
     reader = EventReader(most)
     return [event for chunk in chunks for event in reader.feed(chunk)]
 
@@ -146,7 +146,7 @@ def test_sse_reader_goes_on_behind_an_event_that_is_too_long(
     if len(text) <= most:
         assert Event(text, id="1") == first
     else:
-        assert isinstance(first, TooLong)
+        assert isinstance(first, OversizedMessage)
         assert len(text) == first.size
         assert text.startswith(first.head)
 

@@ -10,13 +10,13 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from genmcp.errors import StoreError, StoreFull, Unavailable
+from genmcp.errors import StoreError, StoreFull, StoreUnavailable
 from genmcp.stores.accounts import Bounds
 from genmcp.stores.sqlite.accounts import Books
 from genmcp.stores.sqlite.alarm import Alarm
 from genmcp.stores.sqlite.connection import connect
 from genmcp.stores.sqlite.watch import Watch
-from genmcp.stores.sqlite.worker import Request, Worker
+from genmcp.stores.sqlite.worker import Worker, WorkerRequest
 
 __all__ = ["Database", "Settings", "Transaction"]
 
@@ -110,9 +110,9 @@ class Database:
         """Return what *ask* finds, given the time; it sees one state of the file.
 
         Raises:
-            StoreError: *ask* did, or the file could not be read (Unavailable).
+            StoreError: *ask* did, or the file could not be read (StoreUnavailable).
         """
-        request = Request(ask)
+        request = WorkerRequest(ask)
         self._reader.ask(request)
         found: T = await request.answer()
         return found
@@ -128,9 +128,9 @@ class Database:
         raises StoreError does so before it writes anything.
 
         Raises:
-            StoreError: *change* did, or the file could not be written (Unavailable).
+            StoreError: *change* did, or the file could not be written (StoreUnavailable).
         """
-        request = Request(change, needed)
+        request = WorkerRequest(change, needed)
         self._writer.ask(request)
         done: T | None = await request.answer()
         return done
@@ -158,7 +158,7 @@ class Database:
             return None
         return _WATCH_EVERY if self._alarm is None or not self._alarm.armed else _WATCH_ANYWAY
 
-    def _read(self, connection: Connection, requests: list[Request]) -> None:
+    def _read(self, connection: Connection, requests: list[WorkerRequest]) -> None:
         for request in requests:
             try:
                 connection.execute("BEGIN")
@@ -198,7 +198,7 @@ class Database:
             alarm.close()
 
     def _look(self) -> None:
-        with suppress(Unavailable):  # closed in the meantime
+        with suppress(StoreUnavailable):  # closed in the meantime
             self._reader.ask(None)
 
     # In the writer's thread
@@ -209,7 +209,7 @@ class Database:
     def _pause(self) -> float | None:
         return _SWEEP_WHILE_IDLE if self._is_behind else None
 
-    def _write(self, connection: Connection, requests: list[Request]) -> None:
+    def _write(self, connection: Connection, requests: list[WorkerRequest]) -> None:
         if not requests:
             self._catch_up(connection)
             return
@@ -226,7 +226,7 @@ class Database:
                 for request in requests:
                     self._write(connection, [request])
 
-    def _transact(self, connection: Connection, requests: list[Request]) -> None:
+    def _transact(self, connection: Connection, requests: list[WorkerRequest]) -> None:
         """Do all of *requests* in one transaction; one that raises StoreError has no part in it."""
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -273,7 +273,7 @@ class Database:
         text = f"the SQLite store at {str(self._settings.path)!r}: {error}"
         if _code(error) == sqlite3.SQLITE_FULL and not self._is_disk_full():
             return StoreFull(f"{text} (max_bytes={self._settings.bounds.size})")
-        return Unavailable(text)
+        return StoreUnavailable(text)
 
     def _is_disk_full(self) -> bool:
         """Return whether SQLITE_FULL means a full disk, rather than the bound of the store.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sqlite3 import Connection
 from typing import Final, NamedTuple
 
-from genmcp.errors import Gap
+from genmcp.errors import LogTruncated
 from genmcp.stores.accounts import Usage
 from genmcp.stores.sqlite.accounts import named
 from genmcp.stores.sqlite.database import Transaction
@@ -132,7 +132,7 @@ def place(connection: Connection, now: float, name: str, after: str | None) -> i
     """Return the id to read on from; for None, the one before the oldest event there is.
 
     Raises:
-        Gap: something after *after* is gone, or it is no id of this log.
+        LogTruncated: something after *after* is gone, or it is no id of this log.
     """
     log = _find(connection, name)
     if after is None:
@@ -141,7 +141,7 @@ def place(connection: Connection, now: float, name: str, after: str | None) -> i
         id, floor = int(after, 16), _floor(log, now)
         if id == floor or (id > floor and _is_there(connection, log.number, id)):
             return id
-    raise Gap(name, after)
+    raise LogTruncated(name, after)
 
 
 def since(
@@ -150,12 +150,12 @@ def since(
     """Return at most *limit* events after *place*, and the place to read on from.
 
     Raises:
-        Gap: something after *place* is gone.
+        LogTruncated: something after *place* is gone.
     """
     log = _find(connection, name)
     floor = _floor(log, now) if log else _count(connection, "forgotten")
     if floor > place:
-        raise Gap(name, _text(place))
+        raise LogTruncated(name, _text(place))
     rows = connection.execute(
         "SELECT id, data FROM events WHERE log = ? AND id > ? ORDER BY id LIMIT ?",
         (log.number if log else None, place, limit),

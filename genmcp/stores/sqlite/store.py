@@ -33,11 +33,12 @@ class SQLiteStore(Store):
     only.
 
     Once *max_bytes* (default 4 GiB) is reached, writes that need room raise StoreFull until enough
-    has expired, and Unavailable while the disk is full. New work is rejected once only *reserve* is
-    left, a fraction of the file and of each client's share (default 0.1), which updates of stored
-    work still need. A process that waits longer than *busy_timeout* seconds (default 5) while
-    others write gets Unavailable. *clock* returns Unix time and must be the same in all processes;
-    the default is the file's own clock, which changes of the system time do not affect (on Linux).
+    has expired, and StoreUnavailable while the disk is full. New work is rejected once only
+    *reserve* is left, a fraction of the file and of each client's share (default 0.1), which
+    updates of stored work still need. A process that waits longer than *busy_timeout* seconds
+    (default 5) while others write gets StoreUnavailable. *clock* returns Unix time and must be the
+    same in all processes; the default is the file's own clock, which changes of the system time do
+    not affect (on Linux).
 
     It may be created before the process forks, and used before and after: each process opens the
     file itself, at its first use. It is open until `aclose`.

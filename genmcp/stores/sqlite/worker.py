@@ -10,14 +10,14 @@ from threading import Lock, Thread
 from typing import Any, Final
 from weakref import WeakSet
 
-from genmcp.errors import Unavailable
+from genmcp.errors import StoreUnavailable
 
-__all__ = ["Request", "Worker"]
+__all__ = ["Worker", "WorkerRequest"]
 
 _AT_ONCE: Final = 256  # requests in one turn
 
 
-class Request:
+class WorkerRequest:
     """Something that is asked for, and what came of it: *result*, or *error* if that is set."""
 
     __slots__ = ("_future", "error", "loop", "needed", "result", "work")
@@ -55,31 +55,32 @@ class Worker:
         self,
         name: str,
         connect: Callable[[], Connection],
-        turn: Callable[[Connection, list[Request]], None],
+        turn: Callable[[Connection, list[WorkerRequest]], None],
         patience: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._name = name
         self._connect = connect
         self._turn = turn
         self._patience = patience
-        self._asked: SimpleQueue[Request | None] = SimpleQueue()  # None only ends the patience
+        # None only ends the patience.
+        self._asked: SimpleQueue[WorkerRequest | None] = SimpleQueue()
         self._entrance = Lock()  # held while something is asked: the end comes last
         self._thread: Thread | None = None
-        self._end: Request | None = None
+        self._end: WorkerRequest | None = None
         self._connection: Connection | None = None
         self._in_use = Lock()  # held while the connection is used
         with _forking:
             _workers.add(self)
 
-    def ask(self, request: Request | None) -> None:
+    def ask(self, request: WorkerRequest | None) -> None:
         """Have *request* done; with None, have the patience asked for again.
 
         Raises:
-            Unavailable: the worker was closed.
+            StoreUnavailable: the worker was closed.
         """
         with self._entrance:
             if self._end is not None:
-                raise Unavailable("the store is closed")
+                raise StoreUnavailable("the store is closed")
             if self._thread is None:
                 self._thread = Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
@@ -87,7 +88,7 @@ class Worker:
 
     async def aclose(self) -> None:
         """Have everything done that was asked for, and disconnect."""
-        end = Request(_nothing)
+        end = WorkerRequest(_nothing)
         with self._entrance:
             if self._end is not None:
                 return
@@ -117,21 +118,21 @@ class Worker:
                     self._disconnect()
             _tell(requests)
 
-    def _next(self) -> list[Request | None]:
-        asked: list[Request | None] = []
+    def _next(self) -> list[WorkerRequest | None]:
+        asked: list[WorkerRequest | None] = []
         with suppress(Empty):
             asked.append(self._asked.get(timeout=self._patience()))
             while len(asked) < _AT_ONCE:
                 asked.append(self._asked.get_nowait())
         return asked
 
-    def _do(self, requests: list[Request]) -> None:
+    def _do(self, requests: list[WorkerRequest]) -> None:
         try:
             if self._connection is None:
                 self._connection = self._connect()
-        except Unavailable as error:
+        except StoreUnavailable as error:
             for request in requests:
-                request.error = Unavailable(str(error))
+                request.error = StoreUnavailable(str(error))
         else:
             self._turn(self._connection, requests)
 
@@ -145,9 +146,9 @@ def _nothing() -> None:
     """What is done at the end, and never called."""
 
 
-def _tell(requests: Iterable[Request]) -> None:
+def _tell(requests: Iterable[WorkerRequest]) -> None:
     """Let everybody know, each loop by one call."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Request]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[WorkerRequest]] = {}
     for request in requests:
         by_loop.setdefault(request.loop, []).append(request)
     for loop, asked_there in by_loop.items():
@@ -155,7 +156,7 @@ def _tell(requests: Iterable[Request]) -> None:
             loop.call_soon_threadsafe(_done, asked_there)
 
 
-def _done(requests: Iterable[Request]) -> None:
+def _done(requests: Iterable[WorkerRequest]) -> None:
     for request in requests:
         request.done()
 
