@@ -53,10 +53,12 @@ class CallPhase(IntEnum):
     HANDED_OVER = 9
     """The client has the handle of the stored call. Following it is being cancelled."""
     CANCELLED = 10
-    """Its client has cancelled the call or has left. The hook is being cancelled."""
-    STOPPING = 11
+    """Its client has cancelled the call, and gets no response. The hook is being cancelled."""
+    LEFT = 11
+    """Its client has left. The hook is being cancelled."""
+    STOPPING = 12
     """The server is shutting down. The hook is being cancelled."""
-    OVER = 12
+    OVER = 13
     """Nothing of the call runs here."""
 
 
@@ -102,12 +104,17 @@ class CallEvent(IntEnum):
 
 
 class CallAction(IntEnum):
-    """What the runtime does next."""
+    """What the runtime does next.
+
+    Performed by `RunningCall` (CANCEL_HOOK, and RESPOND to NOTIFY_TOOL at the end of the hook), by
+    its `Promotion` (what concerns the record, its handle and the timer), by `Tasks.ended`
+    (WRITE_OUTCOME, LEAVE_RECORD), and by `Continuations` (PARK).
+    """
 
     RESPOND = 0
     """Send the result to the client."""
-    REFUSE = 1
-    """Respond with the error that the server is shutting down: nothing has been done."""
+    REJECT = 1
+    """Respond with the error that the server is shutting down."""
     CANCEL_HOOK = 2
     """Cancel the hook."""
     WRITE_RECORD = 3
@@ -152,12 +159,13 @@ _A = CallAction
 
 Pair = tuple[CallPhase, CallEvent]
 
-_FOLLOWS: Final = (_P.FOLLOWING, _P.RELAYING, _P.READING)
-_WAITED_FOR: Final = (_P.RUNNING, _P.ASKING, _P.STORING, _P.PROMOTING, *_FOLLOWS)
+_UNPROMOTED: Final = (_P.RUNNING, _P.ASKING, _P.STORING, _P.FOLLOWING, _P.RELAYING, _P.READING)
+_WAITED_FOR: Final = (*_UNPROMOTED, _P.PROMOTING)
 """The client waits for the result."""
-_ENDING: Final = (_P.CANCELLED, _P.STOPPING)
+_ENDING: Final = (_P.CANCELLED, _P.LEFT, _P.STOPPING)
 """The hook is being cancelled, and has not ended."""
 _ENDS: Final = (_E.RETURNED, _E.INTERRUPTED)
+_ABANDONED: Final = (_A.CANCEL_WORK, _A.NOTIFY_TOOL, _A.DELETE_RECORD)
 
 
 def _all(
@@ -181,8 +189,10 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.RUNNING, _E.STORE): Transition(_P.STORING),
     (_P.STORING, _E.STORE): Transition(_P.STORING),
     (_P.FOLLOWING, _E.STORE): Transition(_P.STORING),
-    # A keyed call has ended: its record decides which of the two writes counts.
+    # A keyed call has ended while a promotion asks the store: the phase stays, since that will
+    # report its end, and the record of the key decides which of the two writes counts.
     (_P.PROMOTING, _E.STORE): Transition(_P.PROMOTING),
+    (_P.READING, _E.STORE): Transition(_P.READING),
     (_P.STORING, _E.RESUME): Transition(_P.RUNNING),
     (_P.RUNNING, _E.FOLLOW): Transition(_P.FOLLOWING),
     (_P.STORING, _E.FOLLOW): Transition(_P.FOLLOWING),
@@ -203,18 +213,21 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.READING, _E.FOUND): Transition(_P.HANDED_OVER, (_A.SEND_HANDLE, _A.CANCEL_HOOK)),
     (_P.READING, _E.FAILED): Transition(_P.FOLLOWING, (_A.RETRY_LATER,)),
     (_P.READING, _E.REFUSED): Transition(_P.FOLLOWING),
-    # The handle of a write that ends after the call, or after its cancellation, is not sent.
-    **{
-        (phase, event): Transition(phase, (_A.DELETE_RECORD,))
-        for phase, event in product((*_ENDING, _P.OVER), (_E.WRITTEN, _E.FAILED))
-    },
+    # A write that ends after the call is withdrawn. One that ends while the hook is being cancelled
+    # is withdrawn when the hook has ended: only then is it known how (a keyed call may have a
+    # result, and must not run again).
+    (_P.OVER, _E.WRITTEN): Transition(_P.OVER, (_A.DELETE_RECORD,)),
+    (_P.OVER, _E.FAILED): Transition(_P.OVER, (_A.DELETE_RECORD,)),
     # Cancellation. It is repeated, since a hook may ignore the first one. A call that its client
     # has cancelled gets no response, whatever comes later.
+    **_all((*_WAITED_FOR, *_ENDING), (_E.CANCEL,), Transition(_P.CANCELLED, (_A.CANCEL_HOOK,))),
     **_all(
-        (*_WAITED_FOR, *_ENDING), (_E.CANCEL, _E.LEAVE), Transition(_P.CANCELLED, (_A.CANCEL_HOOK,))
+        (*_WAITED_FOR, _P.LEFT, _P.STOPPING), (_E.LEAVE,), Transition(_P.LEFT, (_A.CANCEL_HOOK,))
     ),
     **_all((*_WAITED_FOR, _P.STOPPING), (_E.SHUTDOWN,), Transition(_P.STOPPING, (_A.CANCEL_HOOK,))),
+    (_P.CANCELLED, _E.LEAVE): Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
     (_P.CANCELLED, _E.SHUTDOWN): Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
+    (_P.LEFT, _E.SHUTDOWN): Transition(_P.LEFT, (_A.CANCEL_HOOK,)),
     (_P.HANDED_OVER, _E.SHUTDOWN): Transition(_P.HANDED_OVER, (_A.CANCEL_HOOK,)),
     # Only `tasks/cancel` reaches a call whose client has a handle, and the shutdown: after that the
     # task is resumed elsewhere, if it can be.
@@ -226,20 +239,19 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.TASK, _E.SHUTDOWN): Transition(_P.TASK, (_A.CANCEL_HOOK,)),
     (_P.CANCELLED_TASK, _E.SHUTDOWN): Transition(_P.CANCELLED_TASK, (_A.CANCEL_HOOK,)),
     # The end of the hook.
-    **_all(_WAITED_FOR, (_E.RETURNED,), Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD))),
+    **_all(_UNPROMOTED, (_E.RETURNED,), Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD))),
     # The host has cancelled it, or the hook itself: that propagates to the host.
-    **_all(_WAITED_FOR, (_E.INTERRUPTED,), Transition(_P.OVER, (_A.DELETE_RECORD,))),
+    **_all(_UNPROMOTED, (_E.INTERRUPTED,), Transition(_P.OVER, (_A.DELETE_RECORD,))),
     # The write is not interrupted, and its end reports WRITTEN or FAILED.
     (_P.PROMOTING, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND,)),
     (_P.PROMOTING, _E.INTERRUPTED): Transition(_P.OVER),
-    **_all(
-        (_P.CANCELLED,),
-        _ENDS,
-        Transition(_P.OVER, (_A.CANCEL_WORK, _A.NOTIFY_TOOL, _A.DELETE_RECORD)),
-    ),
+    **_all((_P.CANCELLED,), _ENDS, Transition(_P.OVER, _ABANDONED)),
+    # A client that has closed its side of a pipe may still read.
+    (_P.LEFT, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND, *_ABANDONED)),
+    (_P.LEFT, _E.INTERRUPTED): Transition(_P.OVER, _ABANDONED),
     (_P.STOPPING, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD)),
-    (_P.STOPPING, _E.INTERRUPTED): Transition(_P.OVER, (_A.REFUSE, _A.DELETE_RECORD)),
-    **_all((_P.HANDED_OVER,), _ENDS, Transition(_P.OVER)),
+    (_P.STOPPING, _E.INTERRUPTED): Transition(_P.OVER, (_A.REJECT, _A.DELETE_RECORD)),
+    **_all((_P.HANDED_OVER,), _ENDS, Transition(_P.OVER, (_A.DELETE_RECORD,))),
     (_P.TASK, _E.RETURNED): Transition(_P.OVER, (_A.WRITE_OUTCOME,)),
     (_P.TASK, _E.PARKED): Transition(_P.OVER),
     (_P.TASK, _E.INTERRUPTED): Transition(_P.OVER, (_A.LEAVE_RECORD,)),
@@ -275,7 +287,9 @@ class CallState(msgspec.Struct, eq=False):
         fencing_token: for changes of the record.
         run: the id of the job that the call waits for, or continues after.
         follows: the task whose end the call awaits here; it may belong to another call.
-        doubtful: the id of a record whose handle nobody has, and which may have been written.
+        doubtful: the id of a record whose handle no client has, and which may have been written by
+            a promotion. Cleared when the handle is sent, when the record is deleted, and for a
+            keyed call, which has one record, when that is written for a job.
         handle: the response that was sent instead of the result.
         outcome: the result or error of the call, if its response was held.
         raised: whether a keyed call has raised, which frees its key.
@@ -308,6 +322,8 @@ class CallState(msgspec.Struct, eq=False):
         if (self.phase, event) in LATE:
             return ()
         raise LocalIllegalTransition(event.name, self.phase.name)
+
+    # These two depend on the phase: read them before `advance` reports the end of the hook.
 
     @property
     def promoted(self) -> bool:

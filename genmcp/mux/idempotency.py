@@ -88,6 +88,11 @@ class Idempotency:
                 assert stored is not None
                 held = await self._keyed.resume(stored)
             elif isinstance(task.work, InputRequired):
+                if not request.asks_again:
+                    raise InvalidParams(
+                        f"The call with this {IDEMPOTENCY_KEY} waits for an answer of its client, "
+                        f"which needs a revision from 2026-07-28 on"
+                    )
                 return msgspec.json.decode(task.work.result, type=InputRequiredResult)
             elif task.private and task.over:
                 return result_of(task, request.method)
@@ -147,8 +152,8 @@ class Idempotency:
         """
         call = channel.call
         channel.keyed = held
-        call.advance(CallEvent.RESUME)
         try:
+            call.advance(CallEvent.RESUME)
             try:
                 result = await self._continuations.begin(request, channel)
             except (Exception, asyncio.CancelledError):
@@ -164,6 +169,8 @@ class Idempotency:
             self._keyed.release(held)
         if not is_mine:
             channel.keyed = None
+            await channel.settle()  # a promotion finds that the key is another's
+            call.advance(CallEvent.STORE)
         return result if is_mine else None
 
     async def _ended(self, held: HeldTask, result: Result | Suspended, channel: Channel) -> bool:

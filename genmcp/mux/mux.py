@@ -241,17 +241,17 @@ class Mux:
             return self.failure(request, error)
 
     async def _observed(self, request: Request, channel: Channel) -> Answer:
-        """Answer as `_answer` does, and notify the telemetry."""
+        """Answer as `_answer` does, and notify the telemetry; a route is resolved at the end."""
         marks = self.observers.began(request, channel)
         try:
             answer = await self._answer(request, channel)
         except BaseException as error:
             # A task that is only followed here continues without this.
             followed = None if channel.call.promoted else channel.call.handle
-            self.observers.ended(request, followed, None if followed else error, marks)
+            self.observers.ended(channel.request, followed, None if followed else error, marks)
             raise
         handle = None if channel.state is None else channel.state.handle
-        self.observers.ended(request, answer.outcome or handle, answer.raised, marks)
+        self.observers.ended(channel.request, answer.outcome or handle, answer.raised, marks)
         return answer
 
     def respond(

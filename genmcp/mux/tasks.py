@@ -106,7 +106,7 @@ class Tasks:
         call = StoredRequest.of(channel).pack()
         if keyed is not None:
             # From now on `keyed` frees the key, and a cancellation has to cancel the record.
-            channel.call.task = keyed.id
+            channel.call.task, channel.call.doubtful = keyed.id, None
             return await self._publish(channel, keyed, parked, call)
         step = str(continuation.step)
         id = self._services.seal.mark(

@@ -393,6 +393,8 @@ class _Batch(Pipe):
         self._connection = connection
         self._responses = responses
         self._bounds = BatchAnswers(connection.mux, responses)
+        self._unanswered = 0
+        self._complete = asyncio.Event()
 
     async def run(self, call: PipedCall) -> None:
         """Run *call* as soon as `Limits.batch_concurrency` permits.
@@ -419,10 +421,20 @@ class _Batch(Pipe):
         bounded = self._bounds.bounded(request, Answer(message)).message
         if bounded is not None:
             self._responses.append(bounded)
+        self._unanswered -= 1
+        if not self._unanswered:
+            self._complete.set()
 
     async def finish(self, calls: Sequence[Task]) -> None:
-        """Send all responses as soon as the *calls* have ended; a batch may have none."""
-        await asyncio.gather(*calls, return_exceptions=True)
+        """Send all responses once they are there, or the *calls* have ended; it may be none.
+
+        A call whose client has a handle runs on after its response.
+        """
+        self._unanswered += len(calls)
+        if self._unanswered:
+            ended = asyncio.gather(*calls, return_exceptions=True)
+            ended.add_done_callback(lambda _: self._complete.set())
+            await self._complete.wait()
         if self._responses:
             await self.send(jsonrpc.encode_batch(self._responses))
 

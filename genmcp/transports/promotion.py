@@ -66,6 +66,7 @@ class Promotion(msgspec.Struct, eq=False):
     _timers: TimerTable
     _task: Task | None = None  # as it was written or read
     _step: Continuation | None = None  # as it was written
+    _reached: Continuation | None = None  # when the handle was sent
     writing: "asyncio.Task[None] | None" = None
     _seconds: float = 0.0
     _delay: float = _AGAIN
@@ -148,6 +149,8 @@ class Promotion(msgspec.Struct, eq=False):
                     self._call.perform((action,))
             except Exception as error:  # such as that of the host's `send`: the others follow
                 logger.error("the promotion of a call has failed: %s", error, exc_info=error)
+        if self._channel.call.phase is CallPhase.OVER:  # it has ended meanwhile: see `perform`
+            await self._delete()
 
     async def _write(self) -> CallEvent:
         """Write the record. A repetition has the same id, since the first one may take place."""
@@ -183,7 +186,7 @@ class Promotion(msgspec.Struct, eq=False):
         else:
             found = mux.find("tools/call", RESULT_TOOL)
             handle = held_over(task, tool=None if found is None else RESULT_TOOL)
-        call.handle = handle
+        call.handle, self._reached = handle, call.continuation
         if call.phase is CallPhase.TASK:
             call.task, call.fencing_token, call.doubtful = task.id, task.fencing_token, None
             channel.sink = TaskSink(mux.services, mux.tasks.service, call, channel.sink.client_key)
@@ -193,7 +196,7 @@ class Promotion(msgspec.Struct, eq=False):
     async def _park(self) -> None:
         """Write the step that the call has reached, if it is another one than was written."""
         call, tasks = self._channel.call, self._mux.tasks
-        reached = call.continuation
+        reached = self._reached  # a later step is written by the hook itself
         if call.phase is CallPhase.TASK and reached is not None and reached is not self._step:
             try:
                 await tasks.park(self._channel, suspended(reached, tasks.awaiting))

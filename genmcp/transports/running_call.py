@@ -205,12 +205,8 @@ class RunningCall(CallSink[C], eq=False):
         if call is None:  # nothing happened to the call that needs a decision
             return answer
         call.outcome = answer.outcome  # set before a late promotion reads it
-        actions = call.advance(CallEvent.PARKED if answer is PARKED else CallEvent.RETURNED)
-        if self._promotion is None and CallAction.RESPOND in actions:
-            return answer
-        if self.handed_out:
-            await self.caller.mux.tasks.ended(channel, actions)
-        return await self._finish(channel, answer, actions)
+        event = CallEvent.PARKED if answer is PARKED else CallEvent.RETURNED
+        return await self._finish(channel, answer, await self._report_end(channel, event))
 
     async def _interrupted(self, channel: Channel, error: asyncio.CancelledError) -> Answer:
         """Handle the end of the hook by a cancellation.
@@ -221,24 +217,31 @@ class RunningCall(CallSink[C], eq=False):
         try:
             self.end(error)
         finally:
-            actions = channel.call.advance(CallEvent.INTERRUPTED)
-            if self.handed_out:
-                await self.caller.mux.tasks.ended(channel, actions)
+            actions = await self._report_end(channel, CallEvent.INTERRUPTED)
         return await self._finish(channel, NO_ANSWER, actions)
+
+    async def _report_end(self, channel: Channel, event: CallEvent) -> Collection[CallAction]:
+        """Report the end of the hook, and write it to the record of a task; return the actions."""
+        call = channel.call
+        promoted = call.promoted
+        actions = call.advance(event)
+        self.perform(actions)
+        if promoted:
+            await self.caller.mux.tasks.ended(channel, actions)
+        return actions
 
     async def _finish(
         self, channel: Channel, answer: Answer, actions: Collection[CallAction]
     ) -> Answer:
-        """Perform the *actions* at the end of the hook; return the answer to send."""
+        """Perform the *actions* that concern the client and the tool; return the answer to send."""
         mux = self.caller.mux
-        self.perform(actions)
         if CallAction.CANCEL_WORK in actions:
             await mux.tasks.cancel_work(channel)
         if CallAction.NOTIFY_TOOL in actions:
             await mux.tasks.notify_tool(channel)
         if CallAction.RESPOND in actions:
             return answer
-        if CallAction.REFUSE in actions:
+        if CallAction.REJECT in actions:
             return mux.respond(self.request, Overloaded("The server is shutting down"))
         return NO_ANSWER
 

@@ -100,7 +100,8 @@ class SsePair:
                 await EventStream(http).serve(on_wire(source))
             finally:
                 for call in self._calls.of(session.key):
-                    if cancels_on_disconnect(call):
+                    # The task of a client with a handle is not cancelled by a disconnect.
+                    if cancels_on_disconnect(call) and not call.handed_out:
                         call.leave()
                 with suppress(StoreError):
                     await mux.store.apply(Delete(_record(session)))
