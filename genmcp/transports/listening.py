@@ -46,7 +46,7 @@ class EventStream:
         """End the stream, from any thread; its client may resume it on another connection."""
         self._http.in_loop(self._end)
 
-    hand_over = stop
+    hand_over = stop  # `Replay` calls it, by its protocol `Writer`
 
     def _end(self, *_: object) -> None:
         if self._scope is not None and not self._scope.expired():
@@ -63,27 +63,33 @@ class EventStream:
         # Some servers report a disconnect to `receive` only, others raise in `send` as well.
         watch = http.loop.create_task(wait_for_disconnect(http.receive))
         watch.add_done_callback(self._end)
+        # It has no deadline until `_end` sets one, the present: if it has expired, the stream was
+        # stopped or the client has left. Any other TimeoutError comes from the source.
         scope = asyncio.timeout(None)
         try:
-            async with scope, aclosing(source):
-                self._scope = scope
-                # Only now: if the server has begun to exit, this stops the stream at once, and
-                # only an entered scope can be stopped.
-                http.shutdown.add(self.stop, idle=True)
-                await self._write(Begin())
-                while (data := await self._next(source)) is not None:
-                    await self._write(Chunk(data))
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            if self._writing:  # a farewell could then be part of another event
-                raise ClientLeft from None
+            try:
+                async with scope, aclosing(source):
+                    self._scope = scope
+                    # Only now: if the server has begun to exit, this stops the stream at once, and
+                    # only an entered scope can be stopped.
+                    http.shutdown.add(self.stop, idle=True)
+                    await self._write(Begin())
+                    while (data := await self._next(source)) is not None:
+                        await self._write(Chunk(data))
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+                if self._writing:  # a farewell could then be part of another event
+                    raise ClientLeft from None
+            self._scope = None
+            # Registered until this is sent, so that a shutdown waits for it: 2026-07-28,
+            # basic/patterns, "Subscriptions", "Graceful Closure".
+            await self._write(End(self._farewell), LAST_WORDS)
         finally:
             self._scope = None
             watch.cancel()
             http.shutdown.discard(self.stop)
             await asyncio.gather(watch, return_exceptions=True)
-        await self._write(End(self._farewell), LAST_WORDS)
 
     async def _next(self, source: AsyncIterator[bytes]) -> bytes | None:
         """Return the next event, None at the end; send comments until it comes."""

@@ -229,6 +229,17 @@ async def test_listener_is_told_at_shutdown_that_this_is_the_end() -> None:
     assert connection.complete
 
 
+async def test_last_event_is_sent_when_aclose_returns() -> None:
+    """A host may end its process then: 2026-07-28, subscriptions, "Graceful Closure"."""
+    endpoint = Endpoint(suite_of())
+
+    async with listening(Client(endpoint), toolsListChanged=True) as (connection, _):
+        await endpoint.aclose()
+
+        assert connection.complete
+        assert 7 == connection.messages[-1]["id"]
+
+
 async def test_listener_that_leaves_leaves_nothing_behind() -> None:
     """No asyncio.Task, no place, no follower of the log, no reference."""
     suite = suite_of()
