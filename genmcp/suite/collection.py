@@ -99,6 +99,8 @@ class Collection:
 
         Therefore, of two prefixes of one key, the longer one was declared first.
         """
+        # An exact key declared earlier does not hide a prefix, which has other keys besides. `find`
+        # looks among the exact keys first, so that each of the two is found.
         known = self.covering(route.key) if route.is_prefix else self.find(route.key)
         if known is not None:
             return False

@@ -151,6 +151,8 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Answer *request* by the route."""
+        # `resolve_route` comes first, here and in `resume`: this is the guard that `found` made,
+        # with a route that the principal may see.
         step: Result | Continue = await self.route.handle(request, channel)
         return private(step)
 

@@ -179,13 +179,16 @@ class Suite(Server):
 
         A route that depends on the principal, or on a provider, is pending.
         """
-        routes = self._routes.get(method)
+        # Read once: between two reads another thread may replace it, and a key that both the former
+        # and the next snapshot have would then be found in neither.
+        snapshot = self._snapshot
+        routes = snapshot.routes.get(method)
         if routes is None:
             return None
-        return routes.get(key) or self._find_other(method, key)
+        return routes.get(key) or self._find_other(snapshot, method, key)
 
-    def _find_other(self, method: str, key: str) -> Route | None:
-        kind, snapshot = _BY_METHOD[method], self._snapshot
+    def _find_other(self, snapshot: ComponentSnapshot, method: str, key: str) -> Route | None:
+        kind = _BY_METHOD[method]
         route = snapshot.collections[kind].covering(key)
         if route is not None:
             return snapshot.guarded(kind, key, route)
@@ -240,7 +243,6 @@ class Suite(Server):
 
     def _replace(self, registrations: Sequence[Registration]) -> None:
         self._snapshot = ComponentSnapshot(registrations, result_tool=self._result_tool)
-        self._routes = self._snapshot.routes
 
     def _announce(self, registrations: Sequence[Registration]) -> None:
         for kind in dict.fromkeys(kind for each in registrations for kind in each.kinds):

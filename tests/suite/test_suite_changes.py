@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from genmcp import Channel, ConfigurationError, Provider, Resource, Suite, prompt, tool
+from genmcp import (
+    Channel,
+    ConfigurationError,
+    Provider,
+    Resource,
+    ResourceRepo,
+    Suite,
+    prompt,
+    tool,
+)
 from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, Change, updated
 from genmcp.subscription import Listener
 from genmcp.testing import connect
@@ -36,6 +45,15 @@ def review(code: str) -> str:
 
 
 NOTE = Resource("note://today", content="Rain.")
+
+
+class Notes(ResourceRepo):
+    """Has every note."""
+
+    prefix = "note://"
+
+    async def read(self, key: str, channel: Channel) -> str:
+        return "Wind."
 
 
 class Guests(Provider):
@@ -144,6 +162,28 @@ def test_suite_function_under_two_decorators_is_two_things() -> None:
     assert suite.find("tools/call", "both") and suite.find("prompts/get", "both")
     suite.remove("both")
     assert not suite.find("tools/call", "both") and not suite.find("prompts/get", "both")
+
+
+def test_uri_is_found_while_one_of_its_two_owners_is_removed() -> None:
+    """A lookup sees the components of one moment, though another thread changes them meanwhile."""
+    notes = Notes()
+    suite = Suite(name="test", version="1", resources=[notes, NOTE])
+
+    class RemovesNotes(str):
+        """A key whose first lookup removes the repository."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            if suite.find("resources/read", "note://other") is not None:
+                suite.remove(notes)
+            return hash(str(self))
+
+        __eq__ = str.__eq__
+
+    assert suite.find("resources/read", RemovesNotes(NOTE.uri)) is not None
+    assert suite.find("resources/read", "note://other") is None
+    assert suite.find("resources/read", str(NOTE.uri)) is not None
 
 
 async def test_suite_and_channel_tell_of_a_resource() -> None:
