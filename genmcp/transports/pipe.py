@@ -243,6 +243,8 @@ class PipeConnection(Pipe):
                 self._streams[stream] = without_params(request)
                 stream.add_done_callback(self._streams.pop)
             case Start(request=request):
+                if request.method == "resources/subscribe" and self._relay is not None:
+                    self._start_relay()
                 call = PipedCall(self, request)
                 self._run(call, call.run)
             case OpenSession(id=id, params=params):
@@ -252,8 +254,8 @@ class PipeConnection(Pipe):
                 self._server.session = self._opened = session
                 result = session.welcome(self.mux.server)
                 self.put(self.mux.encoder.response(session.revision, id, result))
-            case SessionReady() if self._opened is not None and self._relay is None:
-                self._relay = self._start(self._relay_notifications(self._opened))
+            case SessionReady():
+                self._start_relay()
             case Cancel(id=id):
                 for stream, listened in self._streams.items():
                     if listened.id == id:
@@ -374,7 +376,12 @@ class PipeConnection(Pipe):
                         if isinstance(each, Event):
                             await self.send(each.data)
         except StoreError as error:
-            logger.warning("a session ends to get notifications: %s", error)
+            logger.warning("a session gets no more notifications: %s", error)
+
+    def _start_relay(self) -> None:
+        """Send the notifications of the session, if that was not begun or the store has failed."""
+        if self._opened is not None and (self._relay is None or self._relay.done()):
+            self._relay = self._start(self._relay_notifications(self._opened))
 
     def _stop_relay(self) -> None:
         if self._relay is not None:

@@ -20,6 +20,7 @@ from genmcp import (
     Continue,
     Done,
     Mux,
+    Resource,
     Suite,
     Tool,
     elicit,
@@ -599,6 +600,34 @@ async def test_stdio_survives_a_store_that_cannot_be_reached(
     assert {2, 3} == {ended["id"], fine["id"]}
     assert -32603 == ended["error"]["code"]
     assert "result" in fine
+
+
+@pytest.mark.parametrize("again", ["notifications/initialized", "resources/subscribe"])
+async def test_stdio_notifications_resume_after_a_store_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, again: str
+) -> None:
+    """A session over a pipe lives as long as its process: it has no stream to open anew."""
+    suite = Suite(name="test", version="1", resources=[Resource("note://today", content="Rain.")])
+    mux = Mux(suite)
+
+    async def fail(*operations: Any, **options: Any) -> Any:
+        raise StoreUnavailable("no store")
+
+    async with piped_mux(mux) as wires:
+        with monkeypatch.context() as fault:
+            fault.setattr(mux.store, "apply", fail)
+            await wires.initialize()
+            await until(lambda: "a session gets no more notifications" in caplog.text)
+        if again == "resources/subscribe":
+            wires.send(request(again, {"uri": "note://today"}, id=1))
+            await wires.answer(1)
+        else:
+            wires.send({"jsonrpc": "2.0", "method": again})
+        await until(lambda: mux.subscriptions._follower()._listeners)
+        suite.add(echo)
+        changed = await wires.hear()
+
+    assert "notifications/tools/list_changed" == changed["method"]
 
 
 # Over descriptors of every kind.
