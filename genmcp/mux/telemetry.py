@@ -98,7 +98,11 @@ class Telemetry:
 
     def request_rejected(self, rejection: Rejection) -> None:
         """Handle a message that never became a request: its headers or params are invalid, or the
-        tool, prompt or resource that it names does not exist."""
+        tool, prompt or resource that it names does not exist.
+
+        Over a pipe, a `subscriptions/listen` that ends because the store failed is reported here as
+        well, even if it was acknowledged: it is answered with an error.
+        """
 
     def request_resumed(self, resumed: Resumed) -> None:
         """Handle a step of a call that has become a task, or waited for a job.

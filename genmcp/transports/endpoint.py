@@ -270,7 +270,7 @@ def route_to(app: "ASGIApp", path: str) -> "Route":
         ConfigurationError: the path does not begin with a slash.
     """
     if not path.startswith("/"):
-        raise ConfigurationError(f"route: a path begins with a slash, unlike {path!r}")
+        raise ConfigurationError(f"The path of an endpoint begins with a slash, unlike {path!r}")
     from starlette.routing import Route  # optional: not every host application is Starlette
 
     route = Route(path.rstrip("/") or "/", app, name="mcp", include_in_schema=False)

@@ -389,7 +389,8 @@ class ResponseWriter(msgspec.Struct, eq=False):
         except Exception as error:
             self._response.leave()
             if isinstance(error, TimeoutError):
-                logger.info("a connection is closed: its client has read nothing (limit: stall)")
+                limit = "shutdown" if self._hastened else "limit: stall"
+                logger.info("a connection is closed: its client has read nothing (%s)", limit)
             elif not isinstance(error, ClientLeft):
                 raise  # a defect of the host, which gets it back
         finally:

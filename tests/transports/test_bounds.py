@@ -142,7 +142,9 @@ async def test_bounds_slow_reader_holds_up_what_cannot_be_replaced() -> None:
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-async def test_bounds_client_that_reads_nothing_is_given_up(version: str) -> None:
+async def test_bounds_client_that_reads_nothing_is_given_up(
+    version: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its modern call is over; an earlier one goes on, and its answer waits."""
     ended = asyncio.Event()
 
@@ -157,6 +159,7 @@ async def test_bounds_client_that_reads_nothing_is_given_up(version: str) -> Non
             ended.set()
         return "done"
 
+    caplog.set_level("INFO", "genmcp")
     client = await Client.begin(served(report, stall=0.05), version)
     async with client.open(client.call("report", progressToken=1)) as connection:
         await connection.event()
@@ -170,6 +173,7 @@ async def test_bounds_client_that_reads_nothing_is_given_up(version: str) -> Non
             async with client.listen(after=connection.ids[-1]) as resumed:
                 await resumed.over()
             assert "done" == resumed.messages[-1]["result"]["content"][0]["text"]
+    assert "has read nothing (limit: stall)" in caplog.text
 
 
 async def test_bounds_hold_for_calls_that_come_at_once() -> None:

@@ -469,3 +469,28 @@ async def test_shutdown_ends_a_body_that_its_client_does_not_read(
         await connection.over()
 
     assert not connection.complete
+
+
+async def test_shutdown_ends_a_stream_that_its_client_does_not_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names the shutdown as the reason, not `Limits.stall`."""
+    monkeypatch.setattr("genmcp.transports.stream.LAST_WORDS", 0.01)
+    caplog.set_level("INFO", "genmcp")
+
+    @tool
+    async def never_returns(channel: Channel) -> str:
+        """Begins its stream."""
+        channel.start_stream()
+        await asyncio.Event().wait()
+        return ""
+
+    client = Client(serving(never_returns, grace=0))
+    async with client.open(client.call("never_returns")) as connection:
+        await connection.begun()
+        connection.reading.clear()
+
+        await client.app.aclose()
+        await connection.over()
+
+    assert "has read nothing (shutdown)" in caplog.text

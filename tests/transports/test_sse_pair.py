@@ -161,7 +161,7 @@ async def test_pair_is_off_unless_it_is_asked_for() -> None:
 
 def test_pair_route_begins_with_a_slash() -> None:
     """A path that cannot be matched is refused."""
-    with pytest.raises(ConfigurationError, match="slash"):
+    with pytest.raises(ConfigurationError, match="path of an endpoint begins with a slash"):
         serving().sse_route("sse")
 
 
