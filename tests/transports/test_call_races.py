@@ -1,0 +1,485 @@
+"""Calls for which two things happen at once: a promotion, and an end, a copy or a departure."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from genmcp import (
+    Channel,
+    Continue,
+    Endpoint,
+    JobOptions,
+    MemoryStore,
+    Mux,
+    Provider,
+    Run,
+    Storage,
+    Store,
+    Suite,
+    Tool,
+    elicit,
+    job,
+)
+from genmcp.core.request import Request
+from genmcp.core.task import Task
+from genmcp.errors import StoreUnavailable
+from genmcp.mux.telemetry import Telemetry
+from genmcp.policy import RESULT_TOOL
+from genmcp.protocol.result import Result
+from genmcp.stores.store import Op, Put
+from tests.asgi import TASKS, Client, until
+from tests.mux.test_idempotency import ASKS, LEGACY, NAME, begin, keyed, over, refused, said
+from tests.mux.test_keyed_races import HeldMemory, writes_record
+from tests.transports.pipes import modern, piped, request
+from tests.transports.test_promotion_races import Doubtful
+from tests.transports.test_sse_pair import app_of, connected
+
+OPEN: list[Mux] = []
+LOST = StoreUnavailable("the connection was lost")
+
+
+class Stage:
+    """Controls the jobs of a test. go: lets them end; began: the number of those that began."""
+
+    go: asyncio.Event
+    began: int
+
+
+@job(name="call_races.work")
+async def work(run: Run) -> str:
+    Stage.began += 1
+    await Stage.go.wait()
+    return "worked"
+
+
+class Staged(Tool):
+    """A tool that waits for `go`, then gives what the test wants.
+
+    gives: returns that; None: the number of the call. sink: that of the last call, from its start.
+    """
+
+    name = "counts"
+
+    def __init__(self, gives: Callable[[], Any] | None = None, **attributes: Any) -> None:
+        self.gives = gives
+        self.calls = 0
+        self.sink: Any = None
+        self.go = asyncio.Event()
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    async def call(self, request: Any, channel: Channel) -> Any:
+        self.calls += 1
+        self.sink = channel.sink
+        await self.go.wait()
+        return f"call {self.calls}" if self.gives is None else self.gives()
+
+    async def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
+        return f"{outcome.value} well"
+
+    async def promoted(self) -> None:
+        """Wait until the promotion of the last call has succeeded or failed."""
+        await self.sink.settle()
+
+
+class Cleans(Staged):
+    """A tool that cleans up until `cleaned` when it is cancelled, and then has a result."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.cancelled = asyncio.Event()
+        self.cleaned = asyncio.Event()
+
+    async def call(self, request: Any, channel: Channel) -> Any:
+        if self.calls:  # it should not run twice, nor should that take long
+            self.go.set()
+        try:
+            return await super().call(request, channel)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            await self.cleaned.wait()
+            return "kept"
+
+
+def works() -> Continue:
+    """Let a job do the work."""
+    return Continue("worked", work.job())
+
+
+def at_once(**attributes: Any) -> Staged:
+    """Return a tool that lets a job do its work from the start."""
+    tool = Staged(works, **attributes)
+    tool.go.set()
+    return tool
+
+
+@pytest.fixture(autouse=True)
+async def _staged(_tasks_end: None) -> AsyncIterator[None]:
+    Stage.go, Stage.began = asyncio.Event(), 0
+    yield
+    while OPEN:
+        await OPEN.pop().aclose()
+
+
+def serving(
+    *tools: Tool, store: Store | None = None, jobs: JobOptions | None = None, grace: float = 5.0
+) -> Endpoint:
+    """Return an endpoint whose scope names the client. *grace*: that of its shutdown."""
+    storage = Storage(store=store or MemoryStore(), jobs=jobs or JobOptions(grace=0.0))
+    suite = Suite(name="test", version="1", tools=tools)
+    OPEN.append(Mux(suite, store=storage, secret="a secret of 16 bytes"))
+    return Endpoint(OPEN[-1], principal=lambda scope: scope.get("who"), grace=grace)
+
+
+def reads_held(app: Endpoint) -> tuple[asyncio.Event, asyncio.Event]:
+    """Hold back the next read of a task; return the events that it has begun, and may go on."""
+    service, asked, gate = app.mux.tasks.service, asyncio.Event(), asyncio.Event()
+    get = service.get
+
+    async def held(id: str, owner: str | None) -> Task:
+        service.get = get  # type: ignore[method-assign]
+        asked.set()
+        await gate.wait()
+        return await get(id, owner)
+
+    service.get = held  # type: ignore[method-assign]
+    return asked, gate
+
+
+def steps(op: Op) -> bool:
+    """Whether *op* writes the record of an ordinary task that exists already."""
+    return isinstance(op, Put) and "/task:" in op.key and "#" not in op.key and bool(op.expect)
+
+
+def text_of(task: dict[str, Any]) -> str:
+    """Return the text of the result of a task."""
+    found: str = task["result"]["content"][0]["text"]
+    return found
+
+
+def outcome_of(client: Client, id: str) -> Any:
+    """Return the call of the tool that gives the result of call *id*."""
+    return client.call(RESULT_TOOL, {"id": id})
+
+
+# Calls with an idempotency key.
+
+
+async def test_copy_of_a_keyed_task_is_held_over() -> None:
+    """It has no task of its own: only the call that it follows has, and that goes on."""
+    app = serving(at_once(hold=0.01))
+    owner, copy = await begin(app, capabilities=TASKS), await begin(app)
+    task = (await owner.send(keyed(owner))).json["result"]
+
+    async with copy.open(keyed(copy)) as connection:
+        await connection.over()  # raises what the app raises
+    assert f"It goes on, as call {task['taskId']}" in said(connection)
+    Stage.go.set()
+    assert "worked well" == text_of(await over(owner, task["taskId"]))
+    assert not len(app.mux.held)
+
+
+async def test_client_cancels_keyed_call_during_promotion() -> None:
+    """The key stays with the hook, which has not ended: its result is that of a copy."""
+    store, gate, tool = HeldMemory(), asyncio.Event(), Cleans(hold=0.01)
+    app = serving(tool, store=store)
+    client = await begin(app, LEGACY)
+    store.next(writes_record, before=gate)
+    async with client.open(keyed(client)) as connection:
+        await store.reached.wait()
+        await client.send(client.notification("notifications/cancelled", requestId=1))
+        await tool.cancelled.wait()
+        gate.set()
+        await tool.promoted()
+        tool.cleaned.set()
+        await connection.over()
+
+    assert b"" == connection.body
+    assert ("kept", 1) == (said(await client.send(keyed(client))), tool.calls)
+
+
+async def test_shutdown_during_promotion_runs_keyed_call_once() -> None:
+    """The hook has a result in spite of the cancellation, which the client gets."""
+    store, gate, tool = HeldMemory(), asyncio.Event(), Cleans(patience=0.01)
+    app = serving(tool, store=store, grace=0.01)
+    client = await begin(app, capabilities=TASKS)
+    store.next(writes_record, before=gate)
+    async with client.open(keyed(client)) as connection:
+        await store.reached.wait()
+        closing = asyncio.create_task(app.aclose())
+        await tool.cancelled.wait()
+        gate.set()
+        await tool.promoted()
+        tool.cleaned.set()
+        await connection.over()
+    await closing
+
+    assert ("kept", 1) == (said(connection), tool.calls)
+
+
+async def test_job_of_keyed_call_ends_before_the_handle() -> None:
+    """The record for the handle is read while the result comes: either is a response."""
+    app = serving(tool := at_once(hold=0.01))
+    client = await begin(app)
+    asked, gate = reads_held(app)
+    async with client.open(keyed(client)) as connection:
+        await asked.wait()
+        Stage.go.set()
+        await until(lambda: not len(app.mux.held))
+        gate.set()
+        await connection.over()
+
+    text = said(connection)
+    assert text == "worked well" or "It goes on" in text
+    assert ("worked well", 1) == (said(await client.send(keyed(client))), tool.calls)
+
+
+async def test_host_cancels_keyed_call_before_the_handle() -> None:
+    """Its CancelledError propagates while the record is read: the request has ended."""
+    app = serving(tool := at_once(hold=0.01))
+    client = await begin(app)
+    asked, gate = reads_held(app)
+    async with client.open(keyed(client)) as connection:
+        await asked.wait()
+        connection.task.cancel()
+        await until(lambda: not len(app.mux.held))
+        gate.set()
+        await asyncio.wait([connection.task])
+        assert connection.task.cancelled()
+    Stage.go.set()
+    assert ("worked well", 1) == (said(await client.send(keyed(client))), tool.calls)
+
+
+async def test_keyed_call_loses_its_record_during_promotion() -> None:
+    """Its next run begins after that write, and the copies get the result of this run."""
+    store, gate, tool = HeldMemory(), asyncio.Event(), Staged(patience=0.01)
+    app = serving(tool, store=store)
+    client = await begin(app, capabilities=TASKS)
+    service = app.mux.tasks.service
+    store.next(writes_record, before=gate)
+    async with client.open(keyed(client)) as connection:
+        await store.reached.wait()
+        (run,) = service.keyed._running
+        await service.cancel(run[0], "ann", private=True)  # as another process does
+        tool.go.set()
+        await until(lambda: run not in service.keyed._running)
+        gate.set()
+        await connection.over()
+
+    assert "call 2" == said(connection)
+    async with asyncio.timeout(1):
+        assert "call 2" == said(await client.send(keyed(client)))
+
+
+async def test_keyed_job_after_a_doubtful_promotion() -> None:
+    """The record was published before: the task that waits for the job is the same one."""
+    store, tool, other = HeldMemory(), Staged(works, patience=0.01), at_once(name="other")
+    app = serving(tool, other, store=store, jobs=JobOptions(concurrency=1, grace=0.0))
+    client = await begin(app, capabilities=TASKS)
+    await client.send(client.call("other"))
+    await until(lambda: Stage.began)  # no worker is free for the second job
+    store.next(writes_record, after=LOST)
+    async with client.open(keyed(client)) as connection:
+        await store.reached.wait()
+        await tool.promoted()
+        tool.go.set()
+        await connection.over()
+    Stage.go.set()
+
+    task = await over(client, connection.json["result"]["taskId"])
+    assert ("completed", "worked well") == (task["status"], text_of(task))
+
+
+async def test_legacy_copy_of_a_modern_question_is_an_error() -> None:
+    """An InputRequiredResult is no result of 2025-11-25, whose client cannot answer it."""
+    app = serving(tool := Staged(lambda: Continue("named", elicit("Who?", NAME))))
+    tool.go.set()
+    client = await begin(app, capabilities=ASKS)
+    legacy = await begin(app, LEGACY, capabilities=ASKS)
+
+    assert "inputRequests" in (await client.send(keyed(client))).json["result"]
+    assert refused(await legacy.send(keyed(legacy)))
+
+
+# Promotions that were written, and reported as failed.
+
+
+async def test_host_cancels_after_a_doubtful_promotion() -> None:
+    """The record may have been written: it is deleted, since nobody has its id."""
+    store, tool = Doubtful(1), Staged(patience=0.01)
+    client = await begin(serving(tool, store=store), capabilities=TASKS)
+    async with client.open(client.call("counts")) as connection:
+        await until(lambda: not store.faults)
+        await tool.promoted()
+        assert store.left
+        connection.task.cancel()
+        await asyncio.wait([connection.task])
+
+    await until(lambda: not store.left, bound=1)
+
+
+async def test_job_after_a_doubtful_promotion_has_one_record() -> None:
+    """That of the job. The first one would be `working` for ever."""
+    store, tool = Doubtful(1), Staged(works, hold=0.01)
+    client = await begin(serving(tool, store=store))
+    async with client.open(client.call("counts")) as connection:
+        await until(lambda: not store.faults)
+        await tool.promoted()
+        tool.go.set()
+        await connection.over()
+    await until(lambda: len(store.left) == 1, bound=1)
+
+    id = store.left[0].partition("task:")[2]
+    assert f"It goes on, as call {id}" in said(connection)
+    Stage.go.set()
+    async with asyncio.timeout(1):
+        while "has no result yet" in (text := said(await client.send(outcome_of(client, id)))):
+            pass
+    assert "worked well" == text
+
+
+# Handles that are sent.
+
+
+class Slow(asyncio.Event):
+    """The `reading` of a connection; asked: set once something is sent to its client."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def wait(self) -> Any:
+        self.asked.set()
+        return await super().wait()
+
+
+class Counting(HeldMemory):
+    """A store that counts the writes of the records of tasks that exist."""
+
+    written = 0
+
+    async def apply(self, *ops: Op) -> None:
+        self.written += any(map(steps, ops))
+        await super().apply(*ops)
+
+
+async def test_step_reached_while_the_handle_is_sent() -> None:
+    """The hook writes it, and the promotion does not: the second write would be out of turn."""
+    store, gate, ends = Counting(), asyncio.Event(), asyncio.Event()
+
+    async def named() -> str:
+        await ends.wait()
+        return "named"
+
+    tool = Staged(lambda: Continue("named", named()), patience=0.01)
+    client = await begin(serving(tool, store=store), capabilities=TASKS)
+    async with client.open(client.call("counts")) as connection:
+        connection.reading = reading = Slow()
+        await reading.asked.wait()
+        store.next(steps, before=gate)
+        tool.go.set()
+        await store.reached.wait()
+        reading.set()
+        await tool.promoted()  # with all that it writes
+        gate.set()
+        ends.set()
+        await connection.over()
+
+    assert "named well" == text_of(await over(client, connection.json["result"]["taskId"]))
+    assert 2 == store.written  # the step and the result
+
+
+async def test_sse_pair_closes_after_a_call_was_held_over() -> None:
+    """2024-11-05: its client gets the result by the id, whatever `on_disconnect` is."""
+    ended = asyncio.Event()
+
+    def gives() -> str:
+        ended.set()
+        return "done"
+
+    tool = Staged(gives, hold=0.01, on_disconnect="cancel")
+    async with AsyncExitStack() as stack:
+        async with connected(app_of(serving(tool))) as pair:
+            post = await stack.enter_async_context(pair.open(pair.call("counts", id=3)))
+            assert "It goes on" in str(await pair.stream.message())
+        tool.go.set()
+        await asyncio.wait([post.task])
+    assert ended.is_set()
+
+
+async def test_batch_on_a_pipe_is_held_over() -> None:
+    """2025-03-26: the responses are sent once each member has one, and the hook goes on."""
+    tool = Staged(hold=0.01)
+    async with piped(tool) as wires:
+        await wires.initialize("2025-03-26")
+        wires.send([request("tools/call", {"name": "counts", "arguments": {}}, id=1)])
+        try:
+            async with asyncio.timeout(0.5):
+                (response,) = await wires.hear()
+        finally:
+            tool.go.set()
+    assert 1 == response["id"]
+    assert "It goes on" in str(response["result"])
+
+
+# Ends.
+
+
+async def test_pipe_closes_and_its_client_reads_on() -> None:
+    """Its calls are cancelled after the grace; a result that a hook then has is sent."""
+    tool = Cleans()
+    tool.cleaned.set()
+    async with piped(tool, grace=0.01) as wires:
+        wires.send(modern("tools/call", {"name": "counts", "arguments": {}}, id=5))
+        await until(lambda: tool.calls)
+        wires.hang_up()
+        async with asyncio.timeout(0.5):
+            response = await wires.hear()
+    assert (5, "kept") == (response["id"], text_of(response))
+
+
+class Routes(Telemetry):
+    """Records of each call that ends whether its route is pending."""
+
+    def __init__(self) -> None:
+        self.pending: list[bool] = []
+
+    def request_ended(self, request: Request, result: Result, mark: Any) -> None:
+        if request.method == "tools/call":
+            assert request.route is not None
+            self.pending.append(request.route.pending)
+
+
+class Deferred(Provider):
+    """Has its tools only when a call asks for one."""
+
+    async def tools(self, principal: str | None, assigns: Mapping[str, Any]) -> Any:
+        return [at_once()]
+
+
+class Guarded(Staged):
+    """A tool that everybody may see, which is found out for each call."""
+
+    def visible(self, principal: str | None) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("capabilities", [{}, TASKS], ids=["plain", "tasks"])
+@pytest.mark.parametrize("deferred", [True, False], ids=["extension", "visible"])
+async def test_telemetry_sees_the_resolved_route(
+    capabilities: dict[str, Any], deferred: bool
+) -> None:
+    """The policy of the tool counts, not that of the route which the request came with."""
+    (guarded := Guarded(works)).go.set()
+    routes = Routes()
+    has: dict[str, Any] = {"extensions": [Deferred()]} if deferred else {"tools": [guarded]}
+    OPEN.append(Mux(Suite(name="test", version="1", **has), telemetry=routes))
+    client = await begin(Endpoint(OPEN[-1]), capabilities=capabilities)
+    Stage.go.set()
+    await client.send(client.call("counts"))
+
+    await until(lambda: routes.pending)
+    assert [False] == routes.pending
