@@ -59,7 +59,8 @@ class Client:
 
     async def end(self) -> None:
         """End the session, and begin another."""
-        # 429: this address has ended `Limits.revoked_of_address` sessions; it begins a new one.
+        # 429: this address has ended `Limits.max_revoked_sessions_per_address` sessions; it begins
+        # a new one.
         assert (await self._ask(http("DELETE", self._header()))).status in (204, 429)
         await self.begin()
 

@@ -85,7 +85,7 @@ for logger in (logging.getLogger(), logging.getLogger("uvicorn")):
     logger.addHandler(_Errors(logging.ERROR))
 
 # What is kept for a while must not be kept for longer than a soak takes, or nothing gets flat.
-limits = Limits(replay=5, revoked=1000)
+limits = Limits(replay_ttl=5, max_revoked_sessions=1000)
 mux = Mux(Suite(name="soak", version="1", tools=[Echo, Steps, Wait, Linger]), limits=limits)
 
 

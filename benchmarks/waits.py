@@ -97,7 +97,9 @@ class Release(Tool):
 
 
 MANY = 20_000
-limits = Limits(calls=MANY, calls_of_principal=MANY, calls_of_tool=MANY)
+limits = Limits(
+    max_waiting_calls=MANY, max_waiting_calls_per_principal=MANY, max_waiting_calls_per_tool=MANY
+)
 suite = Suite(name="benchmark", version="1", tools=[Inline, Continued, Stamped, Wait, Release])
 # A server that leaves jobs to its workers serves a queue that has none.
 queues = ("none",) if "ONLY_SERVES" in os.environ else ("default",)

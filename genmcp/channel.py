@@ -288,7 +288,7 @@ class Channel(msgspec.Struct, eq=False):
             self.sink.release(retry)
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the mux's pool of threads (`Limits.threads`).
+        """Run a blocking *function* in the mux's pool of threads (`Limits.max_threads`).
 
         A call that is cancelled meanwhile goes on without its result; the thread is free again
         when *function* returns.

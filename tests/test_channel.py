@@ -401,7 +401,7 @@ async def test_channel_in_loop_passes_on_what_went_wrong() -> None:
 
 
 async def test_channel_threads_are_bounded() -> None:
-    """At most `Limits.threads` hooks run at once; the next one waits for a thread."""
+    """At most `Limits.max_threads` hooks run at once; the next one waits for a thread."""
     running, go_on = threading.Semaphore(0), threading.Event()
     most, now = [0], [0]
     lock = threading.Lock()
@@ -416,7 +416,7 @@ async def test_channel_threads_are_bounded() -> None:
         with lock:
             now[0] -= 1
 
-    mux = Mux(suite(work), limits=Limits(threads=2))
+    mux = Mux(suite(work), limits=Limits(max_threads=2))
     async with connect(mux) as client, asyncio.timeout(PATIENCE):
         calls = [asyncio.create_task(client.call("work")) for _ in range(4)]
         await asyncio.to_thread(lambda: running.acquire() and running.acquire())

@@ -132,7 +132,7 @@ def check_length(name: str, most: int) -> None:
     """
     if len(name.encode()) > most:
         raise MalformedParams(
-            f"Invalid params: a URI or name has more than {most} bytes (limit: uri)"
+            f"Invalid params: a URI or name has more than {most} bytes (limit: max_uri_bytes)"
         )
 
 

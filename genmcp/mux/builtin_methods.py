@@ -131,17 +131,19 @@ class BuiltinMethods(msgspec.Struct, eq=False):
 
         Raises:
             Overloaded: it names more resources or tasks than one stream may subscribe to.
-            MalformedParams: a URI is longer than `Limits.uri`.
+            MalformedParams: a URI is longer than `Limits.max_uri_bytes`.
             MissingCapability: it names tasks, and the client did not declare the extension.
         """
         assert isinstance(request.params, SubscriptionsListenRequestParams)
-        wanted, most = request.params.notifications, self._limits.subscriptions
+        wanted, most = request.params.notifications, self._limits.max_subscriptions
         uris, tasks = wanted.resource_subscriptions or (), wanted.task_ids or ()
         if max(len(uris), len(tasks)) > most:
-            bound = f"{most} {'resources' if len(uris) > most else 'tasks'} (limit: subscriptions)"
+            bound = (
+                f"{most} {'resources' if len(uris) > most else 'tasks'} (limit: max_subscriptions)"
+            )
             raise Overloaded(f"A stream is subscribed to at most {bound}", status=429)
         for uri in uris:
-            check_length(uri, self._limits.uri)
+            check_length(uri, self._limits.max_uri_bytes)
         if tasks:
             _check_tasks(request)
         known = []

@@ -86,8 +86,8 @@ class Subscriptions(Listener):
     def __init__(self, store: Store, log: str, limits: Limits) -> None:
         self._store = store
         self._log = log
-        self._append = partial(Append, log, ttl=limits.replay, keep=limits.replay_events)
-        self._keep = limits.replay_events
+        self._append = partial(Append, log, ttl=limits.replay_ttl, keep=limits.max_replay_events)
+        self._keep = limits.max_replay_events
         self._lock = Lock()
         self._unwritten: dict[Change, None] = {}
         self._written_in: asyncio.AbstractEventLoop | None = None
@@ -278,7 +278,7 @@ class Listeners(msgspec.Struct, eq=False):
                 record = Put(
                     key,
                     _encode(uris),
-                    ttl=self._limits.session,
+                    ttl=self._limits.session_ttl,
                     expect=version,
                     owner=owner if wanted else (),  # otherwise that of the record
                     new=wanted,
@@ -288,16 +288,17 @@ class Listeners(msgspec.Struct, eq=False):
                 return
 
     def _check_room(self, uris: Collection[str], uri: str) -> None:
-        most, size = self._limits.subscriptions, self._limits.subscribed_of_session
+        most, size = self._limits.max_subscriptions, self._limits.max_subscribed_bytes_per_session
         if len(uris) >= most:
             raise Overloaded(
-                f"Too many resources are subscribed to: {most} (limit: subscriptions)", status=429
+                f"Too many resources are subscribed to: {most} (limit: max_subscriptions)",
+                status=429,
             )
         # Each change writes the whole list: its size bounds the work per change.
         if sum(map(len, uris)) + len(uri) > size:
             raise Overloaded(
                 f"The URIs that are subscribed to have more than {size} bytes "
-                f"(limit: subscribed_of_session)",
+                f"(limit: max_subscribed_bytes_per_session)",
                 status=429,
             )
 

@@ -55,7 +55,7 @@ class Continuations:
         self._server = services.server
         self._store = services.store
         self._owners = services.owners
-        self._kept = services.limits.question  # for how many seconds a state is valid
+        self._kept = services.limits.input_timeout  # for how many seconds a state is valid
         self._states = States(services.seal, self._kept)
         self._tasks = tasks
         self._awaitables = Awaitables()

@@ -42,8 +42,8 @@ class Idempotency:
         self._tasks = tasks
         self._keyed = tasks.service.keyed
         self._audience = audience
-        self._ttl = services.limits.idempotency
-        self._question_ttl = services.limits.question
+        self._ttl = services.limits.idempotency_ttl
+        self._question_ttl = services.limits.input_timeout
         self._store = services.store
 
     async def begin(self, request: Request, channel: Channel) -> Result | Suspended:

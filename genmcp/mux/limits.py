@@ -22,114 +22,121 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of what a mux accepts and retains. Sizes in bytes, times in seconds.
 
     Past a bound a client gets an error that names the setting. A share bounds what one client has
-    of a total: `..._of_principal` one principal, `..._of_session` one legacy session,
-    `..._of_address` one peer address without a principal.
+    of a total: `..._per_principal` one principal, `..._per_session` one legacy session,
+    `..._per_address` one peer address without a principal.
 
     Args:
-        header: the maximum size of a header that determines how a request is handled.
-        body: the maximum size of a request body.
-        depth: the maximum nesting depth of JSON.
-        containers: the maximum number of objects and arrays in a body; at least `depth`.
-        uri: the maximum length of a URI, or of the name of a tool, prompt, resource template or
-            task, that a client may send.
-        batch: the maximum number of messages in one batch (2025-03-26).
+        max_header_bytes: the maximum size of a header that determines how a request is handled.
+        max_body_bytes: the maximum size of a request body.
+        max_depth: the maximum nesting depth of JSON.
+        max_containers: the maximum number of objects and arrays in a body; at least `max_depth`.
+        max_uri_bytes: the maximum length of a URI, or of the name of a tool, prompt, resource
+            template or task, that a client may send.
+        max_batch_messages: the maximum number of messages in one batch (2025-03-26).
         batch_concurrency: how many requests of a batch run at once.
-        body_time: how long a body may take to arrive.
-        bodies: the total size of all bodies of more than 16 KiB that belong to requests without a
-            response. Shares: bodies_of_principal, bodies_of_address.
-        threads: how many `def` hooks run at once.
-        threads_of_client: how many of one client, which is a principal, or a peer address without
-            one.
-        waiting: how many `def` hooks wait for a thread; clients take turns.
-        waiting_of_client: how many of one client.
-        calls: how many calls wait for something at once. Shares: calls_of_principal,
-            calls_of_session, calls_of_address.
-        calls_of_tool: how many of one tool.
-        anonymous: the fraction of each total (`calls`, `streams`, and so on), from 0 to 1, that all
-            clients without a principal may have together.
-        result: the maximum size of a result, as JSON; for a batch, of all responses together.
-        progress_rate: how many progress notifications a response sends per second; of those in
-            between, only the newest is sent.
-        log_rate: how many log messages a response sends per second; a hook that logs more waits.
-        streams: how many streams of sessions and subscriptions are open at once. Shares:
-            streams_of_principal, streams_of_session, streams_of_address.
-        subscriptions: the maximum number of resources that one stream, or one session, is
+        body_timeout: how long a body may take to arrive.
+        max_total_body_bytes: the total size of all bodies of more than 16 KiB that belong to
+            requests without a response. Shares: max_total_body_bytes_per_principal,
+            max_total_body_bytes_per_address.
+        max_threads: how many `def` hooks run at once.
+        max_threads_per_client: how many of one client, which is a principal, or a peer address
+            without one.
+        max_thread_queue: how many `def` hooks wait for a thread; clients take turns.
+        max_thread_queue_per_client: how many of one client.
+        max_waiting_calls: how many calls wait for something at once. Shares:
+            max_waiting_calls_per_principal, max_waiting_calls_per_session,
+            max_waiting_calls_per_address.
+        max_waiting_calls_per_tool: how many of one tool.
+        anonymous_share: the fraction of each total (`max_waiting_calls`, `max_streams`, and so on),
+            from 0 to 1, that all clients without a principal may have together.
+        max_result_bytes: the maximum size of a result, as JSON; for a batch, of all responses
+            together.
+        progress_per_second: how many progress notifications a response sends per second; of those
+            in between, only the newest is sent.
+        logs_per_second: how many log messages a response sends per second; a hook that logs more
+            waits.
+        max_streams: how many streams of sessions and subscriptions are open at once. Shares:
+            max_streams_per_principal, max_streams_per_session, max_streams_per_address.
+        max_subscriptions: the maximum number of resources that one stream, or one session, is
             subscribed to.
-        subscribed: the total size of the URIs and task ids that all open streams of
+        max_subscribed_bytes: the total size of the URIs and task ids that all open streams of
             `subscriptions/listen` are subscribed to, plus 256 bytes each. Shares, of all streams
-            together: subscribed_of_principal, subscribed_of_address.
-        subscribed_of_stream: that of one stream.
-        subscribed_of_session: the total size of the URIs that one legacy session is subscribed to.
-        stored_of_principal, stored_of_address: the fraction of the store, from 0 to 1, that one
-            principal, and one peer address without a principal, may use.
-        cursor: how long a cursor of a list is valid.
-        question: how long a client has to answer a question.
-        buffer: how much of a response may wait for a client that reads slowly. Past it, newer
-            progress replaces older, and a hook that sends anything else waits.
-        stall: how long a client may read nothing of it before its connection is closed.
-        session: the lifetime of a legacy session.
-        replay: how long events are retained for a client that resumes, and changes for a process
-            that is slow to read them.
-        replay_events: how many events of a stream.
-        replay_bytes: how many bytes of a stream's events; the newest event is retained in any case.
-        idempotency: how long the outcome of a call with an `io.genmcp/idempotencyKey` is retained,
-            for repetitions of the call.
-        late_results: the total size of the results of such calls that wait in memory for a store
-            that accepts no writes. Further results are not retained: repetitions of their calls get
-            an error.
-        revoked: how many sessions that were ended before their time are remembered until then; past
-            it, a client cannot end its session. Shares: revoked_of_principal, revoked_of_address.
+            together: max_subscribed_bytes_per_principal, max_subscribed_bytes_per_address.
+        max_subscribed_bytes_per_stream: that of one stream.
+        max_subscribed_bytes_per_session: the total size of the URIs that one legacy session is
+            subscribed to.
+        store_share_per_principal, store_share_per_address: the fraction of the store, from 0 to 1,
+            that one principal, and one peer address without a principal, may use.
+        cursor_ttl: how long a cursor of a list is valid.
+        input_timeout: how long a client has to answer a question.
+        write_buffer_bytes: how much of a response may wait for a client that reads slowly. Past it,
+            newer progress replaces older, and a hook that sends anything else waits.
+        write_timeout: how long a client may read nothing of it before its connection is closed.
+        session_ttl: the lifetime of a legacy session.
+        replay_ttl: how long events are retained for a client that resumes, and changes for a
+            process that is slow to read them.
+        max_replay_events: how many events of a stream.
+        max_replay_bytes: how many bytes of a stream's events; the newest event is retained in any
+            case.
+        idempotency_ttl: how long the outcome of a call with an `io.genmcp/idempotencyKey` is
+            retained, for repetitions of the call.
+        late_results_bytes: the total size of the results of such calls that wait in memory for a
+            store that accepts no writes. Further results are not retained: repetitions of their
+            calls get an error.
+        max_revoked_sessions: how many sessions that were ended before their time are remembered
+            until then; past it, a client cannot end its session. Shares:
+            max_revoked_sessions_per_principal, max_revoked_sessions_per_address.
     """
 
-    header: int = 8 * 1024
-    body: int = 4 * 1024 * 1024
-    depth: int = 64
-    containers: int = 100_000
-    uri: int = 2048
-    batch: int = 100
+    max_header_bytes: int = 8 * 1024
+    max_body_bytes: int = 4 * 1024 * 1024
+    max_depth: int = 64
+    max_containers: int = 100_000
+    max_uri_bytes: int = 2048
+    max_batch_messages: int = 100
     batch_concurrency: int = 10
-    body_time: float = 30.0
-    bodies: int = 128 * 1024 * 1024
-    bodies_of_principal: int = 16 * 1024 * 1024
-    bodies_of_address: int = 16 * 1024 * 1024
-    threads: int = 32
-    threads_of_client: int = 24
-    waiting: int = 1_000
-    waiting_of_client: int = 200
-    calls: int = 10_000
-    calls_of_principal: int = 1_000
-    calls_of_session: int = 1_000
-    calls_of_address: int = 1_000
-    calls_of_tool: int = 10_000
-    anonymous: float = 0.8
-    result: int = 16 * 1024 * 1024
-    progress_rate: float = inf
-    log_rate: float = inf
-    streams: int = 10_000
-    streams_of_principal: int = 100
-    streams_of_session: int = 100
-    streams_of_address: int = 1_000
-    subscriptions: int = 1_000
-    subscribed: int = 64 * 1024 * 1024
-    subscribed_of_stream: int = 512 * 1024
-    subscribed_of_principal: int = 8 * 1024 * 1024
-    subscribed_of_address: int = 8 * 1024 * 1024
-    subscribed_of_session: int = 256 * 1024
-    stored_of_principal: float = 0.25
-    stored_of_address: float = 0.25
-    cursor: float = 3600.0
-    question: float = 1200.0
-    buffer: int = 256 * 1024
-    stall: float = 60.0
-    session: float = 24 * 3600.0
-    replay: float = 300.0
-    replay_events: int = 1000
-    replay_bytes: int = 32 * 1024 * 1024
-    idempotency: float = 24 * 3600.0
-    late_results: int = 64 * 1024 * 1024
-    revoked: int = 10_000
-    revoked_of_principal: int = 1_000
-    revoked_of_address: int = 1_000
+    body_timeout: float = 30.0
+    max_total_body_bytes: int = 128 * 1024 * 1024
+    max_total_body_bytes_per_principal: int = 16 * 1024 * 1024
+    max_total_body_bytes_per_address: int = 16 * 1024 * 1024
+    max_threads: int = 32
+    max_threads_per_client: int = 24
+    max_thread_queue: int = 1_000
+    max_thread_queue_per_client: int = 200
+    max_waiting_calls: int = 10_000
+    max_waiting_calls_per_principal: int = 1_000
+    max_waiting_calls_per_session: int = 1_000
+    max_waiting_calls_per_address: int = 1_000
+    max_waiting_calls_per_tool: int = 10_000
+    anonymous_share: float = 0.8
+    max_result_bytes: int = 16 * 1024 * 1024
+    progress_per_second: float = inf
+    logs_per_second: float = inf
+    max_streams: int = 10_000
+    max_streams_per_principal: int = 100
+    max_streams_per_session: int = 100
+    max_streams_per_address: int = 1_000
+    max_subscriptions: int = 1_000
+    max_subscribed_bytes: int = 64 * 1024 * 1024
+    max_subscribed_bytes_per_stream: int = 512 * 1024
+    max_subscribed_bytes_per_principal: int = 8 * 1024 * 1024
+    max_subscribed_bytes_per_address: int = 8 * 1024 * 1024
+    max_subscribed_bytes_per_session: int = 256 * 1024
+    store_share_per_principal: float = 0.25
+    store_share_per_address: float = 0.25
+    cursor_ttl: float = 3600.0
+    input_timeout: float = 1200.0
+    write_buffer_bytes: int = 256 * 1024
+    write_timeout: float = 60.0
+    session_ttl: float = 24 * 3600.0
+    replay_ttl: float = 300.0
+    max_replay_events: int = 1000
+    max_replay_bytes: int = 32 * 1024 * 1024
+    idempotency_ttl: float = 24 * 3600.0
+    late_results_bytes: int = 64 * 1024 * 1024
+    max_revoked_sessions: int = 10_000
+    max_revoked_sessions_per_principal: int = 1_000
+    max_revoked_sessions_per_address: int = 1_000
 
     def __post_init__(self) -> None:
         """Validate the bounds.
@@ -142,17 +149,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"Limits.{name} must be positive, not {getattr(self, name)!r}"
                 )
-        if self.containers < self.depth:
+        if self.max_containers < self.max_depth:
             raise ConfigurationError(
-                f"Limits.containers must not be less than depth, {self.depth}: {self.containers!r}"
+                f"Limits.max_containers must not be less than max_depth, {self.max_depth}: "
+                f"{self.max_containers!r}"
             )
-        for name in ("anonymous", "stored_of_principal", "stored_of_address"):
+        for name in ("anonymous_share", "store_share_per_principal", "store_share_per_address"):
             if getattr(self, name) > 1:
                 raise ConfigurationError(f"Limits.{name} is at most 1, not {getattr(self, name)!r}")
 
     def too_large(self) -> ToolError:
-        """Return how a call fails whose result is larger than `result`."""
-        return ToolError(f"The result is larger than {self.result} bytes (limit: result)")
+        """Return the error of a call whose result is larger than `max_result_bytes`."""
+        return ToolError(
+            f"The result is larger than {self.max_result_bytes} bytes (limit: max_result_bytes)"
+        )
 
 
 def retained(
@@ -163,7 +173,13 @@ def retained(
     *owner* and *new* are as for Append.
     """
     return Append(
-        log, data, limits.replay, limits.replay_events, owner, new, keep_bytes=limits.replay_bytes
+        log,
+        data,
+        limits.replay_ttl,
+        limits.max_replay_events,
+        owner,
+        new,
+        keep_bytes=limits.max_replay_bytes,
     )
 
 
@@ -185,25 +201,23 @@ Slots: TypeAlias = Sequence[_Counter]
 class ConcurrencyLimit:
     """Limits what is open at once, in total and per client and tool. Owned by the mux. Thread-safe.
 
-    *what* is the setting of *limits* that bounds the total; the settings `<what>_of_<kind>` bound
+    *setting* is that of *limits* that bounds the total; the settings `<setting>_per_<kind>` bound
     the shares of one principal, session, address or tool. All anonymous clients together have
-    `limits.anonymous` of the total.
+    `limits.anonymous_share` of the total.
 
     full: whether a client may find no room. noun: what is counted, for error messages. retry_after:
     seconds, for error responses.
     """
 
-    def __init__(
-        self, what: str, limits: Limits, *, noun: str | None = None, retry_after: int = 1
-    ) -> None:
+    def __init__(self, setting: str, limits: Limits, noun: str, *, retry_after: int = 1) -> None:
         self.full = False
-        self._what = what
-        self._noun = noun or f"open {what}"
+        self._setting = setting
+        self._noun = noun
         self._retry_after = retry_after
-        self._most: int = getattr(limits, what)
-        bounds = {kind: getattr(limits, f"{what}_of_{kind}", None) for kind in _KINDS}
-        if limits.anonymous < 1:
-            bounds["anonymous"] = max(1, int(self._most * limits.anonymous))
+        self._most: int = getattr(limits, setting)
+        bounds = {kind: getattr(limits, f"{setting}_per_{kind}", None) for kind in _KINDS}
+        if limits.anonymous_share < 1:
+            bounds["anonymous"] = max(1, int(self._most * limits.anonymous_share))
         # A share as large as the total needs no counting.
         self._most_of: dict[str, int] = {
             kind: most for kind, most in bounds.items() if most is not None and most < self._most
@@ -228,12 +242,13 @@ class ConcurrencyLimit:
             if most is not None and (counter.count if counter else 0) + size > most:
                 if share[0] == "anonymous":
                     raise self._overloaded(
-                        f" of clients without authentication: {most}", f"anonymous, of {self._what}"
+                        f" of clients without authentication: {most}",
+                        f"anonymous_share, of {self._setting}",
                     )
-                setting = f"{self._what}_of_{share[0]}"
+                setting = f"{self._setting}_per_{share[0]}"
                 raise self._overloaded(f" of one {share[0]}: {most}", setting, status=429)
         if self._total + size > self._most:
-            raise self._overloaded(f": {self._most}", self._what)
+            raise self._overloaded(f": {self._most}", self._setting)
 
     def _overloaded(self, bound: str, setting: str, *, status: int = 503) -> Overloaded:
         message = f"Too many {self._noun}{bound} (limit: {setting})"
@@ -313,14 +328,14 @@ class Owners:
     def _made(self, principal: str | None, address: str | None) -> Owner:
         limits = self._limits
         if principal is not None:
-            name, share = f"principal {_line(principal)}", limits.stored_of_principal
-            return (Account(name, share, setting="Limits.stored_of_principal"),)
+            name, share = f"principal {_line(principal)}", limits.store_share_per_principal
+            return (Account(name, share, setting="Limits.store_share_per_principal"),)
         if address is None:
             return ()
-        name, share = f"address {_line(address)}", limits.stored_of_address
+        name, share = f"address {_line(address)}", limits.store_share_per_address
         return (
-            Account("anonymous", limits.anonymous, setting="Limits.anonymous"),
-            Account(name, share, setting="Limits.stored_of_address"),
+            Account("anonymous", limits.anonymous_share, setting="Limits.anonymous_share"),
+            Account(name, share, setting="Limits.store_share_per_address"),
         )
 
 

@@ -98,10 +98,9 @@ class Mux:
     (the first seals, all open); default: the environment's `GENMCP_SECRET`, else a random one,
     which is fine for one process. store: where what must be kept is kept: a Store, its URL
     (`sqlite:///jobs.db`), or a Storage; default: the environment's `GENMCP_STORE`, else in memory.
-    limits: every bound. assigns: values every request finds in `channel.assigns`.
-    audience: what sealed values are bound to, the server's name by default; two muxes that share
-    a secret and should not take each other's values need two audiences. telemetry: what hears of
-    every request, one or several.
+    limits: every bound. assigns: initial values of `channel.assigns`. audience: what sealed values
+    are bound to; default: the server's name. Muxes that share a secret, and should reject each
+    other's values, need different ones. telemetry: one or several observers of requests.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -121,7 +120,7 @@ class Mux:
         self.server = _checked(server)
         self.find = server.find
         self.limits = bounds = limits or Limits()
-        self.longest_name = self.limits.uri
+        self.longest_name = self.limits.max_uri_bytes
         storage, self._closes_store = storage_of(store)
         self.store, engine = storage.opened()
         self.assigns = dict(assigns or {})
@@ -137,22 +136,23 @@ class Mux:
         self.listeners = Listeners(self.store, self.subscriptions, server, self.encoder, bounds)
         self.changes = server.changes or ChangeNotifier()
         self.changes.follow(self.subscriptions)
-        self.held = ConcurrencyLimit("calls", bounds)
-        self.streams = ConcurrencyLimit("streams", bounds)
-        self.bodies = ConcurrencyLimit("bodies", bounds, noun="bytes of request bodies")
-        self.subscribed = ConcurrencyLimit("subscribed", bounds, noun="bytes of subscriptions")
+        self.held = ConcurrencyLimit("max_waiting_calls", bounds, "waiting calls")
+        self.streams = ConcurrencyLimit("max_streams", bounds, "open streams")
+        self.bodies = ConcurrencyLimit("max_total_body_bytes", bounds, "bytes of bodies")
+        self.subscribed = ConcurrencyLimit("max_subscribed_bytes", bounds, "subscribed bytes")
         self.calls = CallRegistry()
-        self.bus = MessageBus(self.store, audience, ttl=bounds.replay, keep=bounds.replay_events)
+        keep = bounds.max_replay_events
+        self.bus = MessageBus(self.store, audience, ttl=bounds.replay_ttl, keep=keep)
         self.broadcast = SessionBroadcast(self.calls, self.bus, self.store, audience, bounds, clock)
         self.sessions = Sessions(seal, self.store, bounds, clock, self.broadcast)
         self.threads = Threads(
-            bounds.threads,
-            bounds.waiting,
-            of_client=bounds.threads_of_client,
-            waiting_of_client=bounds.waiting_of_client,
+            bounds.max_threads,
+            bounds.max_thread_queue,
+            of_client=bounds.max_threads_per_client,
+            waiting_of_client=bounds.max_thread_queue_per_client,
         )
         self.observers = Observers(telemetry)
-        self.asked = ServerRequests(seal, self.bus, self.encoder, bounds.question)
+        self.asked = ServerRequests(seal, self.bus, self.encoder, bounds.input_timeout)
         self._make_tasks(seal, engine, storage, audience)
         heartbeats = self.tasks.service.heartbeats
         look = min(_LOOK, storage.jobs.lease / 3)
@@ -230,7 +230,7 @@ class Mux:
             cursor = None if route is not None else self._sealed_cursor(result, channel)
             message = self.encoder.response(request.revision, request.id, result, cursor)
             # The result of a task was checked when it ended.
-            if len(message) > self.limits.result and request.method != "tasks/get":
+            if len(message) > self.limits.max_result_bytes and request.method != "tasks/get":
                 raise self.limits.too_large()
             return Answer(message, 200, _NO_HEADERS, result)
         except (KeyboardInterrupt, GeneratorExit):
@@ -283,7 +283,7 @@ class Mux:
             return None
         cursor = result.next_cursor.encode("utf-8", "surrogatepass")
         bound = channel.request.method, channel.principal
-        return self._seal.seal(Purpose.CURSOR, cursor, *bound, ttl=self.limits.cursor)
+        return self._seal.seal(Purpose.CURSOR, cursor, *bound, ttl=self.limits.cursor_ttl)
 
     def _open_cursor(self, text: str, channel: Channel) -> str:
         bound = channel.request.method, channel.principal

@@ -89,7 +89,7 @@ class Resumption(msgspec.Struct, eq=False):
             return came_to
         kept = finished(came_to, raised=raised is not None)
         limits = self._services.limits
-        if kept.result is not None and len(kept.result) > limits.result:
+        if kept.result is not None and len(kept.result) > limits.max_result_bytes:
             raised = limits.too_large()
             if await self._tasks.values.keep(task):
                 raised = ToolError(f"{raised}. The value of its job is kept by the server")

@@ -82,7 +82,7 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
                 f"clientInfo and capabilities take {len(packed)} bytes, the most is {_MAX_BYTES}: "
                 f"they come back with every request, in Mcp-Session-Id"
             )
-        ttl = self._limits.session
+        ttl = self._limits.session_ttl
         return session, self._seal.seal(Purpose.SESSION, packed, principal, ttl=ttl)
 
     def open(self, id: str, principal: str | None) -> Session:
@@ -93,7 +93,7 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
         """
         now = self._now()
         session = self._unsealed(id, principal, now // _TRUSTED)
-        if session.issued + self._limits.session <= now:
+        if session.issued + self._limits.session_ttl <= now:
             raise SessionNotFound("Session expired")
         if session.key in self._ended:
             raise SessionNotFound("Session has ended")
@@ -125,7 +125,9 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
             return
         change: Put | Delete = Delete(record)
         if level != DEFAULT_LEVEL:
-            change = Put(record, level.encode(), ttl=self._limits.session, owner=owner, new=True)
+            change = Put(
+                record, level.encode(), ttl=self._limits.session_ttl, owner=owner, new=True
+            )
         await self._store.apply(change)
 
     async def level_of(self, request: Request) -> LoggingLevel | None:
@@ -210,15 +212,15 @@ class SessionBroadcast:
     ) -> None:
         self._calls = calls
         self._bus = bus
-        # At most `revoked` sessions are remembered at a time. The log keeps twice as many, so that
-        # what it drops has expired as a rule. (Not always: a session that lives long can be
+        # At most `max_revoked_sessions` are remembered at a time. The log keeps twice as many, so
+        # that what it drops has expired as a rule. (Not always: a session that lives long can be
         # followed by as many that expire soon.)
-        keep = 2 * limits.revoked
-        self._ends = MessageBus(store, f"ended:{audience}", ttl=limits.session, keep=keep)
-        self._lifetime = limits.session
+        keep = 2 * limits.max_revoked_sessions
+        self._ends = MessageBus(store, f"ended:{audience}", ttl=limits.session_ttl, keep=keep)
+        self._lifetime = limits.session_ttl
         self._now = now
         self.places = ConcurrencyLimit(
-            "revoked", limits, noun="ended sessions", retry_after=_COME_BACK_AFTER
+            "max_revoked_sessions", limits, "ended sessions", retry_after=_COME_BACK_AFTER
         )
         self._slots: dict[str, Slots] = {}
         self._until: list[tuple[float, str]] = []  # a heap

@@ -81,7 +81,7 @@ class Tasks:
             foreign=storage.foreign,
             options=_options(services, storage.jobs),
             namespace=namespace,
-            late_bytes=services.limits.late_results,
+            late_bytes=services.limits.late_results_bytes,
         )
         self.worker = self.service.worker
         self.worker.busy = self._busy

@@ -93,12 +93,12 @@ class Turns(msgspec.Struct, eq=False):
         if client is not None and len(self._queues.get(client, ())) >= most:
             raise Overloaded(
                 f"Too many calls of one client wait for a thread: {most} "
-                f"(limit: waiting_of_client)",
+                f"(limit: max_thread_queue_per_client)",
                 status=429,
             )
         if self.waiting >= self._most_waiting:
             raise Overloaded(
-                f"Too many calls wait for a thread: {self._most_waiting} (limit: waiting)"
+                f"Too many calls wait for a thread: {self._most_waiting} (limit: max_thread_queue)"
             )
 
     def _forget(self, client: Hashable, turn: "asyncio.Future[None]") -> None:

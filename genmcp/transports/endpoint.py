@@ -122,7 +122,7 @@ class Endpoint:
             _check_function("client_key", client_key)
         self.mux = mux_of(target)
         self._owns_mux = self.mux is not target
-        self._gate = Gate(security or Security(), self.mux.limits.header)
+        self._gate = Gate(security or Security(), self.mux.limits.max_header_bytes)
         self._principal = principal
         self._copied = tuple(copy_assigns)
         self._kept = tuple(keep_assigns)
@@ -288,14 +288,14 @@ async def _post(http: HttpRequest) -> None:
     table = http.table
     mux = http.mux
     http.streams = judge_post(
-        table.get(b"content-type", b""), table.get(b"accept", b"*/*"), mux.limits.header
+        table.get(b"content-type", b""), table.get(b"accept", b"*/*"), mux.limits.max_header_bytes
     )
     body = await read_body(http, table.get(b"content-length"))
     try:
-        jsonrpc.check(body, mux.limits.depth, mux.limits.containers)
+        jsonrpc.check(body, mux.limits.max_depth, mux.limits.max_containers)
         request = request_at_once(table, body, mux)
         if request is None:
-            message = jsonrpc.parse(body, mux.limits.batch)
+            message = jsonrpc.parse(body, mux.limits.max_batch_messages)
     except Exception:
         http.id = jsonrpc.id_of(body)
         raise

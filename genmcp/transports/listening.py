@@ -56,7 +56,8 @@ class EventStream:
         """Respond with the events of *source*, which are in the wire format.
 
         Raises:
-            ClientLeft: a write failed, or the client has read nothing for `Limits.stall` seconds.
+            ClientLeft: a write failed, or the client has read nothing for `Limits.write_timeout`
+                seconds.
         """
         http = self._http
         http.answered = True
@@ -109,7 +110,7 @@ class EventStream:
         self._writing = True
         try:
             writing = perform([action], http.send, http.headers)
-            await Deadline(seconds or http.mux.limits.stall).bound(writing)
+            await Deadline(seconds or http.mux.limits.write_timeout).bound(writing)
         except TimeoutError:
             raise ClientLeft from None
         self._writing = False
@@ -176,11 +177,11 @@ async def listening(
 async def _supported(mux: Mux, request: Request, client: ClientKey) -> SubscriptionFilter:
     """Return the part of the filter of *request* that the server honors for *client*."""
     wanted = await mux.builtin.honored(request, client.principal)
-    most = mux.limits.subscribed_of_stream
+    most = mux.limits.max_subscribed_bytes_per_stream
     if _size_of(wanted) > most:
         raise Overloaded(
             f"A stream is subscribed to at most {most} bytes of URIs and ids, each with "
-            f"{_BESIDES} more (limit: subscribed_of_stream)",
+            f"{_BESIDES} more (limit: max_subscribed_bytes_per_stream)",
             status=429,
         )
     return wanted

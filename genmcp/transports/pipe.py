@@ -145,7 +145,7 @@ class PipedCall(RunningCall[Pipe], eq=False):
             await pipe.report(self.request, message)
         else:
             if isinstance(params, LoggingMessageNotificationParams):
-                self._logs = self._logs or RateLimiter(pipe.mux.limits.log_rate)
+                self._logs = self._logs or RateLimiter(pipe.mux.limits.logs_per_second)
                 await self._logs.wait()
             await pipe.send(message)
         await asyncio.sleep(0)  # so that it is sent
@@ -187,7 +187,7 @@ class PipeConnection(Pipe):
     ) -> None:
         super().__init__(mux, principal, LOCAL if principal is None else ClientKey(principal))
         self._outlet = outlet
-        self._progress = LatestProgress(RateLimiter(mux.limits.progress_rate), outlet.put)
+        self._progress = LatestProgress(RateLimiter(mux.limits.progress_per_second), outlet.put)
         self._server = ServerConnection(mux, session)
         self._opened: Session | None = None
         self._calls: set[PipedCall] = set()
@@ -205,9 +205,9 @@ class PipeConnection(Pipe):
         method = None
         try:
             if isinstance(body, OversizedMessage):
-                most = self.mux.limits.body
+                most = self.mux.limits.max_body_bytes
                 raise TooLarge(
-                    f"A message of {body.size} bytes is larger than {most} (limit: body)"
+                    f"A message of {body.size} bytes is larger than {most} (limit: max_body_bytes)"
                 )
             message = decode(body, self.mux.limits)
             if isinstance(message, list):

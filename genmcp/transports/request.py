@@ -193,8 +193,8 @@ def read_body(http: HttpRequest, length: bytes | None) -> Generator[Any, Any, by
     until the request ends, or until a `subscriptions/listen` opens its stream.
 
     Raises:
-        TooLarge: it is larger than `limits.body`.
-        BodyTimeout: it took longer than `limits.body_time`.
+        TooLarge: it is larger than `limits.max_body_bytes`.
+        BodyTimeout: it took longer than `limits.body_timeout`.
         Overloaded: the large bodies of the client, or of all clients, exceed their limit.
         ClientLeft: the connection closed first.
     """
@@ -202,7 +202,7 @@ def read_body(http: HttpRequest, length: bytes | None) -> Generator[Any, Any, by
     if (
         length is not None
         and length.isdigit()
-        and (len(length) > _LONGEST_LENGTH or int(length) > limits.body)
+        and (len(length) > _LONGEST_LENGTH or int(length) > limits.max_body_bytes)
     ):
         raise _too_large(limits)
     work = http.receive()
@@ -217,17 +217,17 @@ def read_body(http: HttpRequest, length: bytes | None) -> Generator[Any, Any, by
             message["type"] == "http.request"
             and not message.get("more_body", False)
             and len(body) <= _UNCOUNTED
-            and len(body) <= limits.body
+            and len(body) <= limits.max_body_bytes
         ):
             return body
         rest = _read(message, http)
     else:
         rest = _read_from(resume(work, waited), http)
     try:
-        body = yield from Deadline(limits.body_time).bound(rest)
+        body = yield from Deadline(limits.body_timeout).bound(rest)
     except TimeoutError:
         raise BodyTimeout(
-            f"The body did not arrive within {limits.body_time:g} s (limit: body_time)"
+            f"The body did not arrive within {limits.body_timeout:g} s (limit: body_timeout)"
         ) from None
     return body
 
@@ -244,7 +244,7 @@ async def _read(message: Message, http: HttpRequest) -> bytes:
     """Return the body that begins with *message*."""
     parts: list[bytes] = []
     limits = http.mux.limits
-    left = limits.body
+    left = limits.max_body_bytes
     while True:
         if message["type"] == "http.disconnect":
             raise ClientLeft
@@ -252,15 +252,17 @@ async def _read(message: Message, http: HttpRequest) -> bytes:
         left -= len(parts[-1])
         if left < 0:
             raise _too_large(limits)
-        if limits.body - left > _UNCOUNTED:
-            http.count_body(limits.body - left)
+        if limits.max_body_bytes - left > _UNCOUNTED:
+            http.count_body(limits.max_body_bytes - left)
         if not message.get("more_body", False):
             return b"".join(parts)
         message = await http.receive()
 
 
 def _too_large(limits: Limits) -> TooLarge:
-    return TooLarge(f"The body is larger than {limits.body} bytes (limit: body)")
+    return TooLarge(
+        f"The body is larger than {limits.max_body_bytes} bytes (limit: max_body_bytes)"
+    )
 
 
 def decode(body: bytes, limits: Limits) -> jsonrpc.Message | list[jsonrpc.Message | InvalidRequest]:
@@ -270,7 +272,10 @@ def decode(body: bytes, limits: Limits) -> jsonrpc.Message | list[jsonrpc.Messag
         McpError: it is not JSON-RPC, or exceeds one of the limits.
     """
     return jsonrpc.decode(
-        body, max_depth=limits.depth, containers=limits.containers, batch=limits.batch
+        body,
+        max_depth=limits.max_depth,
+        containers=limits.max_containers,
+        batch=limits.max_batch_messages,
     )
 
 

@@ -112,7 +112,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
         # The client has not read it yet. The watch and the heartbeat end now, but the shutdown
         # waits for the write, and shortens it.
         visit = self.caller
-        deadline = Deadline(visit.mux.limits.stall)
+        deadline = Deadline(visit.mux.limits.write_timeout)
         stop = partial(deadline.hasten, LAST_WORDS)
         visit.shutdown.add(stop)
         response.close()
@@ -341,14 +341,15 @@ async def serve_batch(
 class BatchAnswers:
     """The limits on the requests and answers of one batch. Owned by the response to the batch.
 
-    refused: the errors of members that are not valid requests; they count towards `Limits.result`.
-    turns: the semaphore (`Limits.batch_concurrency`) that each running request holds.
+    refused: the errors of members that are not valid requests; they count towards
+    `Limits.max_result_bytes`. turns: the semaphore (`Limits.batch_concurrency`) that each running
+    request holds.
     """
 
     def __init__(self, mux: Mux, refused: Iterable[bytes] = ()) -> None:
         self.turns = asyncio.Semaphore(mux.limits.batch_concurrency)
         self._mux = mux
-        self._left = mux.limits.result - sum(map(len, refused))
+        self._left = mux.limits.max_result_bytes - sum(map(len, refused))
 
     async def answer(self, call: Responder, response: OpenResponse) -> Answer:
         """Start *call*, which holds a turn; return its answer, and release the turn.
@@ -373,13 +374,15 @@ class BatchAnswers:
 
     @property
     def full(self) -> bool:
-        """Whether the response has reached `Limits.result`."""
+        """Whether the response has reached `Limits.max_result_bytes`."""
         return self._left <= 0
 
     def overflow(self) -> TooLarge:
         """Return the error for a request whose answer does not fit."""
-        most = self._mux.limits.result
-        return TooLarge(f"The answers of this batch are larger than {most} bytes (limit: result)")
+        most = self._mux.limits.max_result_bytes
+        return TooLarge(
+            f"The answers of this batch are larger than {most} bytes (limit: max_result_bytes)"
+        )
 
     def bounded(self, request: Request, answer: Answer) -> Answer:
         """Return *answer*, or an error if it does not fit; after that nothing fits any more."""

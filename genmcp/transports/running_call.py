@@ -133,8 +133,8 @@ class RunningCall(CallSink[C], eq=False):
     def begin(self) -> Begun:
         """Run the hook in the current asyncio.Task up to its first wait.
 
-        A hook that waits takes a slot of `Limits.calls`, and its client can cancel it from then on;
-        pass the rest of its work to `outcome`.
+        A hook that waits takes a slot of `Limits.max_waiting_calls`, and its client can cancel it
+        from then on; pass the rest of its work to `outcome`.
 
         Raises:
             Overloaded: no slot is free. `overloaded` may return an answer instead.

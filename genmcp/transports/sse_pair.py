@@ -93,7 +93,7 @@ class SsePair:
         with mux.streams.hold(http.client_key):
             session, id = mux.sessions.begin(introduction(REVISION), http.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
-            owner, ttl = http.owner, mux.limits.session
+            owner, ttl = http.owner, mux.limits.session_ttl
             await mux.store.apply(Put(_record(session), b"", ttl=ttl, owner=owner, new=True))
             try:
                 source = await mux.listeners.listen(session, opening=opening, owner=owner)
@@ -112,7 +112,7 @@ class SsePair:
         Raises:
             McpError: it is not a message of an open session.
         """
-        judge_post(http.table.get(b"content-type", b""), b"*/*", http.mux.limits.header)
+        judge_post(http.table.get(b"content-type", b""), b"*/*", http.mux.limits.max_header_bytes)
         await http.mux.broadcast.catch_up()
         given = parse_qs(query.decode("latin-1")).get(_PARAMETER, [""])
         session = http.mux.sessions.open(given[0], http.principal)
@@ -206,7 +206,7 @@ async def _initialize(
             f"clientInfo and capabilities take {len(packed)} bytes, the most is {_LARGEST}"
         )
     mux, owner = http.mux, http.owner
-    ttl, version = mux.limits.session, entry.version
+    ttl, version = mux.limits.session_ttl, entry.version
     try:
         await mux.store.apply(
             Put(_record(session), packed, ttl=ttl, expect=version, owner=owner, new=True)

@@ -92,7 +92,7 @@ async def serve_streams(
         streams.writer, mux.limits, on_drain=lambda: connection.flush(), on_close=reader.close
     )
     connection = PipeConnection(mux, writer, principal=principal)
-    lines = LineReader(mux.limits.body)
+    lines = LineReader(mux.limits.max_body_bytes)
     try:
         while data := await reader.read():
             for line in lines.feed(data):
@@ -150,7 +150,7 @@ class Writer:
     """Writes messages to *descriptor*, one a line, without blocking the event loop.
 
     on_drain: called when the buffer, which was full, has been written. on_close: called once, when
-    the other end was closed, or has read nothing for `limits.stall` seconds.
+    the other end was closed, or has read nothing for `limits.write_timeout` seconds.
     """
 
     def __init__(
@@ -181,8 +181,8 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """Whether more than `limits.buffer` bytes wait to be written."""
-        return self._size > self._limits.buffer and not self._closed
+        """Whether more than `limits.write_buffer_bytes` bytes wait to be written."""
+        return self._size > self._limits.write_buffer_bytes and not self._closed
 
     async def room(self) -> None:
         """Wait until it is not full, or the other end is closed."""
@@ -234,7 +234,7 @@ class Writer:
                 was_full, data = self.full, memoryview(b"".join(self._ready))
                 self._ready.clear()
                 while data:
-                    async with asyncio.timeout(self._limits.stall):
+                    async with asyncio.timeout(self._limits.write_timeout):
                         writing: asyncio.Future[int] = self._loop.create_future()
                         piece = data[:_WRITTEN_AT_ONCE]
                         in_thread(writing, partial(_write, self._descriptor, piece))
@@ -248,8 +248,8 @@ class Writer:
             if isinstance(error, TimeoutError):
                 logger.warning(
                     "a connection is closed: its client has read nothing for %g seconds "
-                    "(limit: stall)",
-                    self._limits.stall,
+                    "(limit: write_timeout)",
+                    self._limits.write_timeout,
                 )
             self._give_up()
         finally:

@@ -230,14 +230,14 @@ class ResponseWriter(msgspec.Struct, eq=False):
         """Send the progress of *request*, or later progress once there is room again."""
         if self._progress is None:
             self._progress = LatestProgress(
-                RateLimiter(self._http.mux.limits.progress_rate), self.send
+                RateLimiter(self._http.mux.limits.progress_per_second), self.send
             )
         self._progress.offer(request, message, room=not self._full)
 
     async def log_turn(self) -> None:
-        """Wait as `Limits.log_rate` demands before a log message is sent."""
+        """Wait as `Limits.logs_per_second` demands before a log message is sent."""
         if self._logs is None:
-            self._logs = RateLimiter(self._http.mux.limits.log_rate)
+            self._logs = RateLimiter(self._http.mux.limits.logs_per_second)
         await self._logs.wait()
 
     def open(self) -> None:
@@ -327,7 +327,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     @property
     def _full(self) -> bool:
-        full = self._size > self._http.mux.limits.buffer
+        full = self._size > self._http.mux.limits.write_buffer_bytes
         return full and self.exchange.state is not State.WAITING
 
     async def room(self) -> None:
@@ -382,14 +382,14 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     async def _flush(self) -> None:
         """Send everything that waits; treat a client that reads too slowly as disconnected."""
-        stall = LAST_WORDS if self._hastened else self._http.mux.limits.stall
+        stall = LAST_WORDS if self._hastened else self._http.mux.limits.write_timeout
         self._deadline = Deadline(stall)
         try:
             await self._deadline.bound(self._perform())
         except Exception as error:
             self._response.leave()
             if isinstance(error, TimeoutError):
-                limit = "shutdown" if self._hastened else "limit: stall"
+                limit = "shutdown" if self._hastened else "limit: write_timeout"
                 logger.info("a connection is closed: its client has read nothing (%s)", limit)
             elif not isinstance(error, ClientLeft):
                 raise  # a defect of the host, which gets it back

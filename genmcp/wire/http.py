@@ -185,7 +185,8 @@ def _check_sizes(most: int, **headers: bytes | None) -> None:
         if value is not None and len(value) > most:
             label = name.replace("_", "-")
             raise HttpRejected(
-                f"The {label} header is larger than {most} bytes (limit: header)", status=431
+                f"The {label} header is larger than {most} bytes (limit: max_header_bytes)",
+                status=431,
             )
 
 

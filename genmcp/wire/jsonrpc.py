@@ -179,7 +179,9 @@ def _members_of(body: bytes, most: int) -> list[msgspec.Raw]:
     try:
         found = reader.decode(body)
     except msgspec.ValidationError:  # members are raw, so only their number can be invalid
-        raise TooLarge(f"The batch holds more than {most} messages (limit: batch)") from None
+        raise TooLarge(
+            f"The batch holds more than {most} messages (limit: max_batch_messages)"
+        ) from None
     except msgspec.DecodeError as error:
         raise ParseError(f"The body is not JSON: {error}") from None
     return [each for each in msgspec.structs.astuple(found) if each is not msgspec.UNSET]
@@ -269,10 +271,10 @@ def _check_structure(body: bytes, depth: int, containers: float) -> None:
     steps = b"".join(_brackets_outside_strings(body)).translate(_AS_STEPS)
     if steps.count(b"\x01") > containers:  # first, since the next check takes time for each one
         raise TooLarge(
-            f"The body has more than {containers} objects and arrays (limit: containers)"
+            f"The body has more than {containers} objects and arrays (limit: max_containers)"
         )
     if max(accumulate(memoryview(steps).cast("b")), default=0) > depth:
-        raise InvalidRequest(f"The body nests deeper than {depth} levels (limit: depth)")
+        raise InvalidRequest(f"The body nests deeper than {depth} levels (limit: max_depth)")
 
 
 def _brackets_outside_strings(body: bytes) -> Iterator[bytes]:

@@ -123,12 +123,12 @@ async def test_error_of_the_client_is_a_failure(version: str) -> None:
 
 
 async def test_silence_of_the_client_is_a_failure(version: str) -> None:
-    """After `Limits.question` seconds, and the client is told that nobody waits any more.
+    """After `Limits.input_timeout` seconds, and the client is told that nobody waits any more.
 
     2025-11-25, lifecycle, "Timeouts": SHOULD.
     """
     waits = Waits(where)
-    client = await Asked.begin(muxed(waits, limits=Limits(question=0.01)), version)
+    client = await Asked.begin(muxed(waits, limits=Limits(input_timeout=0.01)), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         told = await call.message()

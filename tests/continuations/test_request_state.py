@@ -153,8 +153,8 @@ async def test_state_of_something_else_is_refused() -> None:
 
 
 async def test_state_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `Limits.question` seconds; the client is told that it may begin again."""
-    client = Asked(muxed(Waits(asks), limits=Limits(question=60)))
+    """After `Limits.input_timeout` seconds; the client is told that it may begin again."""
+    client = Asked(muxed(Waits(asks), limits=Limits(input_timeout=60)))
     asked = await client.send(client.call("wait"))
     now = time.time()
 
@@ -198,7 +198,7 @@ async def test_state_that_is_spent_does_not_come_to_life_again(
 ) -> None:
     """Not by asking for a fresh one that outlives the memory of what was spent."""
     waits = Waits(asks, once=True)
-    client = Asked(muxed(waits, limits=Limits(question=60)))
+    client = Asked(muxed(waits, limits=Limits(input_timeout=60)))
     now = time.time()
     clock = [now]
     monkeypatch.setattr(time, "time", lambda: clock[0])

@@ -583,7 +583,7 @@ LONG = "file:///" + "é" * 1021
 )
 def test_dispatch_long_names_are_rejected(method: str, params: Any, uri: str) -> None:
     """A URI is matched, resolved and kept: 2,050 bytes are over the limit of 2,048."""
-    with pytest.raises(MalformedParams, match=r"2048 bytes \(limit: uri\)") as raised:
+    with pytest.raises(MalformedParams, match=r"2048 bytes \(limit: max_uri_bytes\)") as raised:
         session_request(session(), message(method, params(uri)), Offer())
 
     assert (-32602, 400) == (raised.value.code, raised.value.status)
@@ -596,7 +596,7 @@ def test_dispatch_long_names_are_rejected_when_modern(method: str) -> None:
     if method == "completion/complete":
         ref = {"type": "ref/prompt", "name": "x" * 3000}
         params = {"ref": ref, "argument": {"name": "a", "value": ""}}
-    with pytest.raises(MalformedParams, match=r"limit: uri"):
+    with pytest.raises(MalformedParams, match=r"limit: max_uri_bytes"):
         modern_request(None, message(method, {**params, "_meta": META}), Offer())
 
 

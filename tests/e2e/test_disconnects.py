@@ -126,7 +126,7 @@ async def test_disconnects_leave_nothing_and_cancel_by_revision(
 
         return await counted(channel, work())
 
-    limits = Limits(replay=0.5)
+    limits = Limits(replay_ttl=0.5)
     mux = Mux(Suite(name="test", version="1", tools=[wait, linger]), limits=limits)
     app = Counted(Endpoint(mux, heartbeat=0.02))
     random = Random(1)

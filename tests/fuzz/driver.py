@@ -28,8 +28,8 @@ STATUSES = {
     404: "the session is gone; the method is not found (2026-07-28)",
     405: "the method, or the stream, is not offered",
     406: "the client takes neither of the two media types",
-    408: "Limits.body_time",
-    413: "Limits.body",
+    408: "Limits.body_timeout",
+    413: "Limits.max_body_bytes",
     415: "the body is no JSON",
     421: "Host not allowed",
     431: "head too large",
@@ -146,7 +146,7 @@ class World:
     """An endpoint, with sessions to speak in, and streams to resume."""
 
     def __init__(self, log: Log, served: Suite = suite) -> None:
-        limits = Limits(body=BODY_LIMIT, body_time=0.02)
+        limits = Limits(max_body_bytes=BODY_LIMIT, body_timeout=0.02)
         self.mux = Mux(served, secret=SECRET, limits=limits)
         self.endpoint = Endpoint(
             self.mux,
@@ -162,7 +162,7 @@ class World:
         world = cls(log, served)
         foreign = Endpoint(Mux(suite, secret="f" * 32))
         elsewhere = Endpoint(Mux(suite, secret=SECRET, audience="elsewhere"))
-        mux = Mux(suite, secret=SECRET, limits=Limits(session=1e-9))
+        mux = Mux(suite, secret=SECRET, limits=Limits(session_ttl=1e-9))
         for name, app in ("foreign", foreign), ("elsewhere", elsewhere), ("old", Endpoint(mux)):
             client = await Client.begin(app, LEGACIES[0])
             world.known.worthless[name] = client.session or ""  # type: ignore[index]

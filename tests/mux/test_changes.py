@@ -46,7 +46,7 @@ class Faulty(MemoryStore):
 
 
 def subscriptions(store: MemoryStore, keep: int = 100) -> Subscriptions:
-    return Subscriptions(store, LOG, Limits(replay=60, replay_events=keep))
+    return Subscriptions(store, LOG, Limits(replay_ttl=60, max_replay_events=keep))
 
 
 async def news(subscription: Subscription) -> list[Change]:

@@ -86,8 +86,8 @@ async def test_cursor_is_bound_to_its_list_and_its_principal() -> None:
 
 
 async def test_cursor_expires() -> None:
-    """`Limits.cursor` says when."""
-    client = Client(Endpoint(Mux(suite_of(), limits=Limits(cursor=1e-9))))
+    """`Limits.cursor_ttl` says when."""
+    client = Client(Endpoint(Mux(suite_of(), limits=Limits(cursor_ttl=1e-9))))
 
     error = await page(client, (await page(client))["nextCursor"])
 

@@ -296,7 +296,7 @@ async def test_task_is_the_same_for_the_same_key() -> None:
 
     assert 1 == len({each["taskId"] for each in (first, again, later)})
     assert ["working", "working", "completed"] == [x["status"] for x in (first, again, later)]
-    assert first["ttlMs"] == Limits().idempotency * 1000
+    assert first["ttlMs"] == Limits().idempotency_ttl * 1000
     assert 1 == working.calls
     await app.mux.aclose()
 

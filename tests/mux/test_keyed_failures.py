@@ -305,10 +305,10 @@ async def test_result_is_not_kept_when_the_store_stays_full(
 async def test_results_that_wait_for_the_store_are_bounded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Past `Limits.late_results` only the record waits that the call has ended."""
+    """Past `Limits.late_results_bytes` only the record waits that the call has ended."""
     monkeypatch.setattr("genmcp.tasks.retry._PAUSES", (0.01,))
     store = RefusingMemory()
-    app = serving(Works("x" * 1000), store, limits=Limits(late_results=1500))
+    app = serving(Works("x" * 1000), store, limits=Limits(late_results_bytes=1500))
     client = await begin(app)
     store.refuses = refusing(StoreUnavailable("locked"), is_end)
     for key in ("first", "second"):

@@ -31,7 +31,7 @@ async def lives(node: str) -> bool:
 
 
 def replaying(*, keep: int = 100, lives: Callable[[str], Awaitable[bool]] = lives) -> Replay:
-    return Replay(MemoryStore(), Limits(replay_events=keep), "me", lives, 0.01)
+    return Replay(MemoryStore(), Limits(max_replay_events=keep), "me", lives, 0.01)
 
 
 def request(id: int) -> Request:

@@ -83,7 +83,7 @@ async def over(client: Client, id: str) -> Any:
 
 async def test_value_of_a_job_outlives_a_result_that_is_too_large() -> None:
     """Work of hours is not lost with a result that cannot be kept: the host can read its value."""
-    async with serving(Works(5000), result=1000) as mux:
+    async with serving(Works(5000), max_result_bytes=1000) as mux:
         client = Client(Endpoint(mux), capabilities=TASKS)
         begun = await client.send(client.call("works", {"job": True}))
         id = begun.json["result"]["taskId"]
@@ -91,7 +91,7 @@ async def test_value_of_a_job_outlives_a_result_that_is_too_large() -> None:
 
         assert ended["isError"]
         text = ended["content"][0]["text"]
-        assert "limit: result" in text
+        assert "limit: max_result_bytes" in text
         assert "value of its job is kept" in text
         assert Done(1) == await mux.job_value(id)
         assert await mux.job_value("another") is None
@@ -100,7 +100,7 @@ async def test_value_of_a_job_outlives_a_result_that_is_too_large() -> None:
 async def test_value_of_a_job_without_room_is_not_promised() -> None:
     """The error does not speak of a value that the store has no room for."""
     store = Failing(lambda op: isinstance(op, Put) and "value:" in op.key)
-    async with serving(Works(5000), store=store, result=1000) as mux:
+    async with serving(Works(5000), store=store, max_result_bytes=1000) as mux:
         client = Client(Endpoint(mux), capabilities=TASKS)
         begun = await client.send(client.call("works", {"job": True}))
         ended = await over(client, begun.json["result"]["taskId"])
@@ -110,7 +110,7 @@ async def test_value_of_a_job_without_room_is_not_promised() -> None:
 
 async def test_resumed_call_may_not_have_a_larger_result_than_another() -> None:
     """It ends as one does whose result is too large in its own request, for whoever asks."""
-    async with serving(Works(5000), result=1000) as mux:
+    async with serving(Works(5000), max_result_bytes=1000) as mux:
         able, without = (Client(Endpoint(mux), capabilities=each) for each in (TASKS, {}))
         direct = await able.send(able.call("works"))
         begun = await able.send(able.call("works", {"job": True}))
@@ -118,7 +118,7 @@ async def test_resumed_call_may_not_have_a_larger_result_than_another() -> None:
         followed = await without.send(without.call("works", {"job": True}))
 
     told = direct.json["result"]
-    assert "(limit: result)" in told["content"][0]["text"]
+    assert "(limit: max_result_bytes)" in told["content"][0]["text"]
     assert "completed" == task["status"]
     for result in (told, task["result"], followed.messages[-1]["result"]):
         assert result["isError"]
@@ -127,7 +127,7 @@ async def test_resumed_call_may_not_have_a_larger_result_than_another() -> None:
 
 async def test_task_tells_a_result_that_is_just_small_enough() -> None:
     """What is around it in the answer of tasks/get does not count."""
-    async with serving(Works(950), result=1000) as mux:
+    async with serving(Works(950), max_result_bytes=1000) as mux:
         client = Client(Endpoint(mux), capabilities=TASKS)
         begun = await client.send(client.call("works", {"job": True}))
         task = await over(client, begun.json["result"]["taskId"])

@@ -60,7 +60,7 @@ def test_session_comes_back_from_its_id(clock: Clock) -> None:
 
 async def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
     """For as long as it would have lived."""
-    mux = made(session=100)
+    mux = made(session_ttl=100)
     session, id = begin(mux, clock)
 
     await mux.end_session(session, LOCAL)
@@ -73,7 +73,7 @@ async def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
 
 async def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: Clock) -> None:
     """What is remembered is bounded by time as well."""
-    mux = made(session=10)
+    mux = made(session_ttl=10)
     for _ in range(5):
         session, _ = begin(mux, clock)
         await mux.end_session(session, LOCAL)
@@ -86,7 +86,7 @@ async def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: 
 
 async def test_ended_sessions_have_shares(clock: Clock) -> None:
     """A client past its own ends no more: neither its sessions nor those of others."""
-    mux = made(revoked_of_address=2, session=1000)
+    mux = made(max_revoked_sessions_per_address=2, session_ttl=1000)
     one, other = ClientKey(None, None, "192.0.2.1"), ClientKey(None, None, "192.0.2.2")
     oldest, oldest_id = begin(mux, clock)
     others, _ = begin(mux, clock)
@@ -94,7 +94,7 @@ async def test_ended_sessions_have_shares(clock: Clock) -> None:
     for session, _ in ended:
         await mux.end_session(session, one)
 
-    with pytest.raises(Overloaded, match=r"limit: revoked_of_address") as raised:
+    with pytest.raises(Overloaded, match=r"limit: max_revoked_sessions_per_address") as raised:
         await mux.end_session(oldest, one)
     await mux.end_session(others, other)
 
@@ -107,7 +107,7 @@ async def test_ended_sessions_have_shares(clock: Clock) -> None:
 
 async def test_session_that_is_ended_twice_is_counted_once(clock: Clock) -> None:
     """Another process may send its end again."""
-    mux = made(revoked_of_address=2)
+    mux = made(max_revoked_sessions_per_address=2)
     session, _ = begin(mux, clock)
     for _ in range(3):
         await mux.end_session(session, ClientKey(None, None, ""))
@@ -126,7 +126,7 @@ async def test_level_is_the_sessions_own(clock: Clock) -> None:
 
 def test_session_that_was_just_opened_still_gets_too_old(clock: Clock) -> None:
     """That it was found good a moment ago does not make it live longer."""
-    mux = made(session=10)
+    mux = made(session_ttl=10)
     _, id = begin(mux, clock)
     clock.now += 9
     assert is_open(mux, id)

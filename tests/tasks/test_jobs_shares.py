@@ -40,7 +40,9 @@ async def hold(run: Run, who: str = "") -> str:
 
 
 def accounts(task: Task) -> Owner:
-    return (Account(f"principal {task.owner}", share=0.25, setting="Limits.stored_of_principal"),)
+    return (
+        Account(f"principal {task.owner}", share=0.25, setting="Limits.store_share_per_principal"),
+    )
 
 
 def waiting(owner: str, id: str, **arguments: Any) -> Task:
@@ -123,7 +125,7 @@ async def test_result_past_the_share_of_its_client_is_an_error(bench: Bench) -> 
     assert json.loads(large.result or b"") == "WorkRaised"  # what `continue_` made of its outcome
     failed = next(each for each in bench.resumed.outcomes if isinstance(each, Failed))
     assert "share of the store" in str(failed.error)
-    assert "Limits.stored_of_principal" in str(failed.error)
+    assert "Limits.store_share_per_principal" in str(failed.error)
     assert b'"xxx"' == (await ended(jobs, "small", "mallory")).result
     assert "completed" == (await ended(jobs, "other", "bob")).end
 
@@ -132,7 +134,7 @@ async def test_client_at_its_share_still_ends_its_tasks(bench: Bench) -> None:
     """However full its share is, the few bytes of each step have room."""
     server = bench.jobs(accounts=accounts, queues=("nobody's",))
     created = []
-    with pytest.raises(OverShare, match=r"Limits\.stored_of_principal"):
+    with pytest.raises(OverShare, match=r"Limits\.store_share_per_principal"):
         for number in range(200):
             task = waiting("mallory", f"t{number}", padding="x" * 5_000)
             created.append(await server.create(task, b"call"))

@@ -253,7 +253,7 @@ async def test_telemetry_hears_of_calls_for_which_there_is_no_place() -> None:
             return "done"
 
     heard = Heard()
-    client = Client(serving(heard, tools=[Waits], limits=Limits(calls=1)))
+    client = Client(serving(heard, tools=[Waits], limits=Limits(max_waiting_calls=1)))
 
     async with client.open(client.call("waits", id="first")) as connection:
         await asyncio.wait_for(begun.wait(), 5)

@@ -189,7 +189,7 @@ async def say(times: int) -> str:
 
 async def test_batch_has_a_bound() -> None:
     """One message too many: the whole batch is rejected, and nothing of it runs."""
-    client = await Client.begin(bounded(echo, batch=3), BATCHES)
+    client = await Client.begin(bounded(echo, max_batch_messages=3), BATCHES)
     ping = [client.request("ping", id=number) for number in range(4)]
 
     refused = await client.send(ping)
@@ -197,7 +197,7 @@ async def test_batch_has_a_bound() -> None:
 
     assert [413, 200] == [refused.status, answered.status]
     assert -32600 == refused.json["error"]["code"]
-    assert "more than 3 messages (limit: batch)" in refused.json["error"]["message"]
+    assert "more than 3 messages (limit: max_batch_messages)" in refused.json["error"]["message"]
 
 
 async def test_batch_runs_a_few_requests_at_a_time() -> None:
@@ -228,7 +228,7 @@ async def test_batch_runs_a_few_requests_at_a_time() -> None:
 
 async def test_batch_answer_has_a_bound() -> None:
     """Requests without room get an error that names the limit, and those left do not run."""
-    client = await Client.begin(bounded(say, result=10_000), BATCHES)
+    client = await Client.begin(bounded(say, max_result_bytes=10_000), BATCHES)
     batch = [client.call("say", {"times": 4000}, id=number) for number in range(20)]
 
     answered = await client.send(batch)
@@ -238,7 +238,7 @@ async def test_batch_answer_has_a_bound() -> None:
     assert ["content" in found[id] for id in range(3)] == [True, True, False]
     errors = [found[id] for id in range(2, 20)]
     assert {-32600} == {error["code"] for error in errors}
-    assert all("10000 bytes (limit: result)" in error["message"] for error in errors)
+    assert all("10000 bytes (limit: max_result_bytes)" in error["message"] for error in errors)
     assert len(answered.body) < 20_000
 
 
@@ -249,7 +249,7 @@ async def test_batch_of_one_client_leaves_places_for_others() -> None:
     async def hold() -> None:
         await asyncio.Event().wait()
 
-    app = bounded(hold, say, batch_concurrency=100, calls_of_address=10)
+    app = bounded(hold, say, batch_concurrency=100, max_waiting_calls_per_address=10)
     client = await Client.begin(app, BATCHES, client=("192.0.2.1", 1))
     other = Client(app, client=("192.0.2.2", 1))
     batch = [client.call("hold", id=number) for number in range(50)]

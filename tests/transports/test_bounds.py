@@ -38,7 +38,7 @@ async def answer() -> str:
 
 async def test_bounds_calls_that_wait_are_counted() -> None:
     """One too many is refused with 503 and told when to come again; then there is a place."""
-    client = Client(served(hold, answer, calls=2, anonymous=1))
+    client = Client(served(hold, answer, max_waiting_calls=2, anonymous_share=1))
     async with client.open(client.call("hold")), client.open(client.call("hold")):
         await until(lambda: len(client.app.mux.held) == 2)
 
@@ -48,14 +48,14 @@ async def test_bounds_calls_that_wait_are_counted() -> None:
     assert (-32603, {"retryAfter": 1}) == tuple(
         refused.json["error"][key] for key in ("code", "data")
     )
-    assert "(limit: calls)" in refused.json["error"]["message"]
+    assert "(limit: max_waiting_calls)" in refused.json["error"]["message"]
     assert 0 == len(client.app.mux.held)
     assert 200 == (await client.send(client.call("answer"))).status
 
 
 async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None:
     """One principal is refused with 429, another is served."""
-    client = Client(served(hold, answer, calls_of_principal=1))
+    client = Client(served(hold, answer, max_waiting_calls_per_principal=1))
     ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
     async with client.open(client.call("hold"), headers=ada):
         await until(lambda: len(client.app.mux.held) == 1)
@@ -64,12 +64,12 @@ async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None
         served_ = await client.send(client.call("answer"), headers=bob)
 
     assert [429, 200] == [refused.status, served_.status]
-    assert "(limit: calls_of_principal)" in refused.json["error"]["message"]
+    assert "(limit: max_waiting_calls_per_principal)" in refused.json["error"]["message"]
 
 
 async def test_bounds_streams_are_counted() -> None:
     """A stream too many is refused; a call is no stream."""
-    client = await Client.begin(served(answer, streams=1), "2025-11-25")
+    client = await Client.begin(served(answer, max_streams=1), "2025-11-25")
     async with client.listen() as listener:
         await listener.begun()
 
@@ -81,8 +81,8 @@ async def test_bounds_streams_are_counted() -> None:
 
 def test_bounds_must_be_positive() -> None:
     """A bound of nothing is a mistake that is noticed at once."""
-    with pytest.raises(ConfigurationError, match=r"Limits\.calls must be positive"):
-        Limits(calls=0)
+    with pytest.raises(ConfigurationError, match=r"Limits\.max_waiting_calls must be positive"):
+        Limits(max_waiting_calls=0)
 
 
 async def test_bounds_slow_reader_gets_the_newest_progress() -> None:
@@ -97,7 +97,7 @@ async def test_bounds_slow_reader_gets_the_newest_progress() -> None:
         said.set()
         return "done"
 
-    client = Client(served(report, buffer=1000))
+    client = Client(served(report, write_buffer_bytes=1000))
     async with client.open(client.call("report", progressToken=1)) as connection:
         await connection.begun()
         connection.reading.clear()
@@ -124,7 +124,7 @@ async def test_bounds_slow_reader_holds_up_what_cannot_be_replaced() -> None:
             logged.append(number)
         return "done"
 
-    client = Client(served(log, buffer=1000))
+    client = Client(served(log, write_buffer_bytes=1000))
     level: Any = {"io.modelcontextprotocol/logLevel": "info"}
     async with client.open(client.call("log", **level)) as connection:
         await connection.begun()
@@ -160,7 +160,7 @@ async def test_bounds_client_that_reads_nothing_is_given_up(
         return "done"
 
     caplog.set_level("INFO", "genmcp")
-    client = await Client.begin(served(report, stall=0.05), version)
+    client = await Client.begin(served(report, write_timeout=0.05), version)
     async with client.open(client.call("report", progressToken=1)) as connection:
         await connection.event()
         connection.reading.clear()
@@ -173,12 +173,12 @@ async def test_bounds_client_that_reads_nothing_is_given_up(
             async with client.listen(after=connection.ids[-1]) as resumed:
                 await resumed.over()
             assert "done" == resumed.messages[-1]["result"]["content"][0]["text"]
-    assert "has read nothing (limit: stall)" in caplog.text
+    assert "has read nothing (limit: write_timeout)" in caplog.text
 
 
 async def test_bounds_hold_for_calls_that_come_at_once() -> None:
     """Of a burst, as many as there are places wait; the others are refused at once."""
-    client = Client(served(hold, calls=5, anonymous=1))
+    client = Client(served(hold, max_waiting_calls=5, anonymous_share=1))
     connections = [client.open(client.call("hold")) for _ in range(20)]
     async with AsyncExitStack() as stack:
         for connection in connections:
@@ -190,7 +190,7 @@ async def test_bounds_hold_for_calls_that_come_at_once() -> None:
 
 async def test_bounds_lists_are_served_when_all_places_are_taken() -> None:
     """What waits for nothing takes no place."""
-    client = Client(served(hold, calls=1))
+    client = Client(served(hold, max_waiting_calls=1))
     async with client.open(client.call("hold")):
         await until(lambda: len(client.app.mux.held) == 1)
 
@@ -230,7 +230,7 @@ async def test_bounds_thread_that_waits_for_room_is_let_go() -> None:
         saying = [task.get_coro().__name__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
         return len(asked) == 3 and "log" in saying
 
-    client = Client(served(log, buffer=1))
+    client = Client(served(log, write_buffer_bytes=1))
     level: Any = {"io.modelcontextprotocol/logLevel": "info"}
     connection = client.open(client.call("log", **level))
     connection.reading.clear()
@@ -264,7 +264,7 @@ async def test_bounds_hook_that_cancels_itself_cancels_its_request() -> None:
 
 async def test_bounds_calls_of_one_tool_leave_places_for_others() -> None:
     """One tool has taken all of its own; another one is called."""
-    client = Client(served(hold, answer, calls_of_tool=1))
+    client = Client(served(hold, answer, max_waiting_calls_per_tool=1))
     async with client.open(client.call("hold")):
         await until(lambda: len(client.app.mux.held) == 1)
 
@@ -272,7 +272,7 @@ async def test_bounds_calls_of_one_tool_leave_places_for_others() -> None:
         called = await client.send(client.call("answer"))
 
     assert [429, 200] == [refused.status, called.status]
-    assert "(limit: calls_of_tool)" in refused.json["error"]["message"]
+    assert "(limit: max_waiting_calls_per_tool)" in refused.json["error"]["message"]
 
 
 async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
@@ -285,7 +285,7 @@ async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
         go.wait(PATIENCE)
         return "done"
 
-    client = Client(served(block, threads=1, waiting=1))
+    client = Client(served(block, max_threads=1, max_thread_queue=1))
     async with client.open(client.call("block")) as one, client.open(client.call("block")) as two:
         await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
         await until(lambda: len(client.app.mux.held) == 2)
@@ -296,7 +296,7 @@ async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
         await two.over()
 
     assert 503 == refused.status
-    assert "(limit: waiting)" in refused.json["error"]["message"]
+    assert "(limit: max_thread_queue)" in refused.json["error"]["message"]
     assert ["done", "done"] == [each.json["result"]["content"][0]["text"] for each in (one, two)]
 
 
@@ -308,27 +308,27 @@ async def test_bounds_result_that_is_too_large_is_an_error_the_model_reads(versi
     async def say(times: int) -> str:
         return "x" * times
 
-    client = await Client.begin(served(say, result=1000), version)
+    client = await Client.begin(served(say, max_result_bytes=1000), version)
 
     large = await client.send(client.call("say", {"times": 1000}))
     small = await client.send(client.call("say", {"times": 10}))
 
     assert large.json["result"]["isError"] is True
-    assert "1000 bytes (limit: result)" in large.json["result"]["content"][0]["text"]
+    assert "1000 bytes (limit: max_result_bytes)" in large.json["result"]["content"][0]["text"]
     assert "isError" not in small.json["result"]
 
 
 @pytest.mark.parametrize("name", ["accept", "content-type", "host", "origin"])
 async def test_bounds_header_that_is_too_large_is_refused(name: str) -> None:
     """431, with the limit and its name; what nobody reads may be as large as the server takes."""
-    client = Client(served(answer, header=1000))
+    client = Client(served(answer, max_header_bytes=1000))
 
     refused = await client.send(client.call("answer"), headers={name: "y" * 1001})
     unread = await client.send(client.call("answer"), headers={"x-long": "y" * 1001})
 
     assert [431, 200] == [refused.status, unread.status]
     assert (
-        f"{name} header is larger than 1000 bytes (limit: header)"
+        f"{name} header is larger than 1000 bytes (limit: max_header_bytes)"
         in refused.json["error"]["message"]
     )
 
@@ -342,7 +342,7 @@ async def test_bounds_progress_in_between_gives_way_to_newer() -> None:
             await channel.progress(step)
         return "done"
 
-    client = Client(served(report, progress_rate=0.001))
+    client = Client(served(report, progress_per_second=0.001))
     answered = await client.send(client.call("report", progressToken=1))
 
     steps = [each["params"]["progress"] for each in answered.messages if "params" in each]
@@ -359,7 +359,7 @@ async def test_bounds_progress_that_was_held_back_is_said_when_its_time_comes() 
             await channel.progress(step)
         await go.wait()
 
-    client = Client(served(report, progress_rate=50.0))
+    client = Client(served(report, progress_per_second=50.0))
     async with client.open(client.call("report", progressToken=1)) as connection:
         while (await connection.message())["params"]["progress"] < 99:
             pass  # the first, and more if this machine is slower than the rate
@@ -379,7 +379,7 @@ async def test_bounds_log_messages_are_spaced_out_and_all_arrive() -> None:
         for number in range(20):
             await channel.log("info", number)
 
-    client = Client(served(talk, log_rate=1000.0))
+    client = Client(served(talk, logs_per_second=1000.0))
     level: Any = {"io.modelcontextprotocol/logLevel": "info"}
     began = asyncio.get_running_loop().time()
     answered = await client.send(client.call("talk", **level))
@@ -393,7 +393,7 @@ ONE, OTHER = ("192.0.2.1", 7), ("192.0.2.2", 7)
 
 async def test_bounds_address_leaves_places_for_others() -> None:
     """An anonymous client past its own share is refused with 429; other addresses are served."""
-    app = served(hold, answer, calls_of_address=1)
+    app = served(hold, answer, max_waiting_calls_per_address=1)
     one, other = Client(app, client=ONE), Client(app, client=OTHER)
     async with one.open(one.call("hold")):
         await until(lambda: len(app.mux.held) == 1)
@@ -403,12 +403,12 @@ async def test_bounds_address_leaves_places_for_others() -> None:
         named = await one.send(one.call("answer"), headers={"x-user": "ada"})
 
     assert [429, 200, 200] == [refused.status, answered.status, named.status]
-    assert "(limit: calls_of_address)" in refused.json["error"]["message"]
+    assert "(limit: max_waiting_calls_per_address)" in refused.json["error"]["message"]
 
 
 async def test_bounds_ipv6_network_is_one_client() -> None:
     """A client has a whole /64 to choose its addresses from."""
-    app = served(hold, answer, calls_of_address=1)
+    app = served(hold, answer, max_waiting_calls_per_address=1)
     one = Client(app, client=("2001:db8::1", 7))
     neighbour = Client(app, client=("2001:db8::2", 7))
     async with one.open(one.call("hold")):
@@ -419,7 +419,7 @@ async def test_bounds_ipv6_network_is_one_client() -> None:
 
 async def test_bounds_session_leaves_places_for_others() -> None:
     """One anonymous session does not take the share of its address."""
-    app = served(hold, answer, calls_of_session=1)
+    app = served(hold, answer, max_waiting_calls_per_session=1)
     one = await Client.begin(app, "2025-11-25", client=ONE)
     other = await Client.begin(app, "2025-11-25", client=ONE)
     async with one.open(one.call("hold")):
@@ -430,12 +430,12 @@ async def test_bounds_session_leaves_places_for_others() -> None:
         await one.send(method="DELETE")  # cancels the call, which a disconnect does not
 
     assert [429, 200] == [refused.status, answered.status]
-    assert "(limit: calls_of_session)" in refused.json["error"]["message"]
+    assert "(limit: max_waiting_calls_per_session)" in refused.json["error"]["message"]
 
 
 async def test_bounds_sessions_share_their_address() -> None:
     """An anonymous client gains nothing by opening another session."""
-    app = served(hold, answer, calls_of_address=1)
+    app = served(hold, answer, max_waiting_calls_per_address=1)
     one = await Client.begin(app, "2025-11-25", client=ONE)
     async with one.open(one.call("hold")):
         await until(lambda: len(app.mux.held) == 1)
@@ -449,7 +449,7 @@ async def test_bounds_sessions_share_their_address() -> None:
 
 async def test_bounds_anonymous_clients_leave_places_for_principals() -> None:
     """Together they have a part of the total: 503 for one more, whatever its address."""
-    app = served(hold, answer, calls=2, anonymous=0.5)
+    app = served(hold, answer, max_waiting_calls=2, anonymous_share=0.5)
     one, other = Client(app, client=ONE), Client(app, client=OTHER)
     async with one.open(one.call("hold")):
         await until(lambda: len(app.mux.held) == 1)
@@ -458,12 +458,12 @@ async def test_bounds_anonymous_clients_leave_places_for_principals() -> None:
         named = await other.send(other.call("answer"), headers={"x-user": "ada"})
 
     assert [503, 200] == [refused.status, named.status]
-    assert "(limit: anonymous, of calls)" in refused.json["error"]["message"]
+    assert "(limit: anonymous_share, of max_waiting_calls)" in refused.json["error"]["message"]
 
 
 async def test_bounds_streams_of_an_address_leave_places_for_others() -> None:
     """Listening streams have shares as calls have."""
-    app = served(answer, streams_of_address=1)
+    app = served(answer, max_streams_per_address=1)
     one = await Client.begin(app, "2025-11-25", client=ONE)
     other = await Client.begin(app, "2025-11-25", client=OTHER)
     async with one.listen() as stream, other.listen() as listener:
@@ -473,7 +473,7 @@ async def test_bounds_streams_of_an_address_leave_places_for_others() -> None:
         refused = await again.send(method="GET")
 
     assert 429 == refused.status
-    assert "(limit: streams_of_address)" in refused.json["error"]["message"]
+    assert "(limit: max_streams_per_address)" in refused.json["error"]["message"]
 
 
 async def test_bounds_client_key_replaces_the_peer_address() -> None:
@@ -484,7 +484,8 @@ async def test_bounds_client_key_replaces_the_peer_address() -> None:
         return None if found is None else str(found.decode())
 
     mux = Mux(
-        Suite(name="test", version="1", tools=[hold, answer]), limits=Limits(calls_of_address=1)
+        Suite(name="test", version="1", tools=[hold, answer]),
+        limits=Limits(max_waiting_calls_per_address=1),
     )
     client = Client(Endpoint(mux, client_key=of_proxy), client=ONE)
     headers = {"x-real-ip": "198.51.100.1"}
@@ -526,20 +527,21 @@ def test_endpoint_rejects_unknown_settings() -> None:
 
 def test_bounds_anonymous_part_is_at_most_everything() -> None:
     """It is a part of each total."""
-    with pytest.raises(ConfigurationError, match=r"Limits\.anonymous"):
-        Limits(anonymous=1.5)
+    with pytest.raises(ConfigurationError, match=r"Limits\.anonymous_share"):
+        Limits(anonymous_share=1.5)
 
 
 def test_bounds_containers_are_not_fewer_than_levels() -> None:
     """A body that nests as deep as allowed has as many objects and arrays."""
-    with pytest.raises(ConfigurationError, match=r"Limits\.containers must not be less than depth"):
-        Limits(containers=10)
+    with pytest.raises(ConfigurationError, match=r"Limits\.max_containers must not be less"):
+        Limits(max_containers=10)
 
 
 async def test_bounds_in_memory_client_keeps_to_the_total_only() -> None:
     """A client in the same process is the only one of its kind."""
     mux = Mux(
-        Suite(name="test", version="1", tools=[hold, answer]), limits=Limits(calls_of_address=1)
+        Suite(name="test", version="1", tools=[hold, answer]),
+        limits=Limits(max_waiting_calls_per_address=1),
     )
     async with McpClient(mux) as client:
         held = asyncio.create_task(client.call("hold"))
@@ -573,7 +575,7 @@ class Blocking:
 async def test_bounds_clients_take_turns_for_threads() -> None:
     """A client with many calls that wait does not make the next client wait for all of them."""
     blocking = Blocking()
-    client = Client(served(blocking.tool, threads=1))
+    client = Client(served(blocking.tool, max_threads=1))
     async with AsyncExitStack() as stack:
         for number, user in enumerate(["ada"] * 4 + ["bob"] * 2):
             call = client.call("block", {"name": user}, id=number)
@@ -590,7 +592,7 @@ async def test_bounds_clients_take_turns_for_threads() -> None:
 async def test_bounds_one_client_leaves_threads_for_others() -> None:
     """However long its calls block, another client finds a thread at once."""
     blocking = Blocking()
-    client = Client(served(blocking.tool, threads=2, threads_of_client=1))
+    client = Client(served(blocking.tool, max_threads=2, max_threads_per_client=1))
     ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
 
     def called(name: str, id: int) -> Any:
@@ -614,7 +616,7 @@ async def test_bounds_one_client_leaves_threads_for_others() -> None:
 async def test_bounds_calls_of_one_client_that_wait_for_a_thread_are_counted() -> None:
     """Past its own share it is refused with 429; another client may still wait."""
     blocking = Blocking()
-    app = served(blocking.tool, threads=1, waiting_of_client=1)
+    app = served(blocking.tool, max_threads=1, max_thread_queue_per_client=1)
     one, other = Client(app, client=ONE), Client(app, client=OTHER)
     call = one.call("block", {"name": "x"})
     async with one.open(call), one.open(call), other.open(call):
@@ -626,13 +628,13 @@ async def test_bounds_calls_of_one_client_that_wait_for_a_thread_are_counted() -
         await until(lambda: len(app.mux.held) == 0)
 
     assert 429 == refused.status
-    assert "(limit: waiting_of_client)" in refused.json["error"]["message"]
+    assert "(limit: max_thread_queue_per_client)" in refused.json["error"]["message"]
 
 
 async def test_bounds_cancelled_call_does_not_keep_its_turn() -> None:
     """A call that is cancelled while it waits for a thread leaves no gap in the queue."""
     blocking = Blocking()
-    client = Client(served(blocking.tool, threads=1))
+    client = Client(served(blocking.tool, max_threads=1))
     async with client.open(client.call("block", {"name": "first"})):
         await blocking.has_begun()
         async with client.open(client.call("block", {"name": "left"})):
@@ -674,7 +676,7 @@ async def test_progress_of_a_thread_with_its_own_loop_keeps_its_order() -> None:
             await channel.progress(step)
         await channel.in_thread(lambda: asyncio.run(channel.progress(100)))
 
-    client = Client(served(report, progress_rate=1.0))
+    client = Client(served(report, progress_per_second=1.0))
     connection = await client.send(client.call("report", progressToken=1))
 
     steps = [each["params"]["progress"] for each in connection.messages if "params" in each]
@@ -694,7 +696,7 @@ async def test_log_messages_of_a_thread_with_its_own_loop_arrive() -> None:
         await channel.in_thread(lambda: asyncio.run(log()))
 
     level: Any = {"io.modelcontextprotocol/logLevel": "info"}
-    client = Client(served(report, log_rate=1000.0))
+    client = Client(served(report, logs_per_second=1000.0))
     connection = await client.send(client.call("report", **level))
 
     assert [0, 1, 2] == [each["params"]["data"] for each in connection.messages if "params" in each]

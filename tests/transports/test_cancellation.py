@@ -403,7 +403,7 @@ async def test_hooks_cannot_end_the_server(kind: str) -> None:
 
 
 async def test_threads_that_are_all_taken_let_further_calls_wait() -> None:
-    """`Limits.threads` run at once; a call that is cancelled while it waits never runs."""
+    """`Limits.max_threads` run at once; a call that is cancelled while it waits never runs."""
     begun, go = threading.Event(), threading.Event()
     ran: list[str] = []
 
@@ -415,7 +415,7 @@ async def test_threads_that_are_all_taken_let_further_calls_wait() -> None:
         return name
 
     suite = Suite(name="test", version="1", tools=[block])
-    client = Client(Endpoint(Mux(suite, limits=Limits(threads=1))))
+    client = Client(Endpoint(Mux(suite, limits=Limits(max_threads=1))))
     async with client.open(client.call("block", {"name": "a"})) as first:
         await asyncio.to_thread(begun.wait, PATIENCE)
         async with client.open(client.call("block", {"name": "b"})) as second:

@@ -237,7 +237,7 @@ async def test_threads_of_clients_that_left_do_not_pile_up() -> None:
         return number
 
     suite = Suite(name="test", version="1", tools=[block])
-    client = Client(Endpoint(Mux(suite, limits=Limits(threads=1, waiting=1))))
+    client = Client(Endpoint(Mux(suite, limits=Limits(max_threads=1, max_thread_queue=1))))
     async with client.open(client.call("block", {"number": 0})) as first:
         await until(lambda: ran == [0])
         for number in range(1, 20):

@@ -297,7 +297,7 @@ async def test_legacy_session_opens_where_the_secret_is_known() -> None:
 async def test_legacy_session_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """An absolute life: after it, 404."""
     suite = Suite(name="test", version="1", tools=[echo])
-    client = await Client.begin(Endpoint(Mux(suite, limits=Limits(session=60))), "2025-11-25")
+    client = await Client.begin(Endpoint(Mux(suite, limits=Limits(session_ttl=60))), "2025-11-25")
     now = time.time()
 
     monkeypatch.setattr(time, "time", lambda: now + 59)
@@ -471,7 +471,10 @@ async def test_legacy_failures_of_hooks_cost_one_call(version: str) -> None:
 
 async def test_legacy_client_ends_no_sessions_of_others() -> None:
     """However many sessions it begins and ends; past its share its DELETE is 429."""
-    mux = Mux(Suite(name="test", version="1"), limits=Limits(revoked=10, revoked_of_address=5))
+    mux = Mux(
+        Suite(name="test", version="1"),
+        limits=Limits(max_revoked_sessions=10, max_revoked_sessions_per_address=5),
+    )
     app = Endpoint(mux)
     victim = await Client.begin(app, "2025-11-25", client=("192.0.2.2", 1))
     statuses = []
@@ -486,12 +489,12 @@ async def test_legacy_client_ends_no_sessions_of_others() -> None:
 
 async def test_legacy_session_that_cannot_be_ended_goes_on() -> None:
     """429 names the setting and when to try again; the session and its calls are as before."""
-    mux = Mux(Suite(name="test", version="1"), limits=Limits(revoked_of_address=1))
+    mux = Mux(Suite(name="test", version="1"), limits=Limits(max_revoked_sessions_per_address=1))
     for expected in (204, 429):
         client = await Client.begin(Endpoint(mux), "2025-11-25")
         ended = await client.send(method="DELETE")
         assert expected == ended.status
 
-    assert "(limit: revoked_of_address)" in ended.json["error"]["message"]
+    assert "(limit: max_revoked_sessions_per_address)" in ended.json["error"]["message"]
     assert "3600" == ended.headers["retry-after"]
     assert 200 == (await client.send(client.request("ping"))).status

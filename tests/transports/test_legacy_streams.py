@@ -233,7 +233,7 @@ async def test_stream_is_resumable_however_long_it_is_silent() -> None:
     now = 0.0
     steps = Steps()
     suite = Suite(name="test", version="1", tools=[steps])
-    mux = Mux(suite, store=MemoryStore(clock=lambda: now), limits=Limits(replay=10))
+    mux = Mux(suite, store=MemoryStore(clock=lambda: now), limits=Limits(replay_ttl=10))
     client = await Client.begin(Endpoint(mux), "2025-11-25")
     async with client.open(client.call("steps")) as connection:
         steps.say("a")
@@ -253,7 +253,9 @@ async def test_stream_events_that_were_dropped_are_told_of() -> None:
     steps = Steps()
     steps.say("a", "b", "c", "d", None)
     suite = Suite(name="test", version="1", tools=[steps])
-    client = await Client.begin(Endpoint(Mux(suite, limits=Limits(replay_events=2))), "2025-11-25")
+    client = await Client.begin(
+        Endpoint(Mux(suite, limits=Limits(max_replay_events=2))), "2025-11-25"
+    )
     answer = await client.send(client.call("steps"))
 
     async with client.listen(after=answer.ids[1]) as resumed:

@@ -251,7 +251,7 @@ async def test_web_sockets_are_refused() -> None:
 def test_sessions_live_on_any_event_loop() -> None:
     """Each request may come on a loop of its own: sessions, streams and threads do not care."""
     endpoint = Endpoint(
-        Mux(Suite(name="test", version="1", tools=[greet, count]), limits=Limits(threads=1))
+        Mux(Suite(name="test", version="1", tools=[greet, count]), limits=Limits(max_threads=1))
     )
     client = Client(None, "2025-11-25")
     http = TestClient(endpoint)

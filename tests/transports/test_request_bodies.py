@@ -28,19 +28,19 @@ def endpoint(**limits: float) -> Endpoint:
 @pytest.mark.parametrize("length", ["101", "9" * 18, "9" * 5000])
 async def test_body_whose_length_is_told_is_refused_unread(length: str) -> None:
     """413, with the limit and its name, before a byte of it is taken in."""
-    client = Client(endpoint(body=100))
+    client = Client(endpoint(max_body_bytes=100))
     connection = client.open(body=[b"{}"], headers={"content-length": length})
     async with connection:
         await connection.over()
 
     assert (413, -32600) == (connection.status, connection.json["error"]["code"])
-    assert "100 bytes (limit: body)" in connection.json["error"]["message"]
+    assert "100 bytes (limit: max_body_bytes)" in connection.json["error"]["message"]
     assert connection._body == [b"{}"]
 
 
 async def test_body_in_chunks_is_refused_as_soon_as_it_is_too_large() -> None:
     """413 as well; what comes behind is not read."""
-    client = Client(endpoint(body=100))
+    client = Client(endpoint(max_body_bytes=100))
     connection = client.open(body=[b" " * 60] * 10)
     async with connection:
         await connection.over()
@@ -53,7 +53,7 @@ async def test_body_in_chunks_is_put_together() -> None:
     """Chunks may cut a message anywhere; the limit itself is allowed."""
     client = Client(endpoint())
     body = json.dumps(client.call("echo", {"text": "hé"}), ensure_ascii=False).encode()
-    client.app = endpoint(body=len(body))
+    client.app = endpoint(max_body_bytes=len(body))
     message = client.call("echo")
 
     answer = await client.send(message, body=[body[i : i + 1] for i in range(len(body))])
@@ -63,7 +63,7 @@ async def test_body_in_chunks_is_put_together() -> None:
 
 async def test_body_that_nests_too_deep_is_refused_with_its_id() -> None:
     """400, before anything recursive meets it."""
-    client = Client(endpoint(depth=5))
+    client = Client(endpoint(max_depth=5))
     deep = b'{"jsonrpc":"2.0","id":4,"method":"x","params":{"a":[[[[[1]]]]]}}'
 
     answer = await client.send(body=[deep])
@@ -88,8 +88,8 @@ async def test_body_that_is_cut_costs_nothing(caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.parametrize("parts", [[], [b'{"jsonrpc":']])
 async def test_body_that_does_not_come_is_408(parts: list[bytes]) -> None:
-    """On a real server: `body_time` bounds the whole of it, from the first byte on."""
-    async with serve(endpoint(body_time=0.1)) as url:
+    """On a real server: `body_timeout` bounds the whole of it, from the first byte on."""
+    async with serve(endpoint(body_timeout=0.1)) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(
@@ -107,7 +107,7 @@ async def test_body_that_does_not_come_is_408(parts: list[bytes]) -> None:
 
 async def test_body_that_is_too_large_is_answered_on_a_real_server() -> None:
     """The client reads its 413, whether it told the length or not, and the server goes on."""
-    client = Client(endpoint(body=1000))
+    client = Client(endpoint(max_body_bytes=1000))
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(100):
@@ -151,7 +151,7 @@ async def test_body_that_is_cut_on_a_real_server_is_no_error(
 
 async def test_body_that_is_cancelled_by_the_host_is_not_late() -> None:
     """A host that cancels while a body comes in is not answered with 408."""
-    client = Client(endpoint(body_time=60))
+    client = Client(endpoint(body_timeout=60))
     async with client.open(body=[]) as connection:
         await asyncio.sleep(0)
         connection.task.cancel()
@@ -163,7 +163,7 @@ async def test_body_that_is_cancelled_by_the_host_is_not_late() -> None:
 async def test_body_that_is_late_leaves_no_cancellation_behind() -> None:
     """In memory: 408, and the host's task is as it was."""
     counts: list[int] = []
-    served = endpoint(body_time=0.01)
+    served = endpoint(body_timeout=0.01)
 
     async def host(scope: object, receive: object, send: object) -> None:
         await served(scope, receive, send)  # type: ignore[arg-type]
@@ -189,18 +189,18 @@ async def test_bodies_with_many_arrays_are_rejected(version: str) -> None:
     answer = await client.send(client.call("echo"), body=[hostile])
 
     assert 413 == answer.status
-    assert "100000 objects and arrays (limit: containers)" in answer.json["error"]["message"]
+    assert "100000 objects and arrays (limit: max_containers)" in answer.json["error"]["message"]
 
 
 async def test_bodies_of_many_pings_are_rejected() -> None:
-    """Nothing of a batch past `Limits.batch` is read, so that it holds up nobody."""
+    """Nothing of a batch past `Limits.max_batch_messages` is read, so that it holds up nobody."""
     client = await Client.begin(endpoint(), "2025-03-26")
     ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
     answer = await client.send([], body=[b"[" + b",".join([ping] * 90_000) + b"]"])
 
     assert (413, -32600) == (answer.status, answer.json["error"]["code"])
-    assert "100 messages (limit: batch)" in answer.json["error"]["message"]
+    assert "100 messages (limit: max_batch_messages)" in answer.json["error"]["message"]
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
@@ -233,7 +233,7 @@ async def test_bodies_with_a_long_uri_are_rejected(version: str, method: str) ->
     answer = await client.send(client.request(method, params))
 
     assert -32602 == answer.json["error"]["code"]
-    assert "2048 bytes (limit: uri)" in answer.json["error"]["message"]
+    assert "2048 bytes (limit: max_uri_bytes)" in answer.json["error"]["message"]
 
 
 async def test_bodies_of_one_client_have_a_share() -> None:
@@ -245,7 +245,7 @@ async def test_bodies_of_one_client_have_a_share() -> None:
 
     mux = Mux(
         Suite(name="test", version="1", tools=[hold, echo]),
-        limits=Limits(bodies_of_address=100_000),
+        limits=Limits(max_total_body_bytes_per_address=100_000),
     )
     app = Endpoint(mux)
     one, other = (Client(app, client=(f"192.0.2.{number}", 1)) for number in (1, 2))
@@ -257,7 +257,7 @@ async def test_bodies_of_one_client_have_a_share() -> None:
         answered = await other.send(other.call("echo", text))
 
     assert [429, 200, 200] == [refused.status, small.status, answered.status]
-    assert "(limit: bodies_of_address)" in refused.json["error"]["message"]
+    assert "(limit: max_total_body_bytes_per_address)" in refused.json["error"]["message"]
     assert 0 == len(mux.bodies)
     assert 200 == (await one.send(one.call("echo", text))).status
 
@@ -265,7 +265,8 @@ async def test_bodies_of_one_client_have_a_share() -> None:
 async def test_bodies_that_arrive_in_parts_are_counted() -> None:
     """Each part counts when it arrives; a client that is refused, or leaves, holds nothing."""
     mux = Mux(
-        Suite(name="test", version="1", tools=[echo]), limits=Limits(bodies_of_address=50_000)
+        Suite(name="test", version="1", tools=[echo]),
+        limits=Limits(max_total_body_bytes_per_address=50_000),
     )
     client = Client(Endpoint(mux))
     refused = await client.send(body=[b" " * 20_000] * 4)
@@ -297,7 +298,8 @@ async def test_bodies_count_within_a_session() -> None:
         await asyncio.Event().wait()
 
     mux = Mux(
-        Suite(name="test", version="1", tools=[hold, echo]), limits=Limits(calls_of_session=1)
+        Suite(name="test", version="1", tools=[hold, echo]),
+        limits=Limits(max_waiting_calls_per_session=1),
     )
     client = await Client.begin(Endpoint(mux), "2025-11-25")
     async with client.open(client.call("hold", {"text": "x" * 60_000})):
@@ -305,4 +307,4 @@ async def test_bodies_count_within_a_session() -> None:
         refused = await client.send(client.call("echo", {"text": "x"}))
         await client.send(method="DELETE")
 
-    assert "(limit: calls_of_session)" in refused.json["error"]["message"]
+    assert "(limit: max_waiting_calls_per_session)" in refused.json["error"]["message"]

@@ -104,7 +104,7 @@ async def test_setting_the_clock_ends_no_session_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sealed data expires by the clock of a shared store, and so do questions and cursors."""
-    async with process(SQLiteStore(tmp_path / "store.db"), question=60.0) as app:
+    async with process(SQLiteStore(tmp_path / "store.db"), input_timeout=60.0) as app:
         client = await Client.begin(app, "2025-11-25", capabilities={"elicitation": {}})
         async with client.open(client.call("sure")) as call:
             question = await call.message()
@@ -146,8 +146,8 @@ async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> 
     released: list[bool] = []
     path = tmp_path / "store.db"
     async with (
-        process(Slow(path), revoked=20) as slow,
-        process(SQLiteStore(path), revoked=20) as other,
+        process(Slow(path), max_revoked_sessions=20) as slow,
+        process(SQLiteStore(path), max_revoked_sessions=20) as other,
     ):
         client = await Client.begin(slow, LEGACIES[0])
         assert 200 == (await client.send(client.call("mark"))).status

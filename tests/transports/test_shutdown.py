@@ -450,7 +450,7 @@ async def test_lifespan_ends_what_is_open() -> None:
 async def test_shutdown_ends_a_body_that_its_client_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An open call may answer with one JSON body; `Limits.stall` would hold the exit for 60 s."""
+    """An open call may answer with one JSON body; `write_timeout` would hold the exit for 60 s."""
     monkeypatch.setattr("genmcp.transports.responder.LAST_WORDS", 0.01)
 
     @tool
@@ -474,7 +474,7 @@ async def test_shutdown_ends_a_body_that_its_client_does_not_read(
 async def test_shutdown_ends_a_stream_that_its_client_does_not_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log names the shutdown as the reason, not `Limits.stall`."""
+    """The log names the shutdown as the reason, not `Limits.write_timeout`."""
     monkeypatch.setattr("genmcp.transports.stream.LAST_WORDS", 0.01)
     caplog.set_level("INFO", "genmcp")
 

@@ -242,7 +242,7 @@ async def test_pair_wants_to_be_introduced_first() -> None:
 )
 async def test_pair_refuses_what_is_no_message(options: Any, status: int) -> None:
     """What cannot be answered on the stream is an HTTP error."""
-    async with connected(app_of(serving(limits=Limits(body=1000)))) as pair:
+    async with connected(app_of(serving(limits=Limits(max_body_bytes=1000)))) as pair:
         answer = await pair.send(**options)
 
     assert status == answer.status
@@ -278,7 +278,7 @@ async def test_pair_checks_who_comes_in() -> None:
 
 async def test_pair_takes_a_place_among_the_streams() -> None:
     """Streams are as many as the limit allows, and a place is free again at the end of one."""
-    app = app_of(serving(limits=Limits(streams=1)))
+    app = app_of(serving(limits=Limits(max_streams=1)))
 
     async with connected(app) as pair:
         assert 503 == (await pair.send(method="GET")).status
@@ -289,7 +289,7 @@ async def test_pair_takes_a_place_among_the_streams() -> None:
 async def test_pair_bounds_calls() -> None:
     """A call too many is answered with an error."""
     wait = Wait()
-    async with connected(app_of(serving(wait, limits=Limits(calls=1)))) as pair:
+    async with connected(app_of(serving(wait, limits=Limits(max_waiting_calls=1)))) as pair:
         async with pair.open(pair.call("wait", id="first")) as first:
             await asyncio.wait_for(wait.begun.wait(), 5)
             refused = await pair.tell(pair.call("in_thread", id="second"))
@@ -404,7 +404,7 @@ async def test_pair_forwards_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_pair_lets_no_call_log_faster_than_the_limit() -> None:
-    """`log_rate` bounds a call here too; and what it changes is announced."""
+    """`logs_per_second` bounds a call here too; and what it changes is announced."""
 
     @tool
     async def chat(channel: Channel) -> str:
@@ -414,7 +414,7 @@ async def test_pair_lets_no_call_log_faster_than_the_limit() -> None:
             await channel.log("info", word)
         return "done"
 
-    async with connected(app_of(serving(chat, limits=Limits(log_rate=100)))) as pair:
+    async with connected(app_of(serving(chat, limits=Limits(logs_per_second=100)))) as pair:
         began = asyncio.get_running_loop().time()
         said = [await pair.tell(pair.call("chat")), await pair.stream.message()]
 
@@ -447,7 +447,7 @@ async def test_pair_survives_a_store_that_fails(caplog: pytest.LogCaptureFixture
 
 async def test_ended_streams_take_no_place_of_ended_sessions() -> None:
     """A client that reconnects often can still end its sessions with DELETE."""
-    endpoint = serving(limits=Limits(revoked_of_address=2))
+    endpoint = serving(limits=Limits(max_revoked_sessions_per_address=2))
     client = await Client.begin(endpoint, "2025-11-25", client=("10.0.0.1", 5000))
     for _ in range(5):
         async with connected(app_of(endpoint), client=("10.0.0.1", 5000)):

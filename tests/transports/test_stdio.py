@@ -253,7 +253,7 @@ async def test_stdio_begins_anew_when_it_is_initialized_again() -> None:
 )
 async def test_stdio_refuses_and_goes_on(sent: bytes, code: int, id: Any) -> None:
     """Every message that is wrong costs itself only; one too large is named if its id was seen."""
-    async with piped(echo, body=1000) as wires:
+    async with piped(echo, max_body_bytes=1000) as wires:
         wires.send(sent)
         refused = await wires.hear()
         fine = await wires.ask("server/discover", id="fine")
@@ -312,8 +312,10 @@ async def test_stdio_answers_a_batch_in_one_message() -> None:
 
 
 async def test_stdio_batch_has_a_bound() -> None:
-    """Past `Limits.batch` nothing of it runs; a few requests run at a time."""
-    async with piped(echo, batch=3, batch_concurrency=1, result=3000) as wires:
+    """Past `Limits.max_batch_messages` nothing of it runs; a few requests run at a time."""
+    async with piped(
+        echo, max_batch_messages=3, batch_concurrency=1, max_result_bytes=3000
+    ) as wires:
         await wires.initialize("2025-03-26")
         wires.send([request("ping", id=number) for number in range(4)])
         while "error" not in (refused := await wires.hear()):
@@ -323,11 +325,13 @@ async def test_stdio_batch_has_a_bound() -> None:
         while not isinstance(answers := await wires.hear(), list):
             assert "method" in answers
 
-    assert "more than 3 messages (limit: batch)" in refused["error"]["message"]
+    assert "more than 3 messages (limit: max_batch_messages)" in refused["error"]["message"]
     first, *others = sorted(answers, key=lambda each: each["id"])
     assert "x" * 1500 == text_of(first)
     assert 2 == len(others)
-    assert all("3000 bytes (limit: result)" in each["error"]["message"] for each in others)
+    assert all(
+        "3000 bytes (limit: max_result_bytes)" in each["error"]["message"] for each in others
+    )
 
 
 # Calls.
@@ -480,13 +484,13 @@ async def test_stdio_gives_up_a_task_with_its_client() -> None:
 async def test_stdio_bounds_the_calls_that_run() -> None:
     """Past the limit an error says so; lists are still answered."""
     wait = Wait()
-    async with piped(wait, calls=1) as wires:
+    async with piped(wait, max_waiting_calls=1) as wires:
         wires.send(modern("tools/call", {"name": "wait"}, id=1))
         await seen(wait.begun)
         refused = await wires.ask("tools/call", {"name": "wait"}, id=2)
         listed = await wires.ask("tools/list", id=3)
 
-    assert "limit: calls" in refused["error"]["message"]
+    assert "limit: max_waiting_calls" in refused["error"]["message"]
     assert "wait" == listed["result"]["tools"][0]["name"]
 
 
@@ -495,7 +499,7 @@ async def test_stdio_lets_a_slow_reader_wait_without_growing() -> None:
     size = 300_000
     level = {"io.modelcontextprotocol/logLevel": "debug"}
     call = {"name": "fill", "arguments": {"size": size}}
-    async with piped(fill, buffer=1000) as wires:
+    async with piped(fill, write_buffer_bytes=1000) as wires:
         wires.send(*(modern("tools/call", call, id, **level, progressToken=id) for id in range(5)))
         answers = [await wires.answer(id) for id in range(5)]
 
@@ -507,16 +511,16 @@ async def test_stdio_lets_a_slow_reader_wait_without_growing() -> None:
 async def test_stdio_gives_up_a_client_that_reads_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After `Limits.stall` seconds: it ends as if the input had ended, and the log says why."""
+    """After `Limits.write_timeout` seconds: it ends as at the end of the input, with a warning."""
     wait = Wait()
     call = {"name": "fill", "arguments": {"size": 300_000}}
-    async with piped(fill, wait, stall=0.2) as wires:
+    async with piped(fill, wait, write_timeout=0.2) as wires:
         wires.send(modern("tools/call", {"name": "wait"}, id=1))
         wires.send(modern("tools/call", call, id=2))
         await asyncio.wait_for(asyncio.shield(wires.serving), PATIENCE)
 
     assert wait.cancelled.is_set()
-    assert "nothing for 0.2 seconds (limit: stall)" in caplog.text
+    assert "nothing for 0.2 seconds (limit: write_timeout)" in caplog.text
 
 
 async def test_stdio_ends_when_nobody_reads_its_output() -> None:
@@ -570,14 +574,14 @@ async def test_stdio_tells_a_legacy_client_of_changes() -> None:
 
 
 async def test_stdio_refuses_a_stream_too_many() -> None:
-    """`Limits.streams` counts here too."""
+    """`Limits.max_streams` counts here too."""
     wanted = {"notifications": {"toolsListChanged": True}}
-    async with piped(echo, streams=1) as wires:
+    async with piped(echo, max_streams=1) as wires:
         wires.send(modern("subscriptions/listen", wanted, id=1))
         await wires.hear()
         refused = await wires.ask("subscriptions/listen", wanted, id=2)
 
-    assert "limit: streams" in refused["error"]["message"]
+    assert "limit: max_streams" in refused["error"]["message"]
 
 
 async def test_stdio_survives_a_store_that_cannot_be_reached(

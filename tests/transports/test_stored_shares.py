@@ -127,18 +127,18 @@ async def test_sessions_of_one_address_fill_its_share_only() -> None:
     refused = [await set_level(await at(app, "10.0.0.1")) for _ in range(30)]
 
     assert [""] * 22 == refused[:22]
-    assert all("limit: Limits.stored_of_address" in each for each in refused[22:])
+    assert all("limit: Limits.store_share_per_address" in each for each in refused[22:])
     assert "" == await set_level(await at(app, "10.0.0.2"))
     assert "" == await subscribe(await at(app, "10.0.0.2"), "note://1")
 
 
 async def test_anonymous_crowd_leaves_room_for_principals() -> None:
     """Many addresses together have a share, too."""
-    app = served(MemoryStore(max_entries=100), anonymous=0.5)
+    app = served(MemoryStore(max_entries=100), anonymous_share=0.5)
     refused = [await set_level(await at(app, f"10.0.0.{n}")) for n in range(60)]
 
     assert 45 == refused.count("")
-    assert "limit: Limits.anonymous" in refused[-1]
+    assert "limit: Limits.anonymous_share" in refused[-1]
     ada = Client(app, capabilities=TASKS)
     answer = await ada.send(ada.call("start"), headers={"x-user": "ada"})
     assert "task" == answer.json["result"]["resultType"]
@@ -155,11 +155,11 @@ async def test_level_that_is_the_default_is_not_stored() -> None:
 
 async def test_subscription_list_of_a_session_is_bounded() -> None:
     """Each subscription writes the whole list of its session."""
-    client = await at(served(MemoryStore(), subscribed_of_session=30), "10.0.0.1")
+    client = await at(served(MemoryStore(), max_subscribed_bytes_per_session=30), "10.0.0.1")
     refused = [await subscribe(client, f"note://{n}") for n in (1, 2, 3, 1, 4)]
 
     assert ["", "", "", ""] == refused[:4]
-    assert "limit: subscribed_of_session" in refused[4]
+    assert "limit: max_subscribed_bytes_per_session" in refused[4]
 
 
 async def test_large_streams_of_a_client_drop_no_other_stream() -> None:
@@ -188,7 +188,7 @@ async def test_keyed_calls_of_a_principal_fill_its_share_only() -> None:
             break
 
     assert 429 == answer.status
-    assert "limit: Limits.stored_of_principal" in error(answer)
+    assert "limit: Limits.store_share_per_principal" in error(answer)
     call = client.call("echo", {"text": "x"}, **{KEY: "key"})
     assert 200 == (await client.send(call, headers=bob)).status
 
@@ -234,7 +234,7 @@ async def test_unsubscribing_counts_for_its_client() -> None:
     client = await at(served(store), "10.0.0.1")
     for uri in ("note://1", "note://2"):
         assert "" == await subscribe(client, uri)
-    now = Limits().replay + 1
+    now = Limits().replay_ttl + 1
     assert 1 == (await store.usage("address 10.0.0.1")).entries
     unsubscribed = client.request("resources/unsubscribe", {"uri": "note://1"})
     assert "" == error(await client.send(unsubscribed))
@@ -257,7 +257,7 @@ async def test_client_past_its_share_can_give_room_back() -> None:
 
     refused = await client.send(method="GET")
     assert 429 == refused.status
-    assert "limit: Limits.stored_of_address" in error(refused)
+    assert "limit: Limits.store_share_per_address" in error(refused)
     unsubscribed = client.request("resources/unsubscribe", {"uri": "note://1"})
     assert "" == error(await client.send(unsubscribed))
     assert 204 == (await client.send(method="DELETE")).status
@@ -285,7 +285,7 @@ async def test_responses_over_sse_count_for_their_client() -> None:
 async def test_log_of_an_sse_session_is_bounded_in_bytes() -> None:
     """Messages are retained for readers that are slow, not for all that was ever sent."""
     store = MemoryStore()
-    async with sse(served(store, replay_bytes=200_000), "10.0.0.1") as client:
+    async with sse(served(store, max_replay_bytes=200_000), "10.0.0.1") as client:
         for number in range(10):
             await client.send(client.call("report", {"size": 100_000}, id=number))
             assert number == (await client.stream.message())["id"]
@@ -300,4 +300,4 @@ async def test_response_over_sse_without_room_is_an_error() -> None:
         answer = await client.stream.message()
 
         assert "large" == answer["id"]
-        assert "limit: Limits.stored_of_address" in str(answer)
+        assert "limit: Limits.store_share_per_address" in str(answer)

@@ -200,7 +200,7 @@ async def test_slow_listener_is_told_once_and_holds_nobody_up() -> None:
 async def test_sender_that_is_ahead_of_the_log_tells_everything() -> None:
     """Past the bound nobody knows what has changed: each hears all it listens for, once."""
     suite = suite_of()
-    mux = Mux(suite, limits=Limits(replay_events=5))
+    mux = Mux(suite, limits=Limits(max_replay_events=5))
     wanted = {"toolsListChanged": True, "resourceSubscriptions": [NOTE]}
 
     async with listening(Client(Endpoint(mux)), **wanted) as (connection, _):
@@ -266,7 +266,7 @@ async def test_listener_hears_a_heartbeat() -> None:
 
 async def test_listeners_are_bounded() -> None:
     """So many streams, and so many resources of one; past it the answer says which limit."""
-    limits = Limits(streams=1, subscriptions=1)
+    limits = Limits(max_streams=1, max_subscriptions=1)
     client = Client(Endpoint(Mux(suite_of(), limits=limits)))
     ask = client.request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
     two = {"notifications": {"resourceSubscriptions": [NOTE, "note://other"]}}
@@ -395,9 +395,9 @@ async def test_session_record_exists_while_something_is_subscribed() -> None:
     ("uri", "code"), [("note://none", -32002), ("note://ada", -32002), ("note://other", -32603)]
 )
 async def test_session_subscribes_to_so_many_resources_that_are_there(uri: str, code: int) -> None:
-    """What is not there for it is not found; past `Limits.subscriptions` it is told so."""
+    """What is not there for it is not found; past `Limits.max_subscriptions` it is told so."""
     client = await Client.begin(
-        Endpoint(Mux(suite_of(), limits=Limits(subscriptions=1))), LEGACIES[0]
+        Endpoint(Mux(suite_of(), limits=Limits(max_subscriptions=1))), LEGACIES[0]
     )
     await client.send(client.request("resources/subscribe", {"uri": NOTE}))
 
@@ -460,8 +460,8 @@ def notes(**limits: int) -> Endpoint:
 @pytest.mark.parametrize(
     ("uris", "status", "setting"),
     [
-        (many(1, 2049), 400, "2048 bytes (limit: uri)"),
-        (many(1001, 100), 429, "1000 resources (limit: subscriptions)"),
+        (many(1, 2049), 400, "2048 bytes (limit: max_uri_bytes)"),
+        (many(1001, 100), 429, "1000 resources (limit: max_subscriptions)"),
         (many(300, 2000), 429, "524288 bytes"),
     ],
 )
@@ -479,7 +479,7 @@ async def test_listener_has_bounds(uris: list[str], status: int, setting: str) -
 
 async def test_listeners_of_one_client_have_a_share() -> None:
     """All streams of an address together; other addresses have their own, and it comes back."""
-    app = notes(subscribed_of_address=1000)
+    app = notes(max_subscribed_bytes_per_address=1000)
     one, other = (Client(app, client=(f"192.0.2.{number}", 1)) for number in (1, 2))
     wanted: dict[str, Any] = {"resourceSubscriptions": many(1, 500)}
     async with listening(one, **wanted):
@@ -488,7 +488,7 @@ async def test_listeners_of_one_client_have_a_share() -> None:
             pass
 
     assert 429 == refused.status
-    assert "(limit: subscribed_of_address)" in refused.json["error"]["message"]
+    assert "(limit: max_subscribed_bytes_per_address)" in refused.json["error"]["message"]
     async with listening(one, **wanted):
         pass
 

@@ -60,7 +60,7 @@ class Listened(Tool):
 @pytest.fixture
 async def endpoint(_tasks_end: None) -> AsyncIterator[Endpoint]:
     Work.go = asyncio.Event()
-    limits = Limits(subscriptions=2)
+    limits = Limits(max_subscriptions=2)
     mux = Mux(Suite(name="test", version="1", tools=[Listened]), limits=limits)
     yield Endpoint(mux, principal=lambda scope: scope.get("who"))
     await mux.aclose()

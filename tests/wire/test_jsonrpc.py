@@ -242,7 +242,7 @@ def test_jsonrpc_nesting_is_allowed_up_to_the_limit(limit: int) -> None:
     """`max_depth` levels pass, one more does not, and the message names the limit."""
     one(nested(limit), max_depth=limit)
 
-    with pytest.raises(InvalidRequest, match=f"deeper than {limit} levels .*limit: depth"):
+    with pytest.raises(InvalidRequest, match=f"deeper than {limit} levels .*limit: max_depth"):
         jsonrpc.decode(nested(limit + 1), max_depth=limit)
 
 
@@ -319,7 +319,7 @@ def test_jsonrpc_containers_are_counted(inside: bytes) -> None:
     ).translate(bytes.maketrans(b"{", b"[")).count(b"[")
 
     one(body, containers=count)
-    with pytest.raises(TooLarge, match=rf"more than {count - 1} .*\(limit: containers\)"):
+    with pytest.raises(TooLarge, match=rf"more than {count - 1} .*\(limit: max_containers\)"):
         jsonrpc.decode(body, containers=count - 1)
 
 
@@ -328,7 +328,7 @@ def test_jsonrpc_strings_in_large_bodies_are_left_out() -> None:
     body = within(b",".join([b'"' + b"[]" * 9000 + b'",[]'] * 100))
 
     one(body, max_depth=64, containers=102)
-    with pytest.raises(TooLarge, match="limit: containers"):
+    with pytest.raises(TooLarge, match="limit: max_containers"):
         jsonrpc.decode(body, containers=101)
 
 
@@ -339,7 +339,9 @@ def test_jsonrpc_batch_has_a_bound(member: bytes) -> None:
     """Members past the bound are not read; faulty members count, too."""
     assert 3 == len(jsonrpc.decode(b" [" + b",".join([member] * 3) + b"]", batch=3))  # type: ignore[arg-type]
 
-    with pytest.raises(TooLarge, match=r"more than 3 messages \(limit: batch\)") as raised:
+    with pytest.raises(
+        TooLarge, match=r"more than 3 messages \(limit: max_batch_messages\)"
+    ) as raised:
         jsonrpc.decode(b"[" + b",".join([member] * 4) + b"]", batch=3)
     assert (-32600, 413) == (raised.value.code, raised.value.status)
 
