@@ -107,7 +107,9 @@ def _work(options: argparse.Namespace) -> None:
     app = None if options.lifespan is None else load(options.lifespan)
     if app is not None and not callable(app):
         raise ConfigurationError(f"--lifespan: {options.lifespan} is no application: {app!r}")
-    hands = Hands(queues=options.queues, concurrency=options.concurrency, grace=options.grace)
+    hands = Hands(
+        queues=options.queues, concurrency=options.concurrency, shutdown_grace=options.grace
+    )
     asyncio.run(work(mux, hands, app))
 
 

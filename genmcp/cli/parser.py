@@ -83,7 +83,7 @@ def _add_serve(commands: "Commands[argparse.ArgumentParser]", do: Do) -> None:
         "--grace",
         type=_seconds,
         metavar="SECONDS",
-        help="how long running jobs may go on when the server is to stop (JobOptions.grace)",
+        help="how long running jobs may continue at shutdown (JobOptions.shutdown_grace)",
     )
     http.add_argument(
         "--proxy-headers",

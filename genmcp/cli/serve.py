@@ -177,7 +177,7 @@ def endpoint_of(http: Http) -> Endpoint:
     endpoint = _found(http)
     if http.grace is not None:
         service = endpoint.mux.tasks.service.worker
-        service.options = replace(service.options, grace=http.grace)
+        service.options = replace(service.options, shutdown_grace=http.grace)
     return endpoint
 
 

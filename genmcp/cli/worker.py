@@ -25,13 +25,13 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 class Hands(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker does otherwise than the `JobOptions` of its mux say; None: nothing.
 
-    queues: whose jobs it takes. concurrency: how many at once. grace: for how many seconds what
-    runs when it is told to stop may go on.
+    queues: whose jobs it takes. concurrency: how many at once. shutdown_grace: seconds that running
+        jobs have to end when it is told to stop.
     """
 
     queues: Sequence[str] | None = None
     concurrency: int | None = None
-    grace: float = GRACE
+    shutdown_grace: float = GRACE
 
 
 async def work(mux: Mux, hands: Hands, app: Any = None) -> None:
@@ -66,7 +66,7 @@ async def work(mux: Mux, hands: Hands, app: Any = None) -> None:
         await first(stop.wait(), jobs.worker.ended())
         if not stop.is_set():
             raise RuntimeError("the engine has ended by itself; the log tells why")
-        logger.info("stopping: what runs has %g seconds to end", jobs.worker.options.grace)
+        logger.info("stopping: what runs has %g seconds to end", jobs.worker.options.shutdown_grace)
 
 
 @contextmanager

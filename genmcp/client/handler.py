@@ -81,7 +81,7 @@ class ClientHandler(Generic[S]):
     sampling_tools: `handle_create_message` takes requests with tools.
     sampling_context: ... and those that want context included.
     most_open: for a handler that forwards questions and bounds them itself: the number of questions
-        open on one connection. They do not count towards `ClientOptions.questions`.
+        open on one connection. They do not count towards `ClientOptions.input_concurrency`.
     """
 
     capabilities: ClientCapabilities | None = None

@@ -49,18 +49,18 @@ class Opened:
         options: ClientOptions,
     ) -> None:
         transport = transport_to(
-            target, max_message=options.max_message, http=options.http, stdio=options.stdio
+            target, max_message=options.max_message_bytes, http=options.http, stdio=options.stdio
         )
         self._options = options
         self._server = _key(target, transport.where)
         self.answering = Answering(
             handler,
-            parallel=options.questions,
+            parallel=options.input_concurrency,
             capabilities=options.capabilities,
             url_schemes=options.url_schemes,
             schemas=options.schemas,
         )
-        self.cache = Cache(options.cache)
+        self.cache = Cache(options.cache_size)
         self.connection = Connection(
             transport,
             self.answering,

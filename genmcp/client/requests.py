@@ -155,7 +155,7 @@ class Requests:
             cursor = page.next_cursor
             if cursor is None:
                 return found
-            if cursor in cursors or len(cursors) >= self.options.pages:
+            if cursor in cursors or len(cursors) >= self.options.max_pages:
                 self._cache.forget(method)
                 raise ProtocolError(
                     f"the list of {method} does not end after {len(cursors)} pages",
@@ -210,7 +210,7 @@ class Requests:
             ClientError: as `Connection.request`.
         """
         given: Mapping[str, Any] = {}
-        for asked in range(self.options.rounds + 1):
+        for asked in range(self.options.max_input_rounds + 1):
             try:
                 found = await self.connection.request(
                     method,
@@ -228,7 +228,7 @@ class Requests:
                 return found, asked
             given = await self._answers(method, found, patience)
         raise ProtocolError(
-            f"{method} asks more than {self.options.rounds} times (option: rounds)",
+            f"{method} asks more than {self.options.max_input_rounds} times (option: rounds)",
             self.connection.where,
         )
 

@@ -151,7 +151,7 @@ class TaskHandle:
         # The total is that of `wait_for`.
         waits = Timeouts(idle=patience.idle, total=None)
         task: DetailedTask = await repeated(
-            lambda: self._send("tasks/get", {}, waits), self._requests.options.polls
+            lambda: self._send("tasks/get", {}, waits), self._requests.options.max_poll_failures
         )
         return task
 
@@ -169,7 +169,9 @@ class TaskHandle:
         SEP-2663, "Task Update Requests": a server ignores answers to what it does not ask any more.
         """
         waits = Timeouts(idle=patience.idle, total=None)
-        await repeated(lambda: self._update(answers, waits), self._requests.options.polls)
+        await repeated(
+            lambda: self._update(answers, waits), self._requests.options.max_poll_failures
+        )
 
     async def _outcome(self, patience: Patience, report: Report | None) -> CallToolResult:
         async with TaskNews(self._listen(self.id or ""), self.id or "") as news:

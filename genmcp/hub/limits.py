@@ -15,8 +15,8 @@ _TIMES: Final = ("answer_timeout", "form_patience")
 class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on what `Hub.server` keeps for its clients; times in seconds.
 
-    A forwarded question does not count towards `ClientOptions.questions`: it waits for a person,
-    and would block all others.
+    A forwarded question does not count towards `ClientOptions.input_concurrency`: it waits for a
+    person, and would block all others.
 
     questions: questions that may wait for the answers of one principal, or of one session of an
         anonymous client. Further ones are refused. Default 16.

@@ -93,5 +93,5 @@ def _target(config: ServerConfig, options: ClientOptions) -> Target:
         return Command(config.command, config.args, config.env, config.cwd)
     if config.url is not None and config.headers:
         http = HttpOptions(headers=config.headers)
-        return transport_to(config.url, max_message=options.max_message, http=http)
+        return transport_to(config.url, max_message=options.max_message_bytes, http=http)
     return config.target if config.url is None else config.url

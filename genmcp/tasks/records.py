@@ -302,7 +302,7 @@ class TaskRecords:
 
     async def touch(self, task: Task) -> None:
         """Retain a task that waits, and its request, for its whole time from now."""
-        ttl = kept(task, self._options.life)
+        ttl = kept(task, self._options.retention)
         if ttl is not None:
             await self.store.touch(self._prefix + slot_of(task.id), ttl)
             await self.store.touch(self._call(task.id), ttl)
@@ -356,7 +356,7 @@ class TaskRecords:
 
     def _terms(self, task: Task) -> tuple[float | None, Owner]:
         """Return the ttl of what is stored of *task*, and the accounts that it counts towards."""
-        return kept(task, self._options.life), self._options.accounts(task)
+        return kept(task, self._options.retention), self._options.accounts(task)
 
     def _put_call(self, key: str, call: bytes, ttl: float | None, owner: Owner) -> Put:
         """Return the write of a raw request, which counts towards the open tasks of its client."""
@@ -367,7 +367,7 @@ class TaskRecords:
 
     def _event(self, key: str, data: bytes, ttl: float | None, owner: Owner) -> Append:
         ttl = _FOREVER if ttl is None else ttl
-        return Append(key, data, ttl=ttl, keep=self._options.keep, owner=owner)
+        return Append(key, data, ttl=ttl, keep=self._options.max_events, owner=owner)
 
     def owner_of(self, task: Task) -> str:
         """Return the owner for whom the steps of *task* are delivered, "" if it has none."""

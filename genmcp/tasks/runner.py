@@ -40,9 +40,8 @@ Resume: TypeAlias = Callable[[Task, bytes, Outcome], Awaitable[Suspended | Finis
 class TaskRunner:
     """Takes the next step of a task, whatever that is.
 
-    A job is claimed, run and settled; what is settled is continued. Each is written before the next
-    begins, so that nothing is lost with a process: its id is delivered again, to one that continues
-    after what was written last. What a task comes to happens once; `continue_` at least once.
+    A job is claimed, run, settled and continued. Each is written before the next begins, so
+    that another process can continue after a crash. A task ends once; `continue_` may run again.
     """
 
     def __init__(
@@ -116,7 +115,8 @@ class TaskRunner:
         held = HeldTask(self._records, stored.task.id, stored.task.fencing_token, stored)
         claimed = False
         try:
-            task = await self._writer.retry.retry_until_written(held.claim(self._options.crashes))
+            claim = held.claim(self._options.max_crashes)
+            task = await self._writer.retry.retry_until_written(claim)
             claimed = True
             if not task.over:
                 await self._work(held, task)
@@ -268,7 +268,7 @@ class TaskRunner:
         await self._writer.retry.retry_until_written(step, _has_no_room)
 
     def _retain_later(self, taken: tuple[str, int], task: Task, ref: ExternalJob | None) -> None:
-        pause = min(_HOUR, self._options.life / 3)
+        pause = min(_HOUR, self._options.retention / 3)
         self._taken[taken] = asyncio.get_running_loop().call_later(
             pause, self._retain, taken, task, ref
         )

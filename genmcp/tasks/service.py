@@ -117,7 +117,7 @@ class TaskService:
     async def aclose(self, *, within: float | None = None) -> None:
         """Stop working; open steps are handed to other processes, or wait for the next one.
 
-        *within* shortens `JobOptions.grace`, in seconds.
+        *within* shortens `JobOptions.shutdown_grace`, in seconds.
         """
         await self.worker.aclose(within=within)
         await self._retry.aclose()

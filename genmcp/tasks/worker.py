@@ -94,7 +94,7 @@ class TaskWorker:
 
         Args:
             user: given to `use` before.
-            within: shortens `JobOptions.grace`, in seconds.
+            within: shortens `JobOptions.shutdown_grace`, in seconds.
         """
         self._users.discard(user)
         if all(each.gone for each in self._users):
@@ -165,7 +165,7 @@ class TaskWorker:
         share = max(1, round(options.concurrency * options.share_of_client))
         served: list[tuple[Collection[str], int, int | None]] = [
             (options.queues, options.concurrency, share),
-            ((CONTINUATIONS,), options.continuations, None),
+            ((CONTINUATIONS,), options.continuation_concurrency, None),
         ]
         if self._follows:
             served.append(((REFS,), options.refs, None))
@@ -210,7 +210,7 @@ class TaskWorker:
             concurrency=concurrency,
             share=share,
             lease=self.options.lease,
-            grace=self.options.grace,
+            grace=self.options.shutdown_grace,
             doubts=lambda: self._heartbeats.presence.doubt,
         ):
             if await all_of_them.wait() == 0:

@@ -182,9 +182,10 @@ class Endpoint:
     async def aclose(self) -> None:
         """Close responses on this event loop, hand jobs to other processes, and close an own mux.
 
-        Calls have `grace` seconds to finish, jobs `JobOptions.grace`. The jobs of a mux that was
-        passed in are released to other processes when its last endpoint is closed; the mux itself
-        is closed by its owner. The endpoint can be used again: the next request restarts the jobs.
+        Calls have `grace` seconds to finish, jobs `JobOptions.shutdown_grace`. The jobs of a mux
+        that was passed in are released to other processes when its last endpoint is closed; the mux
+        itself is closed by its owner. The endpoint can be used again: the next request restarts the
+        jobs.
         """
         await self._shutdown.stop()
         if self._owns_mux:

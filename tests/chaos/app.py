@@ -165,7 +165,7 @@ mux = Mux(
     secret="known to every process, and long enough",
     store=Storage(
         store=SQLiteStore(os.environ["CHAOS_STORE"]),
-        jobs=JobOptions(queues=QUEUES, lease=LEASE, crashes=CRASHES),
+        jobs=JobOptions(queues=QUEUES, lease=LEASE, max_crashes=CRASHES),
     ),
 )
 app = Endpoint(mux, principal=principal)

@@ -201,7 +201,7 @@ async def test_worker_works_within_a_lifespan(
     caplog.set_level(logging.INFO, "genmcp")
     mux = studio(tmp_path / "studio.db", "studio")
     app = App(STARTED, STOPPED)
-    hands = Hands(queues=["a", "b"], concurrency=3, grace=0.0)
+    hands = Hands(queues=["a", "b"], concurrency=3, shutdown_grace=0.0)
     before = signal.getsignal(signal.SIGTERM)
     async with asyncio.timeout(PATIENCE):
         working = asyncio.create_task(work(mux, hands, app))
@@ -212,7 +212,7 @@ async def test_worker_works_within_a_lifespan(
 
     assert ["lifespan.startup", "lifespan.shutdown"] == app.told
     options = mux.tasks.service.worker.options
-    assert (3, 0.0) == (options.concurrency, options.grace)
+    assert (3, 0.0) == (options.concurrency, options.shutdown_grace)
     assert before is signal.getsignal(signal.SIGTERM)
     with pytest.raises(StoreUnavailable):
         await mux.store.get("key")

@@ -271,7 +271,7 @@ class Nagging(Tool):
 
 
 async def test_client_answers_a_bounded_number_of_times() -> None:
-    """A request that is answered with questions for ever is given up after `rounds`."""
+    """A request that is answered with questions for ever is given up after `max_input_rounds`."""
 
     class Patient(ClientHandler[None]):
         asked = 0

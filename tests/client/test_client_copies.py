@@ -42,7 +42,7 @@ async def kitchen(
 ) -> AsyncIterator[Client]:
     """A client, of a server of this process, that keeps nothing unless it is told to."""
     suite = Suite(name="kitchen", version="1", tools=tools)
-    options = ClientOptions(revision=revision, cache=cache)
+    options = ClientOptions(revision=revision, cache_size=cache)
     async with asyncio.timeout(20), Client(suite, options=options) as client:
         yield client
 

@@ -113,7 +113,7 @@ async def test_client_ends_a_list_that_does_not(cursors: str) -> None:
             return page("a", nextCursor="x" if cursors == "same" else given + "x")
         return None
 
-    async with scripted(answer, pages=5) as (client, _):
+    async with scripted(answer, max_pages=5) as (client, _):
         with pytest.raises(ProtocolError, match="does not end after"):
             await client.tools()
 

@@ -20,11 +20,11 @@ def test_options_say_which_version_the_client_is() -> None:
     [
         ("timeout", 0),
         ("idle_timeout", -1),
-        ("rounds", 0),
+        ("max_input_rounds", 0),
         ("max_pending", -1),
-        ("cache", -1),
-        ("questions", 17),
-        ("polls", 0),
+        ("cache_size", -1),
+        ("input_concurrency", 17),
+        ("max_poll_failures", 0),
         ("revision", "2020-01-01"),
     ],
 )

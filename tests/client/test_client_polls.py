@@ -252,7 +252,7 @@ async def test_poll_in_vain_leaves_the_task_to_be_taken_up(
 ) -> None:
     """The error has the id of the task, which is not cancelled, and which goes on."""
     oven = Oven(failure)
-    async with client_of(oven, polls=2) as client:
+    async with client_of(oven, max_poll_failures=2) as client:
         with pytest.raises(kind) as found:
             await client.call("bake", idle_timeout=0.2)
         assert "k" == found.value.task

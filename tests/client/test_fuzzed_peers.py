@@ -65,7 +65,7 @@ async def connected(target: Target, *, opening: float = 10, **more: Any) -> Asyn
         timeout=TIME,
         open_timeout=opening,
         probe_timeout=opening / 2,
-        max_message=MAX_MESSAGE,
+        max_message_bytes=MAX_MESSAGE,
         **more,
     )
     async with asyncio.timeout(20), Client(target, options=options) as client:

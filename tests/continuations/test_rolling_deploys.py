@@ -102,7 +102,7 @@ async def release(
     mux = Mux(
         Suite(name="deployed", version=version, tools=tools),
         secret="a secret of 16 bytes",
-        store=Storage(store=store, jobs=JobOptions(unknown_timeout=timeout, grace=0.1)),
+        store=Storage(store=store, jobs=JobOptions(unknown_timeout=timeout, shutdown_grace=0.1)),
     )
     await mux.tasks.service.start()
     try:

@@ -112,7 +112,7 @@ def test_claim_of_a_released_task_is_no_crash() -> None:
 
 
 def test_claim_of_a_held_task_counts_a_crash() -> None:
-    """A job that kills each of its workers fails after `JobOptions.crashes` of them."""
+    """A job that kills each of its workers fails after `JobOptions.max_crashes` of them."""
     task = made(Working(JOB)).claimed(2.0, crashes=2)
     for crashed in (1, 2):
         task = task.claimed(2.0, crashes=2)

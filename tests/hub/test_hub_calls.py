@@ -103,7 +103,7 @@ async def test_hub_begins_no_call_again_that_was_answered_once(first: Any) -> No
 
     async with (
         asyncio.timeout(TIME),
-        Hub(options=ClientOptions(revision=NEW, polls=1), pace=Pace(sleep)) as hub,
+        Hub(options=ClientOptions(revision=NEW, max_poll_failures=1), pace=Pace(sleep)) as hub,
     ):
         await hub.register(ServerConfig("far", target=far, retry=Retry(3, 100, cap=400)))
         with pytest.raises(OutcomeUnknown, match="down"):

@@ -101,7 +101,7 @@ async def served(behind: str, limits: HubLimits | None = None) -> AsyncIterator[
 def client_of(url: str, name: str, handler: ClientHandler[Any], before: str) -> Client:
     """Return a client that calls as *name*."""
     http = HttpOptions(headers={"x-user": name})
-    options = ClientOptions(revision=before, http=http, questions=16)
+    options = ClientOptions(revision=before, http=http, input_concurrency=16)
     return Client(url, handler=handler, options=options)
 
 

@@ -74,7 +74,9 @@ class Counts(Tool):
 
 def serving(*tools: Tool, store: Store | None = None, lease: float = 30.0) -> Endpoint:
     """Return an endpoint whose clients are who they say."""
-    storage = Storage(store=store or MemoryStore(), jobs=JobOptions(lease=lease, grace=0.0))
+    storage = Storage(
+        store=store or MemoryStore(), jobs=JobOptions(lease=lease, shutdown_grace=0.0)
+    )
     suite = Suite(name="test", version="1", tools=tools)
     mux = Mux(suite, store=storage, secret="a secret of 16 bytes")
     return Endpoint(mux, principal=lambda scope: scope.get("who"))

@@ -109,7 +109,7 @@ class Works(Tool):
 
 
 def serving(tool: Tool, store: Any, *, lease: float = 30.0, **options: Any) -> Endpoint:
-    jobs = JobOptions(lease=lease, grace=0.0, **options.pop("jobs", {}))
+    jobs = JobOptions(lease=lease, shutdown_grace=0.0, **options.pop("jobs", {}))
     suite = Suite(name="test", version="1", tools=[tool])
     storage = Storage(store=store, jobs=jobs)
     mux = Mux(suite, store=storage, secret="a secret of 16 bytes", **options)

@@ -67,7 +67,7 @@ class Works(Tool):
 
 def serving(tool: Tool, store: Any) -> Endpoint:
     suite = Suite(name="test", version="1", tools=[tool])
-    storage = Storage(store=store, jobs=JobOptions(lease=30.0, grace=0.0))
+    storage = Storage(store=store, jobs=JobOptions(lease=30.0, shutdown_grace=0.0))
     mux = Mux(suite, store=storage, secret="a secret of 16 bytes")
     return Endpoint(mux, principal=lambda scope: scope.get("who"))
 
@@ -177,7 +177,7 @@ async def test_queues_of_two_audiences_are_distinct() -> None:
 
     def endpoint(audience: str, tool: Tool, queue: str) -> Endpoint:
         suite = Suite(name="test", version="1", tools=[tool])
-        storage = Storage(store=store, jobs=JobOptions(queues=(queue,), grace=0.0))
+        storage = Storage(store=store, jobs=JobOptions(queues=(queue,), shutdown_grace=0.0))
         return Endpoint(Mux(suite, store=storage, secret="a secret of 16 bytes", audience=audience))
 
     store = MemoryStore()

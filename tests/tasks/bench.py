@@ -87,7 +87,7 @@ class Bench:
             node=node,
             resume=resume or self.resumed,
             foreign=foreign,
-            options=JobOptions(**{"grace": 0.0, **options}),
+            options=JobOptions(**{"shutdown_grace": 0.0, **options}),
         )
         self._jobs.append(jobs)
         return jobs

@@ -306,7 +306,7 @@ async def test_messages_are_told_in_order_and_before_the_end(bench: Bench) -> No
 
 async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
     """Who is too slow goes on with what there is, also when the task is over."""
-    jobs = bench.jobs(keep=2)
+    jobs = bench.jobs(max_events=2)
     task = await jobs.create(made(Running("n1")), b"")
     async with asyncio.timeout(BOUND):
         following = jobs.follow("t1", None)
@@ -617,7 +617,7 @@ async def test_call_that_awaits_in_a_worker_is_handed_on_when_that_shuts_down(
 async def test_job_that_was_never_submitted_is_by_whoever_asks(bench: Bench) -> None:
     """The process died between the record and the engine."""
     jobs = bench.jobs()
-    records = TaskRecords(bench.store(), JobOptions(keep=10))
+    records = TaskRecords(bench.store(), JobOptions(max_events=10))
     assert await records.create(made(Working(double.job(4)), due=900.0), b"")
 
     await jobs.get("t1", None)
@@ -637,7 +637,7 @@ async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
 async def test_retry_that_was_not_submitted_is_when_the_last_one_comes_again(bench: Bench) -> None:
     """The process died between the record and the engine, and its delivery lapses."""
     jobs = bench.jobs()
-    records = TaskRecords(bench.store(), JobOptions(keep=10))
+    records = TaskRecords(bench.store(), JobOptions(max_events=10))
     await records.create(made(Working(double.job(4)), delivery=1, held=None), b"")
     await jobs.start()
 
@@ -656,7 +656,7 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
 
     if asks:
         await there.get("t1", None)
-    records = TaskRecords(bench.store(), JobOptions(keep=10))
+    records = TaskRecords(bench.store(), JobOptions(max_events=10))
     async with asyncio.timeout(BOUND):
         *_, task = [each async for each in TaskFollower(records).follow("t1")]
 

@@ -218,7 +218,7 @@ async def test_foreign_job_is_cancelled_with_its_call(
 
 async def test_foreign_job_may_be_cancelled_where_its_queue_is_unknown(bench: Bench) -> None:
     """The call is cancelled all the same."""
-    records = TaskRecords(bench.store(), JobOptions(keep=10))
+    records = TaskRecords(bench.store(), JobOptions(max_events=10))
     await records.create(made(Following(REF)), b"")
     jobs = bench.jobs()
 
@@ -263,7 +263,7 @@ class Endless(ExternalQueue):
 async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
     """However many are followed: they have places of their own, and take turns in them."""
     endless = Endless()
-    jobs = bench.jobs(foreign=[endless], continuations=2, refs=3, watch=0.05)
+    jobs = bench.jobs(foreign=[endless], continuation_concurrency=2, refs=3, watch=0.05)
     for number in range(8):
         await jobs.create(
             made(Following(ExternalJob("endless", f"{number}")), id=f"r{number}"), b""

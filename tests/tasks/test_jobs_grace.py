@@ -48,7 +48,7 @@ async def test_what_runs_ends_within_the_grace() -> None:
     """Meanwhile nothing more is taken: that is left to others."""
     steps, store = TaskRunner(), MemoryStore()
     engine = LocalEngine(store.deliveries)
-    service = TaskWorker(engine, node(store), steps, JobOptions(grace=BOUND))
+    service = TaskWorker(engine, node(store), steps, JobOptions(shutdown_grace=BOUND))
     await service.start()
     await engine.submit("a")
     assert "a" == await steps.begins()
@@ -136,5 +136,5 @@ async def test_engine_that_fails_in_one_queue_serves_no_other() -> None:
 @pytest.mark.parametrize("grace", [-1.0, float("nan")])
 def test_grace_is_not_negative(grace: float) -> None:
     """The option is named."""
-    with pytest.raises(ConfigurationError, match=r"JobOptions.grace"):
-        JobOptions(grace=grace)
+    with pytest.raises(ConfigurationError, match=r"JobOptions.shutdown_grace"):
+        JobOptions(shutdown_grace=grace)

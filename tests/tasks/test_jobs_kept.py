@@ -64,7 +64,7 @@ async def kept(run: Run) -> str:
 async def test_task_that_nobody_has_worked_on_yet_is_kept_for_its_life(work: Work) -> None:
     """Not for its `ttl`, which is its client's: a queue may be longer than that."""
     store = Timed()
-    records = TaskRecords(store, JobOptions(keep=10, life=100.0))
+    records = TaskRecords(store, JobOptions(max_events=10, retention=100.0))
     await records.create(made(work, created=0.0, updated=0.0, ttl=1.0), b"call")
 
     store.time.now = 99.0
@@ -77,7 +77,7 @@ async def test_task_that_nobody_has_worked_on_yet_is_kept_for_its_life(work: Wor
 async def test_task_is_kept_for_its_ttl_from_its_end_on(bench: Bench) -> None:
     """And its request no longer than until then: nothing goes on with it."""
     store = Timed()
-    jobs = bench.jobs(store=store, life=100.0)
+    jobs = bench.jobs(store=store, retention=100.0)
     await jobs.create(made(Working(kept.job()), created=0.0, updated=0.0, ttl=5.0), b"call")
 
     assert b'"kept"' == (await ended(jobs)).result
@@ -95,7 +95,7 @@ async def test_request_of_a_task_that_was_cancelled_is_kept_for_its_tool(
 ) -> None:
     """Whoever tells that needs it; it does not outlive the task, if the store takes that."""
     store = Timed()
-    jobs = bench.jobs(store=store, life=100.0)
+    jobs = bench.jobs(store=store, retention=100.0)
     await jobs.create(made(Running("n1"), ttl=5.0), b"call")
     store.touchable = touchable
 
@@ -110,7 +110,7 @@ async def test_request_of_a_task_that_was_cancelled_is_kept_for_its_tool(
 async def test_question_is_kept_for_its_ttl() -> None:
     """The next step is the client's, which may never come."""
     store = Timed()
-    records = TaskRecords(store, JobOptions(keep=10, life=100.0))
+    records = TaskRecords(store, JobOptions(max_events=10, retention=100.0))
     await records.create(made(Running("n1"), ttl=5.0), b"call")
     asked = await records.change(
         "t1", lambda task, now: task.parked(Suspended(1, b"c", Asking({"q": b"{}"})), now)
@@ -211,7 +211,7 @@ async def test_who_goes_on_behind_the_end_is_told_it_again(bench: Bench) -> None
 
 async def test_change_whose_place_was_dropped_is_told_behind_what_is_kept(bench: Bench) -> None:
     """More was said since than is kept."""
-    jobs = bench.jobs(keep=2)
+    jobs = bench.jobs(max_events=2)
     await jobs.create(made(Running("n1")), b"")
     for data in (b"1", b"2", b"3"):
         await jobs.records.note("t1", data)

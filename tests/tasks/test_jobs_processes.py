@@ -93,7 +93,9 @@ def client(bench: Bench) -> TaskService:
     async def resume(*_: Any) -> Any:
         raise AssertionError("the call goes on in a worker")
 
-    return bench.jobs("client", queues=["none"], continuations=1, lease=1.0, resume=resume)
+    return bench.jobs(
+        "client", queues=["none"], continuation_concurrency=1, lease=1.0, resume=resume
+    )
 
 
 async def submitted(bench: Bench, until: int, call: bytes = b"call", **fields: Any) -> TaskService:

@@ -409,7 +409,7 @@ async def test_next_job_is_worked_on_though_the_store_fails_when_it_was_kept(
 async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> None:
     """What a process that died has left undone waits for the store to take it."""
     store = Flaky()
-    records = TaskRecords(store, JobOptions(keep=10))
+    records = TaskRecords(store, JobOptions(max_events=10))
     await records.create(made(Working(reports.job())), b"")
     store.fails["touch"] = 1
     jobs = bench.jobs(store=store)
@@ -543,7 +543,7 @@ async def test_foreign_job_is_kept_while_it_is_followed(
     """The task, and who waits for the job; what fails is done again."""
     store = Flaky()
     store.fails["ref"] = 1
-    jobs = bench.jobs(store=store, foreign=[Endless()], life=0.1)
+    jobs = bench.jobs(store=store, foreign=[Endless()], retention=0.1)
     await jobs.create(made(Following(ExternalJob("endless", "7")), ttl=0.1), b"")
     store.fails["touch"] = 1
 

@@ -192,7 +192,7 @@ async def test_wait_in_a_step_that_fails_is_lost() -> None:
 async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: str) -> None:
     """Its step was cancelled when the store took nothing, say; its delivery comes again."""
     jobs = bench.jobs()
-    records = TaskRecords(bench.store(), JobOptions(keep=10))
+    records = TaskRecords(bench.store(), JobOptions(max_events=10))
     await records.create(
         made(Awaiting("n1"), held=0, delivery=1, step=2, continuation=b"c2"), b"call"
     )

@@ -240,7 +240,7 @@ async def test_save_waits_for_a_store_but_not_for_room(
 
 async def test_followers_are_not_notified_of_saved_state(bench: Bench) -> None:
     """A state that is saved often would push their messages out of the log of the task."""
-    jobs = bench.jobs(keep=10)
+    jobs = bench.jobs(max_events=10)
     await jobs.create(made(Working(busy.job())), b"")
     assert 1 == await stage.attempt()
     await jobs.records.note("t1", b"a message")

@@ -53,7 +53,9 @@ def suite() -> Suite:
 
 def mux(folder: Path) -> Mux:
     # The default of on_lost, and a lease that no test waits for.
-    storage = Storage(store=f"sqlite:///{folder}/jobs.db", jobs=JobOptions(lease=60.0, grace=0.1))
+    storage = Storage(
+        store=f"sqlite:///{folder}/jobs.db", jobs=JobOptions(lease=60.0, shutdown_grace=0.1)
+    )
     return Mux(suite(), store=storage, secret=SECRET)
 
 

@@ -128,7 +128,7 @@ def serving(
     *tools: Tool, store: Store | None = None, jobs: JobOptions | None = None, grace: float = 5.0
 ) -> Endpoint:
     """Return an endpoint whose scope names the client. *grace*: that of its shutdown."""
-    storage = Storage(store=store or MemoryStore(), jobs=jobs or JobOptions(grace=0.0))
+    storage = Storage(store=store or MemoryStore(), jobs=jobs or JobOptions(shutdown_grace=0.0))
     suite = Suite(name="test", version="1", tools=tools)
     OPEN.append(Mux(suite, store=storage, secret="a secret of 16 bytes"))
     return Endpoint(OPEN[-1], principal=lambda scope: scope.get("who"), grace=grace)
@@ -277,7 +277,7 @@ async def test_keyed_call_loses_its_record_during_promotion() -> None:
 async def test_keyed_job_after_a_doubtful_promotion() -> None:
     """The record was published before: the task that waits for the job is the same one."""
     store, tool, other = HeldMemory(), Staged(works, patience=0.01), at_once(name="other")
-    app = serving(tool, other, store=store, jobs=JobOptions(concurrency=1, grace=0.0))
+    app = serving(tool, other, store=store, jobs=JobOptions(concurrency=1, shutdown_grace=0.0))
     client = await begin(app, capabilities=TASKS)
     await client.send(client.call("other"))
     await until(lambda: Stage.began)  # no worker is free for the second job

@@ -210,7 +210,9 @@ async def test_call_that_is_a_task_keeps_its_grace(tmp_path: Path) -> None:
     calls that run in it for lost."""
 
     def serving(tool: Tool) -> Mux:
-        storage = Storage(store=f"sqlite:///{tmp_path}/jobs.db", jobs=JobOptions(grace=0.0))
+        storage = Storage(
+            store=f"sqlite:///{tmp_path}/jobs.db", jobs=JobOptions(shutdown_grace=0.0)
+        )
         return Mux(Suite(name="long", version="1", tools=[tool]), store=storage, secret=SECRET)
 
     here, there = serving(long := Long()), serving(Long())
