@@ -104,11 +104,11 @@ class ToolOptions(Metadata, total=False):
     on_disconnect: Literal["finish", "cancel"]
     task: TaskUse
     requires_tasks: bool
-    patience: float
-    hold: float | Literal["auto"] | None
-    ttl: float
-    once: bool
-    on_lost: OnLost | None
+    promote_after: float
+    max_hold: float | Literal["auto"] | None
+    result_ttl: float
+    single_use: bool
+    on_worker_lost: OnLost | None
     cache_ttl: float
     cache_scope: CacheScope
     visible: Visible

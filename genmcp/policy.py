@@ -26,7 +26,7 @@ OnLost = Literal["rerun", "fail"]
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How long-running calls of one route are handled; times in seconds. See `Tool`.
 
-    auto_hold: whether `hold` is `HOLD` if the result tool is offered, and None otherwise.
+    auto_hold: whether `max_hold` is `HOLD` if the result tool is offered, and None otherwise.
 
     Raises:
         ConfigurationError: a value is invalid.
@@ -34,12 +34,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     task: TaskUse = "auto"
     requires_tasks: bool = False
-    patience: float = 10.0
-    ttl: float = 86400.0
-    hold: float | None = None
+    promote_after: float = 10.0
+    result_ttl: float = 86400.0
+    max_hold: float | None = None
     auto_hold: bool = False
-    once: bool = False
-    on_lost: OnLost = "fail"
+    single_use: bool = False
+    on_worker_lost: OnLost = "fail"
 
     @property
     def eager(self) -> bool:
@@ -54,15 +54,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             ConfigurationError: one is invalid; the message names *owner* and the attribute.
         """
         values = {name: getattr(provider, name) for name in _TIMES | _CHOICES.keys() | _FLAGS}
-        if values["hold"] == "auto":
-            values["hold"], values["auto_hold"] = None, True
+        if values["max_hold"] == "auto":
+            values["max_hold"], values["auto_hold"] = None, True
         for name, allowed in _CHOICES.items():
             if values[name] not in allowed:
                 taken = " or ".join(map(repr, allowed))
                 raise ConfigurationError(f"{owner}.{name} must be {taken}, not {values[name]!r}")
         for name in _TIMES:
             value = values[name]
-            if value is None and name == "hold":
+            if value is None and name == "max_hold":
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
                 raise ConfigurationError(
@@ -70,19 +70,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if values["task"] == "never" and values["requires_tasks"]:
             raise ConfigurationError(f"{owner}: task = 'never', and requires_tasks: which?")
-        if values["on_lost"] is None:
-            values["on_lost"] = "rerun" if _may_rerun(annotations) else "fail"
+        if values["on_worker_lost"] is None:
+            values["on_worker_lost"] = "rerun" if _may_rerun(annotations) else "fail"
         return cls(**values)
 
 
 NEVER_A_TASK: Final = Policy(task="never")
 """The policy of prompts and resources."""
 
-_TIMES = {"patience", "ttl", "hold"}
-_FLAGS = {"requires_tasks", "once"}
+_TIMES = {"promote_after", "result_ttl", "max_hold"}
+_FLAGS = {"requires_tasks", "single_use"}
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "task": ("never", "auto", "always"),
-    "on_lost": ("rerun", "fail", None),
+    "on_worker_lost": ("rerun", "fail", None),
 }
 
 

@@ -106,18 +106,19 @@ class Tool(DescribedComponent, Generic[A]):
         (default) stores the response for a client that resumes the stream, "cancel" cancels the
         call. From 2026-07-28 on a disconnect always cancels, except for tasks.
     task: when a call becomes a task, which its client polls: "auto" (default), once it waits for a
-        `Job` or has run for `patience` seconds; "always", before it runs; "never". Calls of clients
-        without the tasks extension (2026-07-28, `io.modelcontextprotocol/tasks`) are held instead.
+        `Job` or has run for `promote_after` seconds; "always", before it runs; "never". Calls of
+        clients without the tasks extension (2026-07-28, `io.modelcontextprotocol/tasks`) are held
+        instead.
     requires_tasks: reject the calls of clients without that extension.
-    hold: seconds after which such a client gets an `isError` result with the id of the call, while
-        the work continues; None: never. "auto" (default): 50 for a tool that can wait (it has
+    max_hold: seconds after which such a client gets an `isError` result with the id of the call,
+        while the work continues; None: never. "auto" (default): 50 for a tool that can wait (it has
         `continue_`, or a method for `then`), if the suite offers the tool that fetches the result
         (`Suite(result_tool=)`); otherwise never. If the client is being asked a question when the
         time has run out, the time starts again.
-    ttl: seconds for which the result of a task is kept; default 86400.
-    once: whether an answer to a question resumes a call only once. Otherwise a client may send the
-        same answer again, and the call is resumed again.
-    on_lost: whether to "rerun" or "fail" a job whose worker has died; None: "rerun" if the
+    result_ttl: seconds for which the result of a task is kept; default 86400.
+    single_use: whether an answer to a question resumes a call only once. Otherwise a client may
+        send the same answer again, and the call is resumed again.
+    on_worker_lost: whether to "rerun" or "fail" a job whose worker has died; None: "rerun" if the
         annotations declare the tool idempotent or read-only.
     cache_ttl, cache_scope: seconds for which a client may cache the list of tools, and whether the
         cache may be shared (2026-07-28, server/utilities, "Caching").
@@ -139,11 +140,11 @@ class Tool(DescribedComponent, Generic[A]):
     on_disconnect: Literal["finish", "cancel"] = "finish"
     task: TaskUse = "auto"
     requires_tasks: bool = False
-    patience: float = 10.0
-    hold: float | Literal["auto"] | None = "auto"
-    ttl: float = 86400.0
-    once: bool = False
-    on_lost: OnLost | None = None
+    promote_after: float = 10.0
+    max_hold: float | Literal["auto"] | None = "auto"
+    result_ttl: float = 86400.0
+    single_use: bool = False
+    on_worker_lost: OnLost | None = None
     cache_scope: CacheScope = "public"
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -96,7 +96,7 @@ class ReviewMinimums(Tool[ReviewArguments]):
 
     name = "review_minimums"
     title = "Review the minimums"
-    # What may be done twice without harm is done again if its worker dies (`on_lost`).
+    # What may be done twice without harm is done again if its worker dies (`on_worker_lost`).
     annotations = ToolAnnotations(
         destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )

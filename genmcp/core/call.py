@@ -78,7 +78,7 @@ class CallEvent(IntEnum):
     FOLLOW = 5
     """That has ended, and the client waits for the result of the stored call."""
     PROMOTE = 6
-    """`Tool.patience` or `Tool.hold` has passed, or the tool always runs as a task."""
+    """`Tool.promote_after` or `Tool.max_hold` has passed, or the tool always runs as a task."""
     WRITTEN = 7
     """The record of the task was written."""
     FOUND = 8

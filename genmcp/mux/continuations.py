@@ -193,7 +193,7 @@ class Continuations:
             InvalidParams: it was carried on with already.
         """
         request = channel.request
-        if not request.policy.once:
+        if not request.policy.single_use:
             return
         key = f"spent:{continuation.id}.{continuation.step}"
         try:

@@ -165,7 +165,7 @@ class Tasks:
             Conflict: the call has ended, or its key belongs to another call.
         """
         try:
-            ttl = channel.request.policy.ttl
+            ttl = channel.request.policy.result_ttl
             return await self.service.keyed.publish(keyed, parked, call, ttl)
         except IllegalTransition as late:
             # A worker may have claimed the step before a repeated write of it.
@@ -176,7 +176,7 @@ class Tasks:
 
     def _made(self, channel: Channel, id: str, parked: Suspended) -> Task:
         policy = channel.request.policy
-        return self.new_task(channel, id, parked.work, policy.ttl, parked)
+        return self.new_task(channel, id, parked.work, policy.result_ttl, parked)
 
     def new_task(
         self,
@@ -199,7 +199,7 @@ class Tasks:
             updated=now,
             due=now,
             ttl=ttl,
-            on_lost=channel.request.policy.on_lost,
+            on_lost=channel.request.policy.on_worker_lost,
             step=0 if parked is None else parked.step,
             continuation=b"" if parked is None else parked.continuation,
             work=work,

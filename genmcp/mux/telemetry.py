@@ -90,7 +90,7 @@ class Telemetry:
         """Handle the *result* of *request*.
 
         For a call that has become a task it is the result of the task, or the handle if the task
-        waits for others. For a call that exceeded `hold` it is the response that states that.
+        waits for others. For a call that exceeded `max_hold` it is the response that states that.
         """
 
     def request_failed(self, request: Request, failure: RequestFailure, mark: Any) -> None:

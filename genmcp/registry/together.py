@@ -54,7 +54,7 @@ _SEPARATOR: Final = re.compile(r"[A-Za-z0-9_./-]+", re.ASCII)
 
 
 def _without_auto_hold(policy: Policy) -> Policy:
-    return replace(policy, hold=None) if policy.auto_hold else policy
+    return replace(policy, max_hold=None) if policy.auto_hold else policy
 
 
 class _Qualified(Route, frozen=True, kw_only=True):

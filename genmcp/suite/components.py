@@ -160,10 +160,10 @@ async def get_call_result(id: str, channel: Channel) -> CallToolResult:
 
 
 def _has_result_tool(tools: Sequence[Any], result_tool: bool | None, *, extended: bool) -> bool:
-    """Return whether to add the tool that fetches the results of calls past their `hold`."""
+    """Return whether to add the tool that fetches the results of calls past their `max_hold`."""
     if result_tool is None and any(each.definition.name == RESULT_TOOL for each in tools):
         return False
-    if any(each.policy.auto_hold or each.policy.hold is not None for each in tools):
+    if any(each.policy.auto_hold or each.policy.max_hold is not None for each in tools):
         return result_tool is not False
     return result_tool is True and extended
 
@@ -172,4 +172,4 @@ def _with_default_hold(route: Any) -> Any:
     """Return the *route* of a tool, with `HOLD` for `hold = "auto"`."""
     if not route.policy.auto_hold:
         return route
-    return replace(route, policy=replace(route.policy, hold=HOLD))
+    return replace(route, policy=replace(route.policy, max_hold=HOLD))

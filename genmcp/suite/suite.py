@@ -57,9 +57,9 @@ class Suite(Server):
         prompts: `Prompt` and `PromptRepo`, and functions under `@prompt`.
         extensions: sources of components that depend on the principal; the suite's own come first.
         result_tool: whether to add a tool `get_call_result`, with which clients without tasks fetch
-            the results of calls that ran longer than their `Tool.hold`. It is listed only if a tool
-            of the suite has a `hold`; True also lists it if there are providers. None (default):
-            it is added, unless another tool has that name.
+            the results of calls that ran longer than their `Tool.max_hold`. It is listed only if a
+            tool of the suite has a `max_hold`; True also lists it if there are providers. None
+            (default): it is added, unless another tool has that name.
         page_size: the maximum number of items of a page of a list; default 1000 tools, and 100
             resources, templates or prompts.
 

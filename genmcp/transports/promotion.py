@@ -54,9 +54,9 @@ class Promotable(Protocol):
 class Promotion(msgspec.Struct, eq=False):
     """How a call becomes a task while its hook runs. Owned by the call.
 
-    It has the timer, `Tool.patience` for a client with the tasks extension or else `Tool.hold`, and
-    performs the actions of `core.call` that concern the record and its handle. writing: the last
-    write, read or deletion.
+    It has the timer, `Tool.promote_after` for a client with the tasks extension or else
+    `Tool.max_hold`, and performs the actions of `core.call` that concern the record and its handle.
+    writing: the last write, read or deletion.
     """
 
     _mux: Mux
@@ -76,7 +76,7 @@ class Promotion(msgspec.Struct, eq=False):
         """Return a promotion with a started timer; None if the call may be held without limit."""
         policy = channel.request.policy
         as_task = policy.task != "never" and has_tasks(channel.request)
-        if not as_task and policy.hold is None:
+        if not as_task and policy.max_hold is None:
             return None
         promotion = cls(mux, call, channel, as_task, TimerTable.of(asyncio.get_running_loop()))
         promotion.perform(CallAction.RESTART_TIMER)
@@ -94,7 +94,7 @@ class Promotion(msgspec.Struct, eq=False):
         """Perform *action* as far as it takes no time."""
         if action is CallAction.RESTART_TIMER:
             policy = self._channel.request.policy
-            self._start_timer((policy.patience if self._as_task else policy.hold) or 0.0)
+            self._start_timer((policy.promote_after if self._as_task else policy.max_hold) or 0.0)
         elif action is CallAction.RETRY_SOON:
             self._start_timer(_AGAIN)
         elif action is CallAction.RETRY_LATER:

@@ -288,7 +288,7 @@ def _may_be_pending(request: Request) -> bool:
     if route.pending:
         return False
     policy = route.policy
-    return policy.patience > TICK and (policy.hold is None or policy.hold > TICK)
+    return policy.promote_after > TICK and (policy.max_hold is None or policy.max_hold > TICK)
 
 
 # Batches.

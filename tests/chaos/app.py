@@ -111,12 +111,12 @@ class Steps(Tool[Arguments]):
 
 class Rerun(Steps):
     name = "rerun"
-    on_lost = "rerun"
+    on_worker_lost = "rerun"
 
 
 class Fail(Steps):
     name = "fail"
-    on_lost = "fail"
+    on_worker_lost = "fail"
 
 
 class Hold(Tool[Arguments]):
@@ -135,19 +135,19 @@ class Hold(Tool[Arguments]):
 
 class RerunHeld(Hold):
     name = "rerun_held"
-    on_lost = "rerun"
+    on_worker_lost = "rerun"
 
 
 class FailHeld(Hold):
     name = "fail_held"
-    on_lost = "fail"
+    on_worker_lost = "fail"
 
 
 class Edge(Tool[Arguments]):
     """Takes about as long as its client is held."""
 
     name = "edge"
-    patience = 0.3
+    promote_after = 0.3
 
     async def call(self, request: Call[Arguments], channel: Channel) -> dict[str, int]:
         note(request.arguments.n, "edge")

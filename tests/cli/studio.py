@@ -35,7 +35,7 @@ class Count(Tool):
     """Counts."""
 
     name = "count"
-    on_lost = "rerun"
+    on_worker_lost = "rerun"
 
     async def call(self, request: Any, channel: Any) -> Continue:
         return Continue("counted", count.job(folder=request.arguments["folder"]))

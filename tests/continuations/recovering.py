@@ -52,7 +52,7 @@ def work(run: Run) -> str:
 class Works(Tool):
     """Has a job done, and may ask then."""
 
-    on_lost = "rerun"
+    on_worker_lost = "rerun"
 
     def __init__(self, name: str, *, asks: bool) -> None:
         self.name = name

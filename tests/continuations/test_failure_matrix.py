@@ -147,9 +147,9 @@ async def test_row_4_continue_may_say_what_the_model_should_read(version: str) -
 
 
 async def test_row_16_what_never_ends_is_given_up_where_its_tool_says_so(legacy: str) -> None:
-    """After `hold` seconds the client gets the call's id, and no answer that was made up."""
+    """After `max_hold` seconds the client gets the call's id, and no answer that was made up."""
     never: asyncio.Future[None] = asyncio.Future()
-    waits = Waits(lambda arguments: never, hold=0.01)
+    waits = Waits(lambda arguments: never, max_hold=0.01)
     endpoint = serving(waits)
     client = await Client.begin(endpoint, legacy)
     async with client.open(client.call("wait")) as call:

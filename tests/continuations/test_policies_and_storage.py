@@ -29,10 +29,13 @@ def tool_with(**attributes: Any) -> Tool:
     ("attributes", "told"),
     [
         ({"task": "sometimes"}, "Odd.task must be 'never' or 'auto' or 'always', not 'sometimes'"),
-        ({"on_lost": "retry"}, "Odd.on_lost must be 'rerun' or 'fail' or None, not 'retry'"),
-        ({"patience": 0}, "Odd.patience must be a positive number of seconds, not 0"),
-        ({"hold": True}, "Odd.hold must be a positive number of seconds, not True"),
-        ({"ttl": None}, "Odd.ttl must be a positive number of seconds, not None"),
+        (
+            {"on_worker_lost": "retry"},
+            "Odd.on_worker_lost must be 'rerun' or 'fail' or None, not 'retry'",
+        ),
+        ({"promote_after": 0}, "Odd.promote_after must be a positive number of seconds, not 0"),
+        ({"max_hold": True}, "Odd.max_hold must be a positive number of seconds, not True"),
+        ({"result_ttl": None}, "Odd.result_ttl must be a positive number of seconds, not None"),
         ({"task": "never", "requires_tasks": True}, "Odd: task = 'never', and requires_tasks"),
     ],
 )

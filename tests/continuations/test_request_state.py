@@ -178,7 +178,7 @@ async def test_state_that_comes_again_is_answered_again() -> None:
 
 async def test_state_is_spent_where_its_tool_says_so(caplog: Any) -> None:
     """Point 5, the warning: MUST be enforced by the server. An incomplete answer spends nothing."""
-    waits = Waits(asks, once=True)
+    waits = Waits(asks, single_use=True)
     client = Asked(muxed(waits))
     asked = await client.send(client.call("wait"))
 
@@ -197,7 +197,7 @@ async def test_state_that_is_spent_does_not_come_to_life_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not by asking for a fresh one that outlives the memory of what was spent."""
-    waits = Waits(asks, once=True)
+    waits = Waits(asks, single_use=True)
     client = Asked(muxed(waits, limits=Limits(input_timeout=60)))
     now = time.time()
     clock = [now]

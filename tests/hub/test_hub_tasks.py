@@ -72,7 +72,7 @@ class Human(ClientHandler[None]):
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what does not answer at once be a task."""
-    monkeypatch.setattr("genmcp.hub.index._TOOLS", Policy(patience=0.001))
+    monkeypatch.setattr("genmcp.hub.index._TOOLS", Policy(promote_after=0.001))
 
 
 def options(revision: str = NEW) -> ClientOptions:

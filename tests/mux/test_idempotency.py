@@ -46,7 +46,7 @@ class Counts(Tool):
     """Counts its calls; what else it does is up to the test."""
 
     task = "auto"
-    ttl = 60.0
+    result_ttl = 60.0
 
     def __init__(self, does: Callable[[], Any] = str, name: str = "counts") -> None:
         self.name = name
@@ -307,7 +307,7 @@ async def test_promoted_call_gives_the_handle_to_who_waits_for_it() -> None:
     """Whoever sent it again gets the handle as soon as the first one does."""
     go = asyncio.Event()
     tool = Counts(lambda: go)
-    tool.patience = 0.05
+    tool.promote_after = 0.05
     app = serving(tool)
     first, second = [await begin(app, capabilities=TASKS) for _ in range(2)]
     async with first.open(keyed(first)) as one, second.open(keyed(second)) as two:
@@ -415,7 +415,7 @@ async def test_promoted_call_that_raises_frees_the_key() -> None:
             raise ToolError(f"failed {self.calls}")
 
     tool = Raises()
-    tool.patience = 0.01
+    tool.promote_after = 0.01
     app = serving(tool)
     client = await begin(app, capabilities=TASKS)
     async with client.open(keyed(client)) as call:
@@ -709,7 +709,7 @@ async def test_key_is_kept_while_no_task_can_be_written(thaws: bool) -> None:
     """However long that takes: a copy of the call waits, and gets what the first one gets."""
     go = asyncio.Event()
     tool = Counts(lambda: go)
-    tool.patience = 0.01
+    tool.promote_after = 0.01
     app = serving(tool, store=(store := Blocked()))
     first, second = [await begin(app, capabilities=TASKS) for _ in range(2)]
     async with first.open(keyed(first)) as one:
@@ -762,7 +762,7 @@ async def test_handle_by_key_leads_somewhere_when_promotion_comes_too_late(
             return "done"
 
     tool = Ends()
-    tool.patience = patience
+    tool.promote_after = patience
     app = serving(tool, store=(store := Edge()))
     first, second = [await begin(app, capabilities=TASKS) for _ in range(2)]
     async with first.open(keyed(first)) as one:

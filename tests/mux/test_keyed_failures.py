@@ -87,7 +87,7 @@ class Works(Tool):
     """Has a job done, or returns *text*."""
 
     name = "works"
-    ttl = 60.0
+    result_ttl = 60.0
 
     def __init__(self, text: str | None = None) -> None:
         self.text = text
@@ -407,7 +407,7 @@ async def test_failing_store_at_the_end_of_a_task_stays_in_the_log(
     class Waits(Tool):
         name = "works"
         task = "auto"
-        patience = 0.01
+        promote_after = 0.01
 
         async def call(self, request: Any, channel: Any) -> Any:
             await go.wait()

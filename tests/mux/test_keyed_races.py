@@ -220,7 +220,7 @@ class Works(Tool):
 
     name = "counts"
     task = "auto"
-    ttl = 60.0
+    result_ttl = 60.0
 
     def __init__(self, go: asyncio.Event, gives: Any = "done") -> None:
         self.go = go
@@ -326,7 +326,7 @@ async def test_question_after_a_failed_promotion_is_answered(
     """The promotion took place although it was reported as failed: the task asks."""
     store, failing = HeldMemory(), asyncio.Event()
     tool = Works(asyncio.Event(), Continue("named", elicit("Who?", NAME)))
-    tool.patience, tool.hold = 0.01, 0.01
+    tool.promote_after, tool.max_hold = 0.01, 0.01
     app = serving(tool, store=store)
     client = await begin(app, capabilities=capabilities)
     apply = store.apply

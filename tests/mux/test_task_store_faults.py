@@ -46,8 +46,8 @@ class Works(Tool):
     """Has a job done."""
 
     name = "works"
-    ttl = 60.0
-    on_lost = "fail"
+    result_ttl = 60.0
+    on_worker_lost = "fail"
 
     def __init__(self) -> None:
         self.calls = 0

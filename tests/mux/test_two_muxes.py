@@ -141,7 +141,7 @@ async def test_two_muxes_of_one_audience_hear_each_other_over_a_store_in_memory(
         """Runs, or asks."""
 
         name = "runs"
-        patience = 0.01
+        promote_after = 0.01
 
         def __init__(self) -> None:
             self.cancelled = asyncio.Event()

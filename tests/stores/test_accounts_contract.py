@@ -16,7 +16,7 @@ from genmcp.stores.store import Append, Delete, Put, Store
 CAPACITY = 1_000_000
 """Bytes that each store under test may hold."""
 
-MALLORY = (Account("mallory", share=0.25, setting="Limits.kept_of_principal"),)
+MALLORY = (Account("mallory", share=0.25, setting="Limits.store_share_per_principal"),)
 BOB = (Account("bob", share=0.25),)
 CROWD = Account("anonymous", share=0.2, setting="Limits.kept_of_anonymous")
 

@@ -89,7 +89,7 @@ async def test_extension_tool_carries_on_once(extension: Any) -> None:
         """Pays."""
 
         name = "pays"
-        once = True
+        single_use = True
         calls = 0
 
         def call(self, request: Any, channel: Any) -> Continue:
@@ -117,7 +117,7 @@ async def test_extension_tool_may_require_tasks(extension: Any) -> None:
         """Works."""
 
         requires_tasks = True
-        ttl = 77.0
+        result_ttl = 77.0
 
     async with serving(extension(Strict())) as app:
         without, able = Client(app), Client(app, capabilities=TASKS)
@@ -136,7 +136,7 @@ async def test_extension_tool_is_held_as_long_as_it_says(extension: Any, version
     class Impatient(Waits):
         """Waits."""
 
-        patience = hold = 0.02
+        promote_after = max_hold = 0.02
 
     async with serving(extension(tool := Impatient())) as app:
         knows = TASKS if version == MODERN else {}

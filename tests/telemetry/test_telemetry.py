@@ -332,7 +332,7 @@ class Long(Tool):
     """Waits for a job, then for a future; fails where it is told to. Or asks."""
 
     name = "long"
-    hold = 0.02
+    max_hold = 0.02
     waits = False
 
     def __init__(self) -> None:

@@ -52,7 +52,7 @@ def suite() -> Suite:
 
 
 def mux(folder: Path) -> Mux:
-    # The default of on_lost, and a lease that no test waits for.
+    # The default of on_worker_lost, and a lease that no test waits for.
     storage = Storage(
         store=f"sqlite:///{folder}/jobs.db", jobs=JobOptions(lease=60.0, shutdown_grace=0.1)
     )

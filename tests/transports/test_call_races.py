@@ -170,7 +170,7 @@ def outcome_of(client: Client, id: str) -> Any:
 
 async def test_copy_of_a_keyed_task_is_held_over() -> None:
     """It has no task of its own: only the call that it follows has, and that goes on."""
-    app = serving(at_once(hold=0.01))
+    app = serving(at_once(max_hold=0.01))
     owner, copy = await begin(app, capabilities=TASKS), await begin(app)
     task = (await owner.send(keyed(owner))).json["result"]
 
@@ -184,7 +184,7 @@ async def test_copy_of_a_keyed_task_is_held_over() -> None:
 
 async def test_client_cancels_keyed_call_during_promotion() -> None:
     """The key stays with the hook, which has not ended: its result is that of a copy."""
-    store, gate, tool = HeldMemory(), asyncio.Event(), Cleans(hold=0.01)
+    store, gate, tool = HeldMemory(), asyncio.Event(), Cleans(max_hold=0.01)
     app = serving(tool, store=store)
     client = await begin(app, LEGACY)
     store.next(writes_record, before=gate)
@@ -203,7 +203,7 @@ async def test_client_cancels_keyed_call_during_promotion() -> None:
 
 async def test_shutdown_during_promotion_runs_keyed_call_once() -> None:
     """The hook has a result in spite of the cancellation, which the client gets."""
-    store, gate, tool = HeldMemory(), asyncio.Event(), Cleans(patience=0.01)
+    store, gate, tool = HeldMemory(), asyncio.Event(), Cleans(promote_after=0.01)
     app = serving(tool, store=store, grace=0.01)
     client = await begin(app, capabilities=TASKS)
     store.next(writes_record, before=gate)
@@ -222,7 +222,7 @@ async def test_shutdown_during_promotion_runs_keyed_call_once() -> None:
 
 async def test_job_of_keyed_call_ends_before_the_handle() -> None:
     """The record for the handle is read while the result comes: either is a response."""
-    app = serving(tool := at_once(hold=0.01))
+    app = serving(tool := at_once(max_hold=0.01))
     client = await begin(app)
     asked, gate = reads_held(app)
     async with client.open(keyed(client)) as connection:
@@ -239,7 +239,7 @@ async def test_job_of_keyed_call_ends_before_the_handle() -> None:
 
 async def test_host_cancels_keyed_call_before_the_handle() -> None:
     """Its CancelledError propagates while the record is read: the request has ended."""
-    app = serving(tool := at_once(hold=0.01))
+    app = serving(tool := at_once(max_hold=0.01))
     client = await begin(app)
     asked, gate = reads_held(app)
     async with client.open(keyed(client)) as connection:
@@ -255,7 +255,7 @@ async def test_host_cancels_keyed_call_before_the_handle() -> None:
 
 async def test_keyed_call_loses_its_record_during_promotion() -> None:
     """Its next run begins after that write, and the copies get the result of this run."""
-    store, gate, tool = HeldMemory(), asyncio.Event(), Staged(patience=0.01)
+    store, gate, tool = HeldMemory(), asyncio.Event(), Staged(promote_after=0.01)
     app = serving(tool, store=store)
     client = await begin(app, capabilities=TASKS)
     service = app.mux.tasks.service
@@ -276,7 +276,7 @@ async def test_keyed_call_loses_its_record_during_promotion() -> None:
 
 async def test_keyed_job_after_a_doubtful_promotion() -> None:
     """The record was published before: the task that waits for the job is the same one."""
-    store, tool, other = HeldMemory(), Staged(works, patience=0.01), at_once(name="other")
+    store, tool, other = HeldMemory(), Staged(works, promote_after=0.01), at_once(name="other")
     app = serving(tool, other, store=store, jobs=JobOptions(concurrency=1, shutdown_grace=0.0))
     client = await begin(app, capabilities=TASKS)
     await client.send(client.call("other"))
@@ -309,7 +309,7 @@ async def test_legacy_copy_of_a_modern_question_is_an_error() -> None:
 
 async def test_host_cancels_after_a_doubtful_promotion() -> None:
     """The record may have been written: it is deleted, since nobody has its id."""
-    store, tool = Doubtful(1), Staged(patience=0.01)
+    store, tool = Doubtful(1), Staged(promote_after=0.01)
     client = await begin(serving(tool, store=store), capabilities=TASKS)
     async with client.open(client.call("counts")) as connection:
         await until(lambda: not store.faults)
@@ -323,7 +323,7 @@ async def test_host_cancels_after_a_doubtful_promotion() -> None:
 
 async def test_job_after_a_doubtful_promotion_has_one_record() -> None:
     """That of the job. The first one would be `working` for ever."""
-    store, tool = Doubtful(1), Staged(works, hold=0.01)
+    store, tool = Doubtful(1), Staged(works, max_hold=0.01)
     client = await begin(serving(tool, store=store))
     async with client.open(client.call("counts")) as connection:
         await until(lambda: not store.faults)
@@ -374,7 +374,7 @@ async def test_step_reached_while_the_handle_is_sent() -> None:
         await ends.wait()
         return "named"
 
-    tool = Staged(lambda: Continue("named", named()), patience=0.01)
+    tool = Staged(lambda: Continue("named", named()), promote_after=0.01)
     client = await begin(serving(tool, store=store), capabilities=TASKS)
     async with client.open(client.call("counts")) as connection:
         connection.reading = reading = Slow()
@@ -400,7 +400,7 @@ async def test_sse_pair_closes_after_a_call_was_held_over() -> None:
         ended.set()
         return "done"
 
-    tool = Staged(gives, hold=0.01, on_disconnect="cancel")
+    tool = Staged(gives, max_hold=0.01, on_disconnect="cancel")
     async with AsyncExitStack() as stack:
         async with connected(app_of(serving(tool))) as pair:
             post = await stack.enter_async_context(pair.open(pair.call("counts", id=3)))
@@ -412,7 +412,7 @@ async def test_sse_pair_closes_after_a_call_was_held_over() -> None:
 
 async def test_batch_on_a_pipe_is_held_over() -> None:
     """2025-03-26: the responses are sent once each member has one, and the hook goes on."""
-    tool = Staged(hold=0.01)
+    tool = Staged(max_hold=0.01)
     async with piped(tool) as wires:
         await wires.initialize("2025-03-26")
         wires.send([request("tools/call", {"name": "counts", "arguments": {}}, id=1)])

@@ -1,4 +1,4 @@
-"""`Tool.hold`: how long clients without tasks wait, and how they get the result later."""
+"""`Tool.max_hold`: how long clients without tasks wait, and how they get the result later."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ class Holds(Tool):
     """Runs until it is told to end; its client waits for a moment."""
 
     name = "holds"
-    hold = 0.02
+    max_hold = 0.02
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -188,7 +188,7 @@ async def test_client_is_told_of_no_tool_that_is_not_there() -> None:
 async def test_client_with_tasks_is_not_held_over() -> None:
     """It gets the handle, after its own time."""
     tool = Holds()
-    tool.patience = 0.03
+    tool.promote_after = 0.03
     app = serving(tool)
     client = Client(app, capabilities=TASKS)
     async with client.open(client.call("holds")) as call:
@@ -363,7 +363,7 @@ class Continues(Tool):
 
 
 class Never(Continues):
-    hold = None
+    max_hold = None
 
 
 @tool
@@ -391,7 +391,7 @@ def test_result_tool_is_listed_where_a_call_can_be_held_over(
 
     assert names == listed(suite)
     route = suite.find("tools/call", "continues")
-    assert hold == (route.policy.hold if route else None)
+    assert hold == (route.policy.max_hold if route else None)
 
 
 def test_result_tool_comes_and_goes_with_the_tools_that_need_it() -> None:
@@ -435,11 +435,11 @@ async def test_result_of_a_task_is_kept_for_a_day() -> None:
 
 
 async def test_call_is_not_held_over_while_its_client_is_asked() -> None:
-    """A user may take longer for a form than `hold`: the answer goes on with the call."""
+    """A user may take longer for a form than `max_hold`: the answer goes on with the call."""
 
     class Asks(Continues):
         name = "asks"
-        hold = 0.02
+        max_hold = 0.02
 
         async def call(self, request: Any, channel: Channel) -> Any:
             return Continue("named", elicit("Who?", NAME))

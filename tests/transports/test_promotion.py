@@ -19,7 +19,7 @@ class Long(Tool):
     """Runs until it is told to end, and remembers what became of it."""
 
     name = "long"
-    patience = 0.001
+    promote_after = 0.001
 
     def __init__(self) -> None:
         self.waits = asyncio.Event()
@@ -299,7 +299,7 @@ async def test_never_a_task_is_held() -> None:
         client = Client(serving(tool), capabilities=capabilities)
         async with client.open(client.call(tool.name)) as connection:
             await tool.waits.wait()
-            await asyncio.sleep(10 * tool.patience)  # what should not happen has time to
+            await asyncio.sleep(10 * tool.promote_after)  # what should not happen has time to
             assert 0 == connection.status
             tool.go.set()
             await connection.over()

@@ -107,7 +107,7 @@ async def test_patience_that_runs_out_while_a_job_is_written_makes_no_second_tas
 ) -> None:
     """The client gets the one handle, and what comes of the job is there."""
     gate = Gate()
-    client = Client(serving(Works(patience=patience), gate), capabilities=TASKS)
+    client = Client(serving(Works(promote_after=patience), gate), capabilities=TASKS)
     async with client.open(client.call("works")) as connection:
         await gate.asked.wait()
         await asyncio.sleep(2 * patience)  # by then the patience has run out
@@ -137,7 +137,7 @@ async def test_call_that_needs_a_job_while_it_is_written_is_one_task() -> None:
                 return Continue("worked", staged.job())
             return super().continue_(tag, outcome, channel)
 
-    client = Client(serving(Then(patience=0.001), gate), capabilities=TASKS)
+    client = Client(serving(Then(promote_after=0.001), gate), capabilities=TASKS)
     Stage.go.set()
     async with client.open(client.call("works")) as connection:
         await gate.asked.wait()
@@ -171,7 +171,7 @@ class Always(Tool):
 
     name = "always"
     task: TaskUse = "always"
-    patience = 0.005
+    promote_after = 0.005
 
     def __init__(self) -> None:
         self.runs = 0
@@ -191,7 +191,7 @@ async def test_always_a_task_is_not_made_one_twice() -> None:
     client = Client(serving(always, gate), capabilities=TASKS)
     async with client.open(client.call("always")) as connection:
         await until(lambda: connection.complete)
-        await asyncio.sleep(5 * always.patience)  # what should not happen has time to
+        await asyncio.sleep(5 * always.promote_after)  # what should not happen has time to
         Stage.go.set()
         await connection.over()
     assert "completed" == (await over(client, connection.json["result"]["taskId"]))["status"]
@@ -276,7 +276,7 @@ async def test_batch_that_loses_its_client_does_not_cancel_what_was_handed_out()
         def __init__(self, name: str, hold: float | None) -> None:
             super().__init__()
             self.name = name
-            self.hold = hold
+            self.max_hold = hold
 
         async def call(self, request: Any, channel: Channel) -> str:
             channel.start_stream()
@@ -336,7 +336,7 @@ class Waits(Tool):
     """Waits until it may end."""
 
     name = "waits"
-    patience = 0.01
+    promote_after = 0.01
 
     async def call(self, request: Any, channel: Channel) -> str:
         await Stage.go.wait()
@@ -378,7 +378,7 @@ async def test_cancellation_during_the_write_sends_no_handle() -> None:
         """Cleans up for a while when it is cancelled."""
 
         name = "holds"
-        hold = 0.001
+        max_hold = 0.001
 
         async def call(self, request: Any, channel: Channel) -> str:
             try:

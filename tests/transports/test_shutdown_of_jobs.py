@@ -110,7 +110,7 @@ COMMANDS = [
 async def test_server_that_is_terminated_hands_on_its_jobs(
     command: list[str], tmp_path: Path, free_port: int
 ) -> None:
-    """With the default of `on_lost`: nothing is lost, and no lease of 60 s has to run out."""
+    """With the default of `on_worker_lost`, and before any lease of 60 s has run out."""
     async with running(tmp_path, *command, "--port", str(free_port)) as server:
         id = await begin(f"http://127.0.0.1:{free_port}/", tmp_path)
         assert server.pid == await attempt(tmp_path, 1)

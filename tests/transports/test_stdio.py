@@ -443,7 +443,7 @@ async def test_stdio_promotes_a_call_that_takes_long() -> None:
     """Its client gets a handle; from then on only `tasks/cancel` reaches it."""
 
     class Patient(Wait):
-        patience = 0.01
+        promote_after = 0.01
 
     wait = Patient()
     async with piped(wait) as wires:
@@ -466,7 +466,7 @@ async def test_stdio_gives_up_a_task_with_its_client() -> None:
     """A call that has become one is stopped too: its process ends."""
 
     class Patient(Wait):
-        patience = 0.01
+        promote_after = 0.01
 
     wait = Patient()
     mux = Mux(Suite(name="test", version="1", tools=[wait]))
