@@ -713,7 +713,7 @@ def test_tool_that_returns_a_wait_needs_somewhere_to_continue() -> None:
 
 
 def test_tool_that_continues_in_methods_may_be_held_over() -> None:
-    """As one with `continue_`: the result tool is listed for it, and its calls have a `max_hold`."""
+    """As one with `continue_`: the result tool is listed for it, and calls have a `max_hold`."""
     holds = [
         Suite(name="test", version="1", tools=[each]).find("tools/call", "get_call_result")
         for each in (Book, Reads, Plain)
