@@ -79,7 +79,7 @@ async def test_client_over_its_share_is_refused(store: Store) -> None:
     """The error names the bound, nothing of the write is kept, and other clients go on."""
     kept = await fill(store, MALLORY)
     assert 24 == kept
-    with pytest.raises(OverShare, match=r"0\.25 of it.*Limits\.kept_of_principal"):
+    with pytest.raises(OverShare, match=r"0\.25 of it.*Limits\.store_share_per_principal"):
         await store.apply(Put("large#small", b""), Put("large", b"x" * 10_000, owner=MALLORY))
 
     assert await store.get("large#small") is None
