@@ -152,7 +152,7 @@ class Client:
         timeout: Wait = UNSET,
         idle_timeout: Wait = UNSET,
     ) -> CallToolResult:
-        """Call a tool, and return its result, whatever it takes.
+        """Call a tool and return its result, answering questions and polling tasks on the way.
 
         The handler answers what the tool asks, and a task is waited for. A failure of the tool is
         a result whose `is_error` is true. `result.data` is its structured content, or its text.

@@ -45,7 +45,7 @@ _PROGRESS: Final = "notifications/progress"
 
 
 class Connection:
-    """Requests to one server, each from whatever asyncio.Task, and what the server says unasked.
+    """The connection to one server: requests from any asyncio.Task, and its notifications.
 
     told: is given each notification as it comes, and what becomes of the connection.
     remembered: the revision the server spoke when it was last met.

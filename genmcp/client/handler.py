@@ -59,7 +59,7 @@ class Denied(McpError):
 
 
 class ClientHandler(Generic[S]):
-    """Answers what servers ask back; subclass it and override the hooks you need.
+    """Responds to requests of servers. Subclass it and override the hooks you need.
 
     A hook is `def` (it runs in a thread) or `async def`. What the client declares follows from
     the hooks that are overridden, unless *capabilities* says it; what is not declared is answered

@@ -39,7 +39,7 @@ class Notification(msgspec.Struct, frozen=True):
 
 
 class Listening:
-    """What changes at a server, from when this is entered until it is left.
+    """Context manager for the change notifications of a server.
 
         async with client.listen(tools=True) as changes:
             async for change in changes:

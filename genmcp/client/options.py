@@ -30,7 +30,7 @@ _COUNTS: Final = (
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client says of itself, and how long it waits; times in seconds.
+    """How a client identifies itself, its timeouts and its limits. Times are in seconds.
 
     info: who the client is, by its own account.
     capabilities: what it can do for the server; None says what the hooks of its handler say.

@@ -1,8 +1,7 @@
-"""The client's side of the protocol as a machine: told what happened, it answers what to do.
+"""The client's side of the protocol as a sans-IO machine: events in, actions out.
 
-It knows both eras: the one of `initialize`, sessions and requests of the server, and the one in
-which each request stands for itself (2026-07-28, basic/versioning). Whoever uses it need not:
-what goes in and what comes out has the shape of 2026-07-28.
+It speaks both eras: that of `initialize`, sessions and requests of the server, and that of
+self-contained requests (2026-07-28, basic/versioning). Its interface has the shape of 2026-07-28.
 
 Almost every method returns actions, which the transport performs, and events, which are for the
 owner, in the order in which they are meant. Nothing that the peer sends makes one raise.
