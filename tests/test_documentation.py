@@ -28,7 +28,11 @@ from genmcp.server import Server
 from tests.serving import serve
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "design").glob("*.md")),
+]
 PATIENCE = 40  # seconds for a session at a terminal
 # A module, and what it prints if it is a program.
 BLOCK = re.compile(

@@ -1,7 +1,7 @@
 """HTTP/1.1 to one origin over kept connections: no more than the protocol asks for.
 
 A call of a tool is one small request. A general HTTP client takes several times as long over it
-as the server does (docs/decisions.md); where more than this is needed (a proxy, HTTP/2, its own
+as the server does (design/decisions.md); where more than this is needed (a proxy, HTTP/2, its own
 authentication), `HttpxRequester` takes its place.
 """
 

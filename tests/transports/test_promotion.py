@@ -1,4 +1,4 @@
-"""How a call that runs long becomes a task: DESIGN.md, "How long a call is held", step by step."""
+"""Promotion: a call that runs long becomes a task."""
 
 import asyncio
 from collections.abc import AsyncIterator

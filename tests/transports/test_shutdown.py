@@ -1,4 +1,4 @@
-"""How what is open ends when the server goes away (DESIGN.md, section 3, "Shutdown")."""
+"""Shutdown: open calls, streams and sessions end in order."""
 
 import asyncio
 import json
