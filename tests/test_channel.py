@@ -16,7 +16,7 @@ from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.severity import SEVERITY
 from genmcp.testing import connect
 from genmcp.tool import Call
-from tests.speaking import VERSIONS, speak
+from tests.support.speaking import VERSIONS, speak
 
 PATIENCE = 5
 LEGACY = VERSIONS[:-1]

@@ -25,7 +25,7 @@ from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, 
 import genmcp
 from genmcp import Command, Endpoint, Hub, load_servers
 from genmcp.server import Server
-from tests.serving import serve
+from tests.support.serving import serve
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

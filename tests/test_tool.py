@@ -32,7 +32,7 @@ from genmcp.protocol.result import Result
 from genmcp.protocol.tools import ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
 from genmcp.tool import ToolRoute
-from tests.speaking import VERSIONS, speak
+from tests.support.speaking import VERSIONS, speak
 
 T = TypeVar("T")
 U = TypeVar("U")

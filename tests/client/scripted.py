@@ -12,7 +12,7 @@ from genmcp.client.http_options import HttpOptions
 from genmcp.client.targets import transport_to
 from genmcp.client.transport import Transport
 from tests.client.sinks import Recorder
-from tests.serving import serve
+from tests.support.serving import serve
 
 ANSWER = {"jsonrpc": "2.0", "id": 1, "result": {}}
 NOTE = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}

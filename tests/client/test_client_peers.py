@@ -25,8 +25,8 @@ from genmcp.client.stdio_options import Command
 from genmcp.client.targets import Target
 from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from tests.client.peer_servers import fastmcp, sdk
-from tests.serving import serve
-from tests.speaking import MODERN, VERSIONS
+from tests.support.serving import serve
+from tests.support.speaking import MODERN, VERSIONS
 
 ERAS = [(None, MODERN), ("2025-11-25", "2025-11-25"), ("2025-03-26", "2025-03-26")]
 # What the peers themselves leave open, and warn of.

@@ -29,7 +29,7 @@ from genmcp.tool import Tool
 from genmcp.transports.endpoint import Endpoint
 from tests.client.scripted import ANSWER, NOTE, Asked, event, opened, scripted
 from tests.client.sinks import MODERN, notification, request
-from tests.serving import serve
+from tests.support.serving import serve
 
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,

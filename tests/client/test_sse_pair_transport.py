@@ -19,7 +19,7 @@ from genmcp.suite.suite import Suite
 from genmcp.transports.endpoint import Endpoint
 from tests.client.scripted import ANSWER, Asked, event, opened, scripted
 from tests.client.sinks import notification, request
-from tests.serving import serve
+from tests.support.serving import serve
 
 OLD = "2024-11-05"
 WHO = {"name": "test", "version": "1"}

@@ -28,8 +28,8 @@ from genmcp import (
     WorkRaised,
     elicit,
 )
-from tests.asgi import ALL, Client, serving, until
 from tests.continuations.asking import Waits, text_of
+from tests.support.asgi import ALL, Client, serving, until
 
 
 async def soon(value: Any) -> Any:

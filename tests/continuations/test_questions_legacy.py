@@ -24,7 +24,6 @@ from genmcp import (
     roots,
     sample,
 )
-from tests.asgi import serving
 from tests.continuations.asking import (
     ROOTS,
     SAID,
@@ -34,6 +33,7 @@ from tests.continuations.asking import (
     muxed,
     text_of,
 )
+from tests.support.asgi import serving
 
 ELICITING = ["2025-11-25", "2025-06-18"]
 LEGACY = [*ELICITING, "2025-03-26"]

@@ -16,7 +16,7 @@ from genmcp.hub.hub import Hub
 from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from genmcp.protocol.severity import LoggingLevel
 from tests.hub.far import TIME, Far, Piped, gate, said
-from tests.serving import serve
+from tests.support.serving import serve
 
 NEW, OLD = "2026-07-28", "2025-11-25"
 

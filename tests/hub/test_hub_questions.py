@@ -24,8 +24,8 @@ from genmcp.hub.asked import Asked
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.limits import HubLimits
-from tests.serving import serve
-from tests.sockets import Connection, http
+from tests.support.serving import serve
+from tests.support.sockets import Connection, http
 
 TIME = 20.0
 REVISIONS = ["2026-07-28", "2025-11-25"]

@@ -19,7 +19,7 @@ from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
 from genmcp.protocol.subscriptions import SubscriptionFilter
 from tests.hub.far import TIME, Far, gate
-from tests.serving import serve
+from tests.support.serving import serve
 
 NEW, OLD = "2026-07-28", "2025-11-25"
 NOTE, LIST = "note://today", "list://all"

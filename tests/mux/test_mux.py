@@ -15,7 +15,7 @@ from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.server import Route
 from genmcp.stores.memory import MemoryStore
-from tests.asgi import Client
+from tests.support.asgi import Client
 
 
 @tool

@@ -12,7 +12,7 @@ import pytest
 
 from genmcp.stores.sqlite.alarm import Alarm
 from genmcp.stores.sqlite.store import SQLiteStore
-from tests.asgi import until
+from tests.support.asgi import until
 
 BOUND = 5.0
 

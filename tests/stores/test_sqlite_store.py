@@ -21,6 +21,7 @@ from genmcp.stores.deliveries import Delivery
 from genmcp.stores.sqlite import connection, logs
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, Entry, Event, Put
+from tests.support.clock import Clock
 
 BOUND = 10.0
 """Seconds after which what should have come is said not to come."""
@@ -90,15 +91,6 @@ async def ended(process: Process) -> list[str]:
 async def data(followed: AsyncGenerator[Event, None]) -> bytes:
     async with asyncio.timeout(BOUND):
         return (await anext(followed)).data
-
-
-class Clock:
-    """A clock that goes when it is told to."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 # Several processes

@@ -12,7 +12,7 @@ from genmcp.core.waiting import Working
 from genmcp.errors import WaitTimedOut
 from genmcp.tasks.job import job
 from genmcp.tasks.run import Run
-from tests.asgi import until as until_true
+from tests.support.asgi import until as until_true
 from tests.tasks.bench import BOUND, Bench, ended, made, opened
 
 

@@ -20,16 +20,8 @@ from genmcp.tasks.progress import Progress
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.run import Run
 from genmcp.tasks.service import Change, Note, TaskService
+from tests.support.clock import Clock
 from tests.tasks.bench import BOUND, Bench, ended, made, opened
-
-
-class Clock:
-    """A clock that somebody else sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Timed(MemoryStore):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool, tool
-from tests.asgi import LEGACIES, Client, serving, until
+from tests.support.asgi import LEGACIES, Client, serving, until
 
 BATCHES = "2025-03-26"
 

@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Call, Channel, Continue, Limits, Mux, SendStatus, Suite, Tool, elicit, tool
 from genmcp.transports.endpoint import Endpoint
-from tests.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, until
+from tests.support.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, until
 
 
 class Held(Tool):

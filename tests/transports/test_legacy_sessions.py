@@ -10,7 +10,7 @@ import pytest
 from genmcp import Call, Channel, Endpoint, InvalidParams, Limits, Mux, Suite, Tool, tool
 from genmcp.errors import ResourceNotFound
 from genmcp.mux import sessions
-from tests.asgi import LEGACIES, MODERN, Client, serving
+from tests.support.asgi import LEGACIES, MODERN, Client, serving
 
 
 @tool

@@ -8,7 +8,7 @@ import pytest
 from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append
-from tests.asgi import LEGACIES, Client, Connection, serving
+from tests.support.asgi import LEGACIES, Client, Connection, serving
 
 SECRET = "a secret that is long enough"
 

@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Call, Channel, InvalidParams, McpError, Tool, ToolError, tool
 from genmcp.errors import MissingCapability, Overloaded
-from tests.asgi import MODERN, PATIENCE, Client, serving
+from tests.support.asgi import MODERN, PATIENCE, Client, serving
 
 JSON_ONLY = {"accept": "application/json"}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from genmcp import Limits, Mux, Suite
 from genmcp.transports.stdio import Streams, serve_streams
-from tests.asgi import PATIENCE
+from tests.support.asgi import PATIENCE
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
