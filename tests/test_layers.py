@@ -14,7 +14,7 @@ LAYERS = [
     {"protocol"},
     {"wire"},
     {"core", "policy"},
-    {"stores", "tasks"},
+    {"cancellation", "stores", "tasks"},
     {
         "carrier",
         "channel",
