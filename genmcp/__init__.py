@@ -55,10 +55,9 @@ from genmcp.subscription import ChangeNotifier
 from genmcp.suite.providers import Provider
 from genmcp.suite.suite import About, Suite
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.foreign import ExternalQueue, ExternalStatus
-from genmcp.tasks.job import job
+from genmcp.tasks.external import ExternalQueue, ExternalStatus
+from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.run import Run
 from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.tool import Call, Tool
 from genmcp.transports.endpoint import Endpoint

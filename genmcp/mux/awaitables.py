@@ -9,7 +9,7 @@ from weakref import ref
 from genmcp.cancellation import cancel_requested
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.errors import ContractError, WorkerLost
-from genmcp.tasks.outcomes import failure_of
+from genmcp.tasks.attempt import failure_of
 
 __all__ = ["Awaitables"]
 

@@ -57,7 +57,7 @@ from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import ChangeNotifier
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.foreign import ExternalStatus
+from genmcp.tasks.external import ExternalStatus
 from genmcp.tasks.retry import Throttle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.printable import printable

@@ -27,7 +27,7 @@ from genmcp.mux.task_channel import StoredRequest, TaskSink
 from genmcp.mux.task_results import finished
 from genmcp.protocol.result import Result
 from genmcp.server import resolve_route
-from genmcp.tasks.outcomes import Elsewhere
+from genmcp.tasks.attempt import Elsewhere
 from genmcp.tasks.service import TaskService
 
 __all__ = ["Resumption"]

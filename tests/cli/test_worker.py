@@ -20,7 +20,7 @@ from genmcp.cli.target import load, mux_of
 from genmcp.cli.worker import Hands, work
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.engine import LocalEngine
 from tests.cli.studio import SECRET, studio
 from tests.support.asgi import PATIENCE, Client, Connection, until
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 from genmcp.errors import StoreUnavailable
+from genmcp.stores.clocks import Waiter
 from genmcp.stores.deliveries import Deliveries, Delivery, OwnerShare
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.stores.waiter import Waiter
 from tests.support.clock import Clock
 
 BOUND = 5.0

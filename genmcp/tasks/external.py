@@ -20,9 +20,9 @@ from genmcp.errors import (
     WaitCancelled,
 )
 from genmcp.stores.store import Put, Store
+from genmcp.tasks.attempt import done, raised
+from genmcp.tasks.jobs import Reporter, Write
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.outcomes import done, raised
-from genmcp.tasks.progress import Reporter, Write
 
 __all__ = [
     "ExternalJob",

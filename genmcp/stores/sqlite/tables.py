@@ -1,36 +1,164 @@
-"""Logs in SQLite: events in order, and what is known of those that are gone.
-
-A log's *floor* is an id after which none of its events is gone, its *last* the id of the newest it
-ever had. When it runs out its events go, and its row stays for a while, with the floor at the last.
-When the row is forgotten too, the file's count `forgotten` is what remains: it is the floor of each
-log that has no row, and of each that begins anew.
-
-Ids are counted once for all logs, so a follower that has seen everything knows more than its last
-event: it has seen all that was written before it looked.
-"""
+"""Records in SQLite: what is under a key."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from math import inf
 from sqlite3 import Connection
 from typing import Final, NamedTuple
 
-from genmcp.errors import LogTruncated
+from genmcp.errors import Conflict, LogTruncated
 from genmcp.stores.accounts import Usage
-from genmcp.stores.sqlite.accounts import named
-from genmcp.stores.sqlite.database import Transaction
-from genmcp.stores.store import Append, Event
+from genmcp.stores.sqlite.database import Transaction, named
+from genmcp.stores.store import Append, Delete, Entry, Event, Put
 
-__all__ = ["LOOK_AGAIN", "append", "make_room", "place", "since", "sweep", "usage"]
+__all__ = [
+    "REFRESH_AFTER",
+    "PendingRecord",
+    "append_event",
+    "drop_logs",
+    "events_after",
+    "find_record",
+    "position_of",
+    "stage_records",
+    "sweep_logs",
+    "sweep_records",
+    "touch_record",
+    "usage_of_logs",
+]
 
-LOOK_AGAIN: Final = 600.0
+_RECORDS_PER_SWEEP: Final = 500
+
+
+def find_record(connection: Connection, now: float, key: str) -> Entry | None:
+    """Return the record under *key*."""
+    row = connection.execute(
+        "SELECT value, version FROM records WHERE key = ? AND deadline > ?", (key, now)
+    ).fetchone()
+    return Entry(*row) if row else None
+
+
+def touch_record(transaction: Transaction, key: str, ttl: float) -> bool:
+    """Let the record under *key* live for *ttl* seconds; say whether there is one."""
+    now = transaction.now
+    touched = transaction.execute(
+        "UPDATE records SET deadline = ? WHERE key = ? AND deadline > ?", (now + ttl, key, now)
+    )
+    return touched.rowcount > 0
+
+
+def stage_records(
+    transaction: Transaction, ops: Iterable[Put | Delete]
+) -> "Collection[PendingRecord]":
+    """Return the state that *ops* would leave under each key, without writing anything.
+
+    Raises:
+        Conflict: an `expect` did not hold.
+    """
+    states: dict[str, PendingRecord] = {}
+    for op in ops:
+        state = states.get(op.key) or PendingRecord(transaction, op.key)
+        states[op.key] = state
+        if op.expect is not None and op.expect != state.version:
+            raise Conflict(
+                f"{op.key!r}: version {op.expect} was expected, {state.version} is there"
+            )
+        state.take(op)
+    return states.values()
+
+
+def sweep_records(transaction: Transaction) -> bool:
+    """Remove some expired records; return whether there may be more."""
+    gone = transaction.execute(
+        "SELECT rowid, version, accounts, size FROM records WHERE deadline <= ?"
+        " ORDER BY deadline LIMIT ?",
+        (transaction.now, _RECORDS_PER_SWEEP),
+    ).fetchall()
+    for number, version, accounts, size in gone:
+        transaction.execute("DELETE FROM records WHERE rowid = ?", (number,))
+        transaction.version = max(transaction.version, version)
+        transaction.books.add(accounts, -1, -size)
+    return len(gone) == _RECORDS_PER_SWEEP
+
+
+class PendingRecord:
+    """The pending state of one key.
+
+    *version* is 0 if there is no record; *past* is at least the version of any earlier record.
+    """
+
+    __slots__ = ("accounts", "had", "key", "past", "put", "transaction", "version")
+
+    def __init__(self, transaction: Transaction, key: str) -> None:
+        self.transaction = transaction
+        self.key = key
+        self.put: Put | None = None
+        row = transaction.execute(
+            "SELECT version, deadline, accounts, size FROM records WHERE key = ?", (key,)
+        ).fetchone()
+        self.past: int = row[0] if row else 0
+        self.version = self.past if row and row[1] > transaction.now else 0
+        self.had: tuple[str | None, int] | None = row[2:] if row else None
+        self.accounts: str | None = row[2] if self.version else None
+
+    @property
+    def size(self) -> int:
+        """The bytes of the pending record."""
+        return 0 if self.put is None else len(self.key) + len(self.put.value)
+
+    def growth_of(self, account: str) -> Usage:
+        """Return how many entries and bytes the write adds to *account*."""
+        entries = size = 0
+        if self.had is not None and _counts_for(account, self.had[0]):
+            entries, size = -1, -self.had[1]
+        if self.put is not None and _counts_for(account, self.accounts):
+            entries, size = entries + 1, size + self.size
+        return Usage(entries, size)
+
+    def take(self, op: Put | Delete) -> None:
+        """Apply *op* to the pending state."""
+        if isinstance(op, Put):
+            self.put = op
+            self.accounts = named(op.owner) or (self.accounts if self.version else None)
+            self.version = (self.version or max(self.past, self.transaction.version)) + 1
+            self.past = self.version
+        else:
+            self.put = None
+            self.version = 0
+
+    def save(self) -> None:
+        """Write the pending state."""
+        books = self.transaction.books
+        if self.had is not None:
+            books.add(self.had[0], -1, -self.had[1])
+        if self.put is None:
+            self.transaction.execute("DELETE FROM records WHERE key = ?", (self.key,))
+            self.transaction.version = max(self.transaction.version, self.past)
+            return
+        ttl = self.put.ttl
+        deadline = inf if ttl is None else self.transaction.now + ttl
+        books.add(self.accounts, 1, self.size)
+        self.transaction.execute(
+            "INSERT INTO records (key, value, version, deadline, size, accounts)"
+            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
+            " value = excluded.value, version = excluded.version, deadline = excluded.deadline,"
+            " size = excluded.size, accounts = excluded.accounts",
+            (self.key, self.put.value, self.version, deadline, self.size, self.accounts),
+        )
+
+
+def _counts_for(account: str, accounts: str | None) -> bool:
+    return accounts is not None and account in accounts.split("\n")
+
+
+REFRESH_AFTER: Final = 600.0
 """Seconds after which a follower looks though nothing was appended.
 
 So its place stays newer than any log that is forgotten meanwhile.
 """
 
 _FORGOTTEN_AFTER: Final = 3600.0  # seconds after a log ran out
-_SWEPT_AT_ONCE: Final = 100
-_EVENTS_AT_ONCE: Final = 2000  # then the sweep ends: the next write continues
+_LOGS_PER_SWEEP: Final = 100
+_EVENTS_PER_SWEEP: Final = 2000  # then the sweep ends: the next write continues
 _ID: Final = re.compile("[0-7][0-9a-f]{15}")  # as many as SQLite can count
 
 
@@ -48,12 +176,12 @@ class _Log(NamedTuple):
     accounts: str | None
 
 
-def append(transaction: Transaction, op: Append) -> None:
+def append_event(transaction: Transaction, op: Append) -> None:
     """Add the event to the end of its log."""
     execute, now = transaction.execute, transaction.now
     transaction.event = id = transaction.event + 1
     transaction.written.add(op.log)
-    log = _find(transaction, op.log)
+    log = _find_log(transaction, op.log)
     added = len(op.data)
     if log is None:
         accounts = named(op.owner)
@@ -96,7 +224,7 @@ def append(transaction: Transaction, op: Append) -> None:
         execute("UPDATE logs SET accounts = ? WHERE number = ?", (accounts, number))
 
 
-def usage(transaction: Transaction, accounts: str) -> Usage:
+def usage_of_logs(transaction: Transaction, accounts: str) -> Usage:
     """Return the usage of all logs that count towards the last of *accounts*.
 
     *accounts* is the beginning of a column: accounts that follow the last one are included.
@@ -107,7 +235,7 @@ def usage(transaction: Transaction, accounts: str) -> Usage:
     return Usage(int(held), int(size))
 
 
-def make_room(transaction: Transaction, accounts: str, fits: Callable[[Usage], bool]) -> None:
+def drop_logs(transaction: Transaction, accounts: str, fits: Callable[[Usage], bool]) -> None:
     """Drop logs that count towards the last of *accounts*, until *fits* accepts the amount.
 
     The log without an append for longest is dropped first. *fits* must accept the `usage` of all of
@@ -128,13 +256,13 @@ def make_room(transaction: Transaction, accounts: str, fits: Callable[[Usage], b
         dropped = Usage(dropped.entries + log.held, dropped.size + log.size)
 
 
-def place(connection: Connection, now: float, name: str, after: str | None) -> int:
+def position_of(connection: Connection, now: float, name: str, after: str | None) -> int:
     """Return the id to read on from; for None, the one before the oldest event there is.
 
     Raises:
         LogTruncated: something after *after* is gone, or it is no id of this log.
     """
-    log = _find(connection, name)
+    log = _find_log(connection, name)
     if after is None:
         return _floor(log, now) if log else _count(connection, "event")
     if log and _ID.fullmatch(after):
@@ -144,7 +272,7 @@ def place(connection: Connection, now: float, name: str, after: str | None) -> i
     raise LogTruncated(name, after)
 
 
-def since(
+def events_after(
     connection: Connection, now: float, name: str, place: int, limit: int
 ) -> tuple[int, list[Event]]:
     """Return at most *limit* events after *place*, and the place to read on from.
@@ -152,7 +280,7 @@ def since(
     Raises:
         LogTruncated: something after *place* is gone.
     """
-    log = _find(connection, name)
+    log = _find_log(connection, name)
     floor = _floor(log, now) if log else _count(connection, "forgotten")
     if floor > place:
         raise LogTruncated(name, _text(place))
@@ -165,16 +293,16 @@ def since(
     return rows[-1][0], [Event(_text(id), data) for id, data in rows]
 
 
-def sweep(transaction: Transaction) -> bool:
+def sweep_logs(transaction: Transaction) -> bool:
     """Remove some expired logs; return whether there may be more."""
     execute, now = transaction.execute, transaction.now
     gone = execute(
         f"SELECT {_COLUMNS} FROM logs WHERE deadline <= ? ORDER BY deadline LIMIT ?",
-        (now, _SWEPT_AT_ONCE),
+        (now, _LOGS_PER_SWEEP),
     ).fetchall()
     events = 0
     for log in map(_Log._make, gone):
-        if events >= _EVENTS_AT_ONCE:
+        if events >= _EVENTS_PER_SWEEP:
             return True
         if log.held:
             events += log.held
@@ -187,7 +315,7 @@ def sweep(transaction: Transaction) -> bool:
         else:
             execute("DELETE FROM logs WHERE number = ?", (log.number,))
             transaction.forgotten = max(transaction.forgotten, log.last)
-    return len(gone) == _SWEPT_AT_ONCE
+    return len(gone) == _LOGS_PER_SWEEP
 
 
 def _within(accounts: str) -> tuple[str, str, str]:
@@ -207,7 +335,7 @@ def _count_oldest(transaction: Transaction, number: int, held: int, size: int) -
     return count
 
 
-def _find(source: Connection | Transaction, name: str) -> _Log | None:
+def _find_log(source: Connection | Transaction, name: str) -> _Log | None:
     row = source.execute(f"SELECT {_COLUMNS} FROM logs WHERE name = ?", (name,)).fetchone()
     return _Log(*row) if row else None
 
