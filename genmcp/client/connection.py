@@ -18,7 +18,7 @@ from genmcp.client.faults import said
 from genmcp.client.inlet import Inlet
 from genmcp.client.options import ClientOptions
 from genmcp.client.readiness import Readiness
-from genmcp.client.transport import Transport
+from genmcp.client.transports.base import Transport
 from genmcp.client.waiting import Outcome, Report, Waiter, Waiters
 from genmcp.core import client_events as events
 from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions
@@ -227,7 +227,7 @@ class Connection:
                 try:
                     await self._deliver(steps)
                 except ClientError as error:
-                    self._inlet.failed(id, error)
+                    self._inlet.on_failure(id, error)
             waiter.scope = None
             return await waiter.future
         except BaseException:

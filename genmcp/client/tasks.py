@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.cancellation import cancel_and_wait
+from genmcp.client.backoff import Polling
 from genmcp.client.copies import copied
 from genmcp.client.errors import (
     ClientClosed,
@@ -21,7 +22,6 @@ from genmcp.client.errors import (
 )
 from genmcp.client.faults import left
 from genmcp.client.listening import Listening
-from genmcp.client.polling import Polling
 from genmcp.client.repeating import may_pass, repeated
 from genmcp.client.requests import Patience, Requests, Wait
 from genmcp.client.task_news import TaskNews

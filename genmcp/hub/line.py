@@ -10,11 +10,9 @@ from genmcp.cancellation import run_to_completion
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.http_options import HttpOptions
 from genmcp.client.listening import Listening
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
-from genmcp.client.targets import Target, transport_to
+from genmcp.client.options import ClientOptions, Command, HttpOptions
+from genmcp.client.transports.targets import Target, transport_to
 from genmcp.hub.catalog import KINDS, Catalog
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.errors import ConnectFailed

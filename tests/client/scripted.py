@@ -8,9 +8,9 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.targets import transport_to
-from genmcp.client.transport import Transport
+from genmcp.client.options import HttpOptions
+from genmcp.client.transports.base import Transport
+from genmcp.client.transports.targets import transport_to
 from tests.client.sinks import Recorder
 from tests.support.serving import serve
 

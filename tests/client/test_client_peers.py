@@ -19,10 +19,8 @@ from genmcp.client.errors import (
     Unauthorized,
 )
 from genmcp.client.handler import ClientHandler
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
-from genmcp.client.targets import Target
+from genmcp.client.options import ClientOptions, Command, HttpOptions
+from genmcp.client.transports.targets import Target
 from genmcp.protocol.notifications import LoggingMessageNotificationParams
 from tests.client.peer_servers import fastmcp, sdk
 from tests.support.serving import serve

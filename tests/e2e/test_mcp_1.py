@@ -12,8 +12,7 @@ import pytest
 from genmcp import Endpoint, Suite, tool
 from genmcp.client.client import Client
 from genmcp.client.errors import ProtocolError
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
+from genmcp.client.options import ClientOptions, Command
 from tests.e2e.pip import MCP_1, pip_environment
 from tests.e2e.processes import serving
 from tests.support.serving import serve

@@ -119,7 +119,7 @@ async def test_hub_server_passes_on_what_is_logged_just_before_the_answer() -> N
     async def quick(far: Far, message: Send) -> Any:
         params = {"level": "error", "data": "hot"}
         body = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
-        far.sink.received(msgspec.json.encode(body), message.id)
+        far.sink.on_message(msgspec.json.encode(body), message.id)
         return said("done")
 
     reader = Reader()

@@ -16,8 +16,7 @@ from genmcp import Accepted, Call, Channel, Continue, Done, Endpoint, Outcome, S
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.options import ClientOptions
+from genmcp.client.options import ClientOptions, HttpOptions
 from genmcp.core.client_key import ClientKey
 from genmcp.errors import ConfigurationError, Overloaded
 from genmcp.hub.asked import Asked

@@ -2,7 +2,7 @@
 
 A call of a tool is one small request. A general HTTP client takes several times as long over it
 as the server does (design/decisions.md); where more than this is needed (a proxy, HTTP/2, its own
-authentication), `HttpxRequester` takes its place.
+authentication), `HttpxAdapter` takes its place.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from genmcp.client.errors import (
     ConnectionRefused,
     ProtocolError,
 )
-from genmcp.client.requester import Headers, Reply, Requester
+from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 
-__all__ = ["Http1"]
+__all__ = ["HttpPool"]
 
 _HEAD = 64 * 1024  # bytes that the head of a response may have
 _NEXT = 0.25  # seconds until the next address is tried too: RFC 8305, section 8
@@ -40,7 +40,7 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
 
-class _Connection:
+class _PooledConnection:
     """A connection, and whether it can be used again.
 
     waited: whether the request it is used for has one of the places of those that wait.
@@ -69,7 +69,7 @@ class _Connection:
         self.writer.transport.abort()
 
 
-class Http1(Requester):
+class HttpPool(HttpRequester):
     """A pool of connections to the origin of *url*.
 
     where: the server, as errors name it. most: how many of the requests that wait there may be at
@@ -95,9 +95,9 @@ class Http1(Requester):
         # RFC 9110, section 12.5.3: without Accept-Encoding a body may come in any coding.
         self._fixed = b"Host: %b\r\nAccept-Encoding: identity\r\n" % _host(url)
         self._slots = asyncio.Semaphore(most)
-        self._idle: list[_Connection] = []  # the one that is idle longest first
+        self._idle: list[_PooledConnection] = []  # the one that is idle longest first
         self._sweeping: asyncio.TimerHandle | None = None
-        self._busy: set[_Connection] = set()
+        self._busy: set[_PooledConnection] = set()
         self._closed = False
 
     async def request(
@@ -107,8 +107,8 @@ class Http1(Requester):
         headers: Headers,
         body: bytes | None = None,
         *,
-        waits: bool = True,
-    ) -> Reply:
+        counts_against_limit: bool = True,
+    ) -> HttpResponse:
         """Send a request and return the head of its response."""
         lines = [f"{method} {path} HTTP/1.1\r\n".encode("ascii"), self._fixed]
         for name, value in headers:
@@ -118,17 +118,17 @@ class Http1(Requester):
             lines.append(body)
         else:
             lines.append(b"\r\n")
-        if waits:
+        if counts_against_limit:
             await self._slots.acquire()
         try:
             connection = self._kept() or await self._connect()
         except BaseException:
-            if waits:
+            if counts_against_limit:
                 self._slots.release()
             raise
-        connection.waited = waits
+        connection.waited = counts_against_limit
         self._busy.add(connection)
-        reply = _Http1Reply(self, connection)
+        reply = _PooledResponse(self, connection)
         try:
             # Not drained: a server may answer before it has read everything, and reading that
             # answer must not wait for it. The body is in memory anyway.
@@ -151,7 +151,7 @@ class Http1(Requester):
         closing = (connection.writer.wait_closed() for connection in connections)
         await asyncio.gather(*closing, return_exceptions=True)
 
-    def give_back(self, connection: _Connection, *, reusable: bool) -> None:
+    def give_back(self, connection: _PooledConnection, *, reusable: bool) -> None:
         """Take a connection back from the reply that used it."""
         self._busy.discard(connection)
         if connection.waited:
@@ -174,7 +174,7 @@ class Http1(Requester):
             wait = self._idle[0].idle_since + _IDLE - now
             self._sweeping = asyncio.get_running_loop().call_later(wait, self._sweep)
 
-    def _kept(self) -> _Connection | None:
+    def _kept(self) -> _PooledConnection | None:
         now = time.monotonic()
         while self._idle:
             connection = self._idle.pop()
@@ -183,7 +183,7 @@ class Http1(Requester):
             connection.abort()
         return None
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self) -> _PooledConnection:
         if self._closed:
             raise ClientClosed(self.where)
         delay = {"happy_eyeballs_delay": _NEXT} if self._may_race() else {}
@@ -199,7 +199,7 @@ class Http1(Requester):
             raise ConnectionRefused(self.where) from None
         except (OSError, UnicodeError) as error:  # the name is unknown, the certificate is bad, ...
             raise ConnectError(self.where, str(error) or type(error).__name__) from error
-        connection = _Connection(*streams)
+        connection = _PooledConnection(*streams)
         _keep_alive(connection.writer.get_extra_info("socket"))
         if self._closed:  # meanwhile
             connection.abort()
@@ -216,13 +216,13 @@ class Http1(Requester):
         return able and not _is_address(self._host)
 
 
-class _Http1Reply(Reply):
+class _PooledResponse(HttpResponse):
     """A response on a connection."""
 
-    def __init__(self, pool: Http1, connection: _Connection) -> None:
+    def __init__(self, pool: HttpPool, connection: _PooledConnection) -> None:
         super().__init__(pool.where)
         self._pool = pool
-        self._connection: _Connection | None = connection
+        self._connection: _PooledConnection | None = connection
         self._reader = connection.reader
         self._left = 0  # bytes of the body, or of the chunk, that are still to come
         self._framing = "length"

@@ -4,15 +4,12 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from genmcp.client.http import HttpTransport
-from genmcp.client.http1 import Http1
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.masking import masked_url
-from genmcp.client.memory import MemoryTransport, name_of
-from genmcp.client.requester import Requester
-from genmcp.client.stdio import StdioTransport
-from genmcp.client.stdio_options import Command, StdioOptions
-from genmcp.client.transport import Transport
+from genmcp.client.options import Command, HttpOptions, StdioOptions, mask_url
+from genmcp.client.transports.base import HttpRequester, Transport
+from genmcp.client.transports.http import HttpTransport
+from genmcp.client.transports.http_pool import HttpPool
+from genmcp.client.transports.memory import MemoryTransport, name_of
+from genmcp.client.transports.stdio import StdioTransport
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
 from genmcp.server import Server
@@ -43,7 +40,7 @@ def transport_to(
     """
     if isinstance(target, str):
         url, options = _parsed(target), http or HttpOptions()
-        requester = _requester(url, options)
+        requester = _http_requester(url, options)
         return HttpTransport(url, requester, options, max_message=max_message)
     if isinstance(target, Command):
         return StdioTransport(target, stdio, max_message=max_message)
@@ -64,7 +61,7 @@ def where(target: Target) -> str:
         case Server() | Mux() | Endpoint():
             return name_of(target)
         case str():
-            return masked_url(target)
+            return mask_url(target)
         case _:
             return str(target)
 
@@ -78,7 +75,7 @@ def _parsed(text: str) -> SplitResult:
         valid = False
     if not valid:
         raise ConfigurationError(
-            f"{masked_url(text)!r} is not a URL (http://host/mcp, https://host/mcp); "
+            f"{mask_url(text)!r} is not a URL (http://host/mcp, https://host/mcp); "
             "for a server over stdio give Command(command, args)"
         )
     if url.username is not None:
@@ -86,21 +83,23 @@ def _parsed(text: str) -> SplitResult:
     return url._replace(fragment="")
 
 
-def _requester(url: SplitResult, options: HttpOptions) -> Requester:
+def _http_requester(url: SplitResult, options: HttpOptions) -> HttpRequester:
     """Return what makes the requests: httpx, which is slower, for what it alone can do."""
-    timeout, where = options.connect_timeout, masked_url(url.geturl())
+    timeout, where = options.connect_timeout, mask_url(url.geturl())
     if options.client is not None or _is_proxied(url):
-        from genmcp.client.httpx_requester import HttpxRequester
+        from genmcp.client.transports.httpx_adapter import HttpxAdapter
 
-        return HttpxRequester(
+        return HttpxAdapter(
             url,
             where,
             connect_timeout=timeout,
-            most=options.connections,
+            most=options.max_connections,
             tls=options.tls,
             client=options.client,
         )
-    return Http1(url, where, connect_timeout=timeout, most=options.connections, tls=options.tls)
+    return HttpPool(
+        url, where, connect_timeout=timeout, most=options.max_connections, tls=options.tls
+    )
 
 
 def _is_proxied(url: SplitResult) -> bool:

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from genmcp.client.errors import ClientClosed, ConnectionLost
-from genmcp.client.http import HttpTransport
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.requester import Headers, Reply, Requester
+from genmcp.client.options import HttpOptions
+from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
+from genmcp.client.transports.http import HttpTransport
 from genmcp.mux.mux import Mux
 from genmcp.server import Server
 from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.request import IN_PROCESS, Message, Receive, Scope, Send
 from genmcp.wire.lines import MAX_MESSAGE
 
-__all__ = ["AsgiRequester", "MemoryTransport", "name_of"]
+__all__ = ["AsgiAdapter", "MemoryTransport", "name_of"]
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -39,7 +39,7 @@ class MemoryTransport(HttpTransport):
     ) -> None:
         self._served = target if isinstance(target, Endpoint) else Endpoint(target)
         self._owned = isinstance(target, Server)
-        requester = AsgiRequester(self._served, name_of(target))
+        requester = AsgiAdapter(self._served, name_of(target))
         super().__init__(_URL, requester, options or HttpOptions(), max_message=max_message)
 
     async def close(self) -> None:
@@ -56,13 +56,13 @@ def name_of(target: Server | Mux | Endpoint) -> str:
     return f"{server.info.name} (in this process)"
 
 
-class AsgiRequester(Requester):
+class AsgiAdapter(HttpRequester):
     """Gives requests to an ASGI application, each in an asyncio.Task of its own."""
 
     def __init__(self, app: App, where: str) -> None:
         self.where = where
         self._app = app
-        self._replies: set[_AsgiReply] = set()
+        self._replies: set[_AsgiResponse] = set()
         self._closed = False
 
     async def request(
@@ -72,12 +72,12 @@ class AsgiRequester(Requester):
         headers: Headers,
         body: bytes | None = None,
         *,
-        waits: bool = True,
-    ) -> Reply:
+        counts_against_limit: bool = True,
+    ) -> HttpResponse:
         """Send a request and return the head of its response."""
         if self._closed:
             raise ClientClosed(self.where)
-        reply = _AsgiReply(self.where, body or b"")
+        reply = _AsgiResponse(self.where, body or b"")
         self._replies.add(reply)
         reply.task = asyncio.create_task(reply.run(self._app, _scope(method, path, headers)))
         reply.task.add_done_callback(lambda _: self._replies.discard(reply))
@@ -98,7 +98,7 @@ class AsgiRequester(Requester):
             await asyncio.wait([reply.task for reply in replies], timeout=_LEAVING)
 
 
-class _AsgiReply(Reply):
+class _AsgiResponse(HttpResponse):
     """A response, and the channel by which the application gives it."""
 
     task: asyncio.Task[None]

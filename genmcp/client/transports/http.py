@@ -19,15 +19,11 @@ from genmcp.client.errors import (
     HttpStatusError,
     ProtocolError,
 )
-from genmcp.client.event_place import EventPlace
 from genmcp.client.faults import unanswered
-from genmcp.client.http_endpoint import HttpEndpoint
-from genmcp.client.http_headers import media_type
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.requester import Reply, Requester
-from genmcp.client.server_stream import PASSING, ServerStream
-from genmcp.client.sse_pair import SsePair
-from genmcp.client.transport import Sink, Transport
+from genmcp.client.options import HttpOptions
+from genmcp.client.transports.base import HttpRequester, HttpResponse, Transport, TransportSink
+from genmcp.client.transports.http_endpoint import HttpEndpoint, media_type
+from genmcp.client.transports.sse import PASSING, ServerStream, SseCursor, SseTransport
 from genmcp.core.client_events import Send
 from genmcp.core.client_opening import MODERN_CODES
 from genmcp.errors import InvalidRequest, MethodNotFound, ParseError
@@ -57,7 +53,7 @@ class HttpTransport(Transport):
     def __init__(
         self,
         url: SplitResult,
-        requester: Requester,
+        requester: HttpRequester,
         options: HttpOptions,
         *,
         max_message: int = MAX_MESSAGE,
@@ -68,13 +64,13 @@ class HttpTransport(Transport):
         self._options = options
         self._max_message = max_message
         self._endpoint = HttpEndpoint(url, requester, options, max_message)
-        self._sink: Sink
-        self._pair: SsePair | None = None
+        self._sink: TransportSink
+        self._pair: SseTransport | None = None
         self._over: ClientError | None = None
         self._stream = ServerStream(self.where, self._hear, options, max_message)
         self._rests: set[asyncio.Task[None]] = set()
 
-    async def open(self, sink: Sink) -> None:
+    async def open(self, sink: TransportSink) -> None:
         """Remember *sink*: a connection is made by the first message."""
         if self._over is not None:
             raise self._over
@@ -93,7 +89,7 @@ class HttpTransport(Transport):
             if message.id is None:
                 raise
             if self._over is None:
-                self._sink.failed(message.id, unanswered(message, error))
+                self._sink.on_failure(message.id, unanswered(message, error))
             return
         if message.method == "notifications/initialized" and self._options.listen:
             await self._stream.stop()
@@ -141,7 +137,7 @@ class HttpTransport(Transport):
             raise error
         await self._fall_back(message, error)
 
-    async def _take(self, message: Send, reply: Reply) -> bool:
+    async def _take(self, message: Send, reply: HttpResponse) -> bool:
         """Take a response that is no error; return whether its end is still to come.
 
         Raises:
@@ -159,11 +155,11 @@ class HttpTransport(Transport):
         if media != "application/json":
             said = f"HTTP {reply.status} with {media or 'no content'} in response to a request"
             raise ProtocolError(said, self.where)
-        if not self._sink.received(await reply.read(self._max_message), message.id):
+        if not self._sink.on_message(await reply.read(self._max_message), message.id):
             raise ProtocolError(f"its response to {message.method} is no answer", self.where)
         return False
 
-    async def _follow(self, message: Send, reply: Reply) -> bool:
+    async def _follow(self, message: Send, reply: HttpResponse) -> bool:
         """Pass on what an event stream brings until the request is answered.
 
         Return whether the stream given is still to end.
@@ -172,7 +168,7 @@ class HttpTransport(Transport):
             ConnectionLost: it ended without the answer, and cannot be taken up again.
             OutcomeUnknown: that was tried, in vain.
         """
-        place = EventPlace(self._max_message)
+        place = SseCursor(self._max_message)
         cause: ClientError
         try:
             if await place.follow(reply, self._sink, message.id):
@@ -186,7 +182,7 @@ class HttpTransport(Transport):
         await self._resume(message, place, cause)
         return False
 
-    async def _resume(self, message: Send, place: EventPlace, cause: ClientError) -> None:
+    async def _resume(self, message: Send, place: SseCursor, cause: ClientError) -> None:
         """Take up the stream of a request where it broke, until the request is answered.
 
         2025-11-25, transports, "Resumability and Redelivery".
@@ -195,7 +191,7 @@ class HttpTransport(Transport):
             OutcomeUnknown: it cannot be taken up (any more).
         """
         attempts = 0
-        while attempts < self._options.resumptions:
+        while attempts < self._options.max_resume_attempts:
             await asyncio.sleep(place.delay(attempts))
             attempts += 1
             heard = place.events
@@ -213,14 +209,14 @@ class HttpTransport(Transport):
         raise unanswered(message, cause, arrived=True)
 
     async def _hear(
-        self, revision: str | None, place: EventPlace, begun: Callable[[], None]
+        self, revision: str | None, place: SseCursor, begun: Callable[[], None]
     ) -> None:
         await self._listen_once(revision, place, None, begun)
 
     async def _listen_once(
         self,
         revision: str | None,
-        place: EventPlace,
+        place: SseCursor,
         about: RequestId | None,
         begun: Callable[[], None] = lambda: None,
     ) -> bool:
@@ -247,7 +243,7 @@ class HttpTransport(Transport):
 
     async def _fall_back(self, message: Send, error: ClientError) -> None:
         """Go on with HTTP+SSE of 2024-11-05, if that is what the server speaks."""
-        pair = SsePair(self._url, self.requester, self._options, max_message=self._max_message)
+        pair = SseTransport(self._url, self.requester, self._options, max_message=self._max_message)
         try:
             await pair.open(self._sink)
         except ClientError:
@@ -258,7 +254,7 @@ class HttpTransport(Transport):
         self._pair = pair
         await pair.send(message)
 
-    async def _leave(self, reply: Reply, *, unread: bool) -> None:
+    async def _leave(self, reply: HttpResponse, *, unread: bool) -> None:
         """Close *reply*; its end, if *unread*, is waited for beside: the connection is kept."""
         if not unread:
             await reply.close()
@@ -275,7 +271,7 @@ class HttpTransport(Transport):
         )
 
 
-async def _read_rest(reply: Reply) -> None:
+async def _read_rest(reply: HttpResponse) -> None:
     try:
         with suppress(ClientError, TimeoutError):
             async with asyncio.timeout(_REST):

@@ -1,9 +1,11 @@
 """The endpoint of a server over Streamable HTTP: where it is, and the session there."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from genmcp.client.errors import (
     ClientError,
@@ -14,22 +16,24 @@ from genmcp.client.errors import (
     SessionEnded,
     Unauthorized,
 )
-from genmcp.client.http_headers import (
-    HeaderList,
-    encoded,
-    headers_of,
-    path_of,
-    resolved,
-    version_header,
-)
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.masking import masked_url
-from genmcp.client.requester import Reply, Requester
+from genmcp.client.options import HttpOptions, mask_url
+from genmcp.client.transports.base import HttpRequester, HttpResponse
 from genmcp.core.client_events import Send
 from genmcp.errors import InvalidRequest, ParseError
+from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.wire import jsonrpc
+from genmcp.wire.mirror import encode_value
 
-__all__ = ["HttpEndpoint"]
+__all__ = [
+    "HeaderList",
+    "HttpEndpoint",
+    "encoded",
+    "headers_of",
+    "media_type",
+    "path_of",
+    "resolved",
+    "version_header",
+]
 
 _POST: Final = [
     (b"Accept", b"application/json, text/event-stream"),
@@ -59,7 +63,7 @@ class HttpEndpoint:
     """
 
     def __init__(
-        self, url: SplitResult, requester: Requester, options: HttpOptions, max_message: int
+        self, url: SplitResult, requester: HttpRequester, options: HttpOptions, max_message: int
     ) -> None:
         self.where = requester.where
         self.session: str | None = None
@@ -71,7 +75,7 @@ class HttpEndpoint:
         self._posting = [*_POST, *own]
         self._getting = [*_GET, *own]
 
-    async def post(self, message: Send) -> Reply:
+    async def post(self, message: Send) -> HttpResponse:
         """Send a message.
 
         Raises:
@@ -79,10 +83,12 @@ class HttpEndpoint:
         """
         headers = [*self._posting, *headers_of(message)]
         # What is under way may wait for an answer or a notification; listening has no end.
-        waits = message.id is not None and message.method != "subscriptions/listen"
-        return await self._request("POST", headers, message.message, waits=waits)
+        counts_against_limit = message.id is not None and message.method != "subscriptions/listen"
+        return await self._request(
+            "POST", headers, message.message, counts_against_limit=counts_against_limit
+        )
 
-    async def get(self, revision: str | None, last_id: str) -> Reply:
+    async def get(self, revision: str | None, last_id: str) -> HttpResponse:
         """Ask for the stream of the server, or, with *last_id*, for what comes behind that event.
 
         Raises:
@@ -91,15 +97,15 @@ class HttpEndpoint:
         headers = [*self._getting, *version_header(revision)]
         if last_id:
             headers.append((b"Last-Event-ID", last_id.encode("utf-8")))
-        return await self._request("GET", headers, waits=False)
+        return await self._request("GET", headers, counts_against_limit=False)
 
     async def end_session(self) -> None:
         """2025-11-25, transports, "Session Management": a client that is done should say so."""
         if self.session is not None:
-            reply = await self._request("DELETE", [*self._getting], waits=False)
+            reply = await self._request("DELETE", [*self._getting], counts_against_limit=False)
             await reply.close()
 
-    def begin_session(self, reply: Reply) -> None:
+    def begin_session(self, reply: HttpResponse) -> None:
         """Keep the session that the response to `initialize` begins.
 
         Raises:
@@ -113,7 +119,7 @@ class HttpEndpoint:
 
     async def refusal(
         self,
-        reply: Reply,
+        reply: HttpResponse,
         session: str | None,
         within: float | None = None,
         *,
@@ -139,8 +145,13 @@ class HttpEndpoint:
         return kind(self.where, reply.status, content, reply.headers)
 
     async def _request(
-        self, method: str, headers: HeaderList, body: bytes | None = None, *, waits: bool
-    ) -> Reply:
+        self,
+        method: str,
+        headers: "HeaderList",
+        body: bytes | None = None,
+        *,
+        counts_against_limit: bool,
+    ) -> HttpResponse:
         """Make a request, also where the endpoint has moved on its own origin.
 
         RFC 9110, sections 15.4.8 and 15.4.9: only 308 says that it has moved for good.
@@ -149,7 +160,9 @@ class HttpEndpoint:
             headers.append((b"Mcp-Session-Id", self.session.encode("ascii")))
         path, for_good = self._path, True
         for _ in range(_MOVES):
-            reply = await self._requester.request(method, path, headers, body, waits=waits)
+            reply = await self._requester.request(
+                method, path, headers, body, counts_against_limit=counts_against_limit
+            )
             if reply.status not in _MOVED:
                 return reply
             try:
@@ -162,10 +175,10 @@ class HttpEndpoint:
                 await reply.close()
         raise ConnectError(self.where, f"it has moved {_MOVES} times in a row")
 
-    def _new_path(self, reply: Reply) -> str:
+    def _new_path(self, reply: HttpResponse) -> str:
         target = resolved(self._url, reply.headers.get("location", ""), self.where)
         if (target.scheme, target.netloc) != (self._url.scheme, self._url.netloc):
-            place = masked_url(target.geturl())
+            place = mask_url(target.geturl())
             raise ConnectError(self.where, f"it has moved to {place}: use that")
         return path_of(target)
 
@@ -189,3 +202,63 @@ def _names_lost_session(content: bytes) -> bool:
         return False
     text = error.message.lower()
     return any(phrase in text for phrase in _LOST)
+
+
+HeaderList = list[tuple[bytes, bytes]]
+
+_VERSIONS = {version: (b"MCP-Protocol-Version", version.encode()) for version in REVISIONS}
+
+# RFC 3986, section 3.3; what is quoted already is left so.
+_SAFE = "/:@!$&'()*+,;=~%"
+
+
+def headers_of(message: Send) -> HeaderList:
+    """Return the headers that mirror *message*: 2026-07-28, Streamable HTTP, "Request Metadata".
+
+    An older server does not look at them, an intermediary may.
+    """
+    headers = version_header(message.revision)
+    if (method := message.method) is not None and method.isascii() and method.isprintable():
+        headers.append((b"Mcp-Method", method.encode("ascii")))
+    if message.name is not None:
+        headers.append(_name_header(message.name))
+    headers.extend(message.mirrored)
+    return headers
+
+
+@lru_cache(maxsize=256)
+def _name_header(name: str) -> tuple[bytes, bytes]:
+    return b"Mcp-Name", encode_value(name).encode("ascii")
+
+
+def version_header(revision: str | None) -> HeaderList:
+    """Return the header that names the *revision*, none before one is agreed on."""
+    return [] if revision is None else [_VERSIONS[revision]]
+
+
+def encoded(headers: Mapping[str, str]) -> HeaderList:
+    """Return *headers* as they are sent."""
+    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def path_of(url: SplitResult) -> str:
+    """Return path and query of *url* as a request line has them."""
+    path = quote(url.path, safe=_SAFE) or "/"
+    return f"{path}?{quote(url.query, safe=_SAFE + '?')}" if url.query else path
+
+
+def resolved(url: SplitResult, reference: str, where: str) -> SplitResult:
+    """Return the address that the server at *url*, known as *where*, gives as *reference*.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        return urlsplit(urljoin(url.geturl(), reference))
+    except ValueError:
+        raise ProtocolError(f"it gives an address that is none: {reference!r}", where) from None
+
+
+def media_type(reply: HttpResponse) -> str:
+    """Return what the body of *reply* is, without parameters, in lower case; empty if unsaid."""
+    return reply.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -7,12 +7,12 @@ from urllib.parse import SplitResult
 import httpx
 
 from genmcp.client.errors import ClientError, ConnectError, ConnectionLost, ConnectionRefused
-from genmcp.client.requester import Headers, Reply, Requester
+from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 
-__all__ = ["HttpxRequester"]
+__all__ = ["HttpxAdapter"]
 
 
-class HttpxRequester(Requester):
+class HttpxAdapter(HttpRequester):
     """Makes its requests through *client*, or through one of its own, which it closes.
 
     most: how many of the requests that wait there may be at once. tls: for a client of its own.
@@ -44,23 +44,23 @@ class HttpxRequester(Requester):
         headers: Headers,
         body: bytes | None = None,
         *,
-        waits: bool = True,
-    ) -> Reply:
+        counts_against_limit: bool = True,
+    ) -> HttpResponse:
         """Send a request and return the head of its response."""
         request = self._client.build_request(
             method, self._origin + path, headers=list(headers), content=body, timeout=self._timeout
         )
-        if waits:
+        if counts_against_limit:
             await self._slots.acquire()
         try:
             response = await self._client.send(request, stream=True, follow_redirects=False)
         except BaseException as error:
-            if waits:
+            if counts_against_limit:
                 self._slots.release()
             if isinstance(error, httpx.HTTPError | OSError):
                 raise self._cause(error) from error
             raise
-        return _HttpxReply(self, response, self._slots if waits else None)
+        return _HttpxResponse(self, response, self._slots if counts_against_limit else None)
 
     async def close(self) -> None:
         """Close the connections, unless they belong to somebody else."""
@@ -79,10 +79,10 @@ class HttpxRequester(Requester):
         return ConnectionLost(self.where, reason)
 
 
-class _HttpxReply(Reply):
+class _HttpxResponse(HttpResponse):
     def __init__(
         self,
-        requester: HttpxRequester,
+        requester: HttpxAdapter,
         response: httpx.Response,
         slots: asyncio.Semaphore | None,
     ) -> None:
