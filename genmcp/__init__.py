@@ -35,16 +35,14 @@ from genmcp.mux.storage import Storage
 from genmcp.mux.telemetry import Telemetry
 from genmcp.prompt.prompt import Prompt, PromptRepo, assistant, user
 from genmcp.prompt.template import PromptTemplate
+from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.completion import Completion
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition
-from genmcp.protocol.implementation import Icon
 from genmcp.protocol.prompts import PromptArgument, PromptDefinition
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
-from genmcp.question.answers import Accepted, Cancelled, Declined
 from genmcp.question.elicitation import elicit, elicit_url
-from genmcp.question.question import Question
-from genmcp.question.roots import roots
-from genmcp.question.sampling import sample
+from genmcp.question.question import Accepted, Cancelled, Declined, Question
+from genmcp.question.sampling import roots, sample
 from genmcp.resource.directory import Directory
 from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.schema.limits import SchemaLimits
@@ -55,9 +53,10 @@ from genmcp.subscription import ChangeNotifier
 from genmcp.suite.providers import Provider
 from genmcp.suite.suite import About, Suite
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.external import ExternalQueue, ExternalStatus
-from genmcp.tasks.jobs import Run, job
+from genmcp.tasks.foreign import ExternalQueue, ExternalStatus
+from genmcp.tasks.job import job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.run import Run
 from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.tool import Call, Tool
 from genmcp.transports.endpoint import Endpoint
@@ -74,7 +73,9 @@ if TYPE_CHECKING:
         Unauthorized,
     )
     from genmcp.client.handler import ClientHandler, DefaultHandler, Denied
-    from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
+    from genmcp.client.http_options import HttpOptions
+    from genmcp.client.options import ClientOptions
+    from genmcp.client.stdio_options import Command, StdioOptions
     from genmcp.client.sync import SyncClient
     from genmcp.hub.config import Retry, ServerConfig, load_servers
     from genmcp.hub.errors import HubError
@@ -232,10 +233,10 @@ _LATER: Final = {
     "ClientHandler": "genmcp.client.handler",
     "DefaultHandler": "genmcp.client.handler",
     "Denied": "genmcp.client.handler",
-    "HttpOptions": "genmcp.client.options",
+    "HttpOptions": "genmcp.client.http_options",
     "ClientOptions": "genmcp.client.options",
-    "Command": "genmcp.client.options",
-    "StdioOptions": "genmcp.client.options",
+    "Command": "genmcp.client.stdio_options",
+    "StdioOptions": "genmcp.client.stdio_options",
     "SyncClient": "genmcp.client.sync",
     "HubLimits": "genmcp.hub.limits",
     "Retry": "genmcp.hub.config",

@@ -14,11 +14,12 @@ from genmcp.core.call import CallState
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import AssignUnavailable
-from genmcp.protocol.notifications import (
+from genmcp.protocol.params import (
+    SEVERITY,
+    LoggingLevel,
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
-from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.subscription import ChangeNotifier

@@ -26,9 +26,9 @@ from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, ToolError
 from genmcp.hook import Hook, visibility
-from genmcp.protocol.implementation import Icon
+from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.resources import ResourceTemplateDefinition
-from genmcp.protocol.result import CacheScope, Result
+from genmcp.protocol.value import CacheScope, Result
 from genmcp.server import Route
 
 __all__ = [

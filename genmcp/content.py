@@ -19,6 +19,12 @@ import msgspec
 from genmcp.core.outcome import Done, Failed
 from genmcp.core.waiting import ExternalJob, Job
 from genmcp.errors import ContractError
+from genmcp.protocol.client_features import (
+    CreateMessageRequest,
+    ElicitRequest,
+    ListRootsRequest,
+    SamplingMessage,
+)
 from genmcp.protocol.content import (
     Annotations,
     AudioContent,
@@ -28,12 +34,9 @@ from genmcp.protocol.content import (
     ResourceLink,
     TextContent,
 )
-from genmcp.protocol.elicitation import ElicitRequest
 from genmcp.protocol.prompts import PromptMessage
-from genmcp.protocol.result import Result
-from genmcp.protocol.roots import ListRootsRequest
-from genmcp.protocol.sampling import CreateMessageRequest, SamplingMessage
 from genmcp.protocol.tools import CallToolResult
+from genmcp.protocol.value import Result
 from genmcp.question.question import Question
 
 __all__ = [

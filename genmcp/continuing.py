@@ -13,7 +13,7 @@ from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Failed
 from genmcp.errors import ContractError
-from genmcp.question.answers import Accepted, Cancelled, Declined
+from genmcp.question.question import Accepted, Cancelled, Declined
 
 __all__ = [
     "FunctionStep",

@@ -29,8 +29,8 @@ from genmcp.hook import Visible
 from genmcp.metadata import Metadata
 from genmcp.policy import OnLost, TaskUse
 from genmcp.prompt.prompt import Prompt, PromptRoute
-from genmcp.protocol.result import CacheScope
 from genmcp.protocol.tools import ToolAnnotations
+from genmcp.protocol.value import CacheScope
 from genmcp.schema.arguments import Extra
 from genmcp.schema.schema import Formats
 from genmcp.signature import Signature, is_channel, name_of

@@ -10,7 +10,7 @@ from genmcp.channel import Channel
 from genmcp.component import ComponentRoute
 from genmcp.content import json_of
 from genmcp.errors import ContractError, InvalidParams
-from genmcp.protocol.result import CacheScope, PaginatedResult
+from genmcp.protocol.value import CacheScope, PaginatedResult
 
 __all__ = ["Listing", "ListingEntry"]
 

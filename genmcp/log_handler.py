@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError
-from genmcp.protocol.severity import SEVERITY, LoggingLevel
+from genmcp.protocol.params import SEVERITY, LoggingLevel
 
 __all__ = ["ClientLogHandler", "forwarding"]
 

@@ -10,7 +10,7 @@ import msgspec
 
 from genmcp.content import json_of
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.protocol.implementation import Icon
+from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations
 
 __all__ = [

@@ -24,9 +24,8 @@ from genmcp.core.server_dispatch import with_route
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import Visible
-from genmcp.protocol.capabilities import ServerCapabilities
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.result import PaginatedResult, Result
+from genmcp.protocol.capabilities import Implementation, ServerCapabilities
+from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.subscription import ChangeNotifier
 
 __all__ = ["Middleware", "Route", "Server", "resolve_route", "route_of"]

@@ -17,23 +17,25 @@ from genmcp.errors import McpError
 from genmcp.mux.mux import Mux
 from genmcp.protocol.completion import CompleteResult, Completion, Reference
 from genmcp.protocol.content import ResourceContents, ResourceDefinition
-from genmcp.protocol.meta import CLIENT_CAPABILITIES, LOG_LEVEL, PROTOCOL_VERSION
-from genmcp.protocol.notifications import (
+from genmcp.protocol.params import (
+    CLIENT_CAPABILITIES,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    LoggingLevel,
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
 from genmcp.protocol.prompts import GetPromptResult, PromptDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
 from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.schema.arguments import arguments_of
 from genmcp.server import Server
 from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.request import Receive, Scope, Send
 from genmcp.wire import jsonrpc
-from genmcp.wire.mirror import HeaderRule, encode_value
-from genmcp.wire.sse_reader import Event, EventReader
+from genmcp.wire.param_headers import HeaderRule, encode_value
+from genmcp.wire.sse import Event, EventReader
 
 __all__ = ["Notification", "RecordingClient", "connect"]
 

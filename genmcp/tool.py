@@ -49,9 +49,9 @@ from genmcp.metadata import (
 )
 from genmcp.policy import OnLost, Policy, TaskUse
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.meta import RequestId
-from genmcp.protocol.result import CacheScope
+from genmcp.protocol.params import RequestId
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
+from genmcp.protocol.value import CacheScope
 from genmcp.schema.arguments import Arguments, Extra, arguments_of
 from genmcp.schema.of_type import schema_of
 from genmcp.schema.schema import Formats, Schema

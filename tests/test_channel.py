@@ -12,11 +12,10 @@ import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SendStatus, Suite, Tool, tool
 from genmcp.mux.threads import Threads
-from genmcp.protocol.params import NotificationParams
-from genmcp.protocol.severity import SEVERITY
+from genmcp.protocol.params import SEVERITY, NotificationParams
 from genmcp.testing import connect
 from genmcp.tool import Call
-from tests.support.speaking import VERSIONS, speak
+from tests.speaking import VERSIONS, speak
 
 PATIENCE = 5
 LEGACY = VERSIONS[:-1]

@@ -31,11 +31,11 @@ from genmcp import (
     user,
 )
 from genmcp.content import to_result
+from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.content import Annotations, TextContent
-from genmcp.protocol.input_required import InputRequiredResult
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
-from tests.support.speaking import MODERN, VERSIONS, Answer, speak
+from tests.speaking import MODERN, VERSIONS, Answer, speak
 
 OBJECTS = ["2025-06-18", "2025-11-25"]
 """The revisions whose structured content is an object."""

@@ -9,10 +9,10 @@ import pytest
 
 from genmcp import Channel, ClientLogHandler, ConfigurationError, Endpoint, Mux, Suite, tool
 from genmcp.errors import StoreUnavailable
-from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.params import LoggingLevel
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry
-from tests.support.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving
+from tests.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving
 
 LEVEL = "io.modelcontextprotocol/logLevel"
 INFO: dict[str, Any] = {LEVEL: "info"}

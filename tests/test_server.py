@@ -9,10 +9,10 @@ import pytest
 
 from genmcp import About, Call, Channel, ConfigurationError, Continue, Suite, Tool, ToolError
 from genmcp.core.request import Request
-from genmcp.protocol.result import Result
+from genmcp.protocol.value import Result
 from genmcp.server import Middleware
 from genmcp.testing import connect
-from tests.support.speaking import VERSIONS, speak
+from tests.speaking import VERSIONS, speak
 
 PAGE = Path(__file__).parent.parent / "docs" / "server.md"
 BLOCK = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from genmcp import About, Call, Channel, ConfigurationError, Resource, Suite, Tool, tool
-from genmcp.protocol.implementation import Icon
+from genmcp.protocol.capabilities import Icon
 from genmcp.testing import connect
-from tests.support.speaking import VERSIONS, speak
+from tests.speaking import VERSIONS, speak
 
 
 class Echo(Tool):

@@ -27,12 +27,12 @@ from genmcp import (
     ToolError,
 )
 from genmcp.core.request import Request
-from genmcp.protocol.implementation import Icon
-from genmcp.protocol.result import Result
+from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations, ToolDefinition
+from genmcp.protocol.value import Result
 from genmcp.testing import connect
 from genmcp.tool import ToolRoute
-from tests.support.speaking import VERSIONS, speak
+from tests.speaking import VERSIONS, speak
 
 T = TypeVar("T")
 U = TypeVar("U")

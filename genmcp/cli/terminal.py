@@ -13,9 +13,9 @@ from genmcp.cli.bare import line, plain
 from genmcp.cli.form import Field
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
-from genmcp.protocol.notifications import LoggingMessageNotificationParams
-from genmcp.question.answers import Accepted, Cancelled, Declined
-from genmcp.question.urls import host_of
+from genmcp.protocol.params import LoggingMessageNotificationParams
+from genmcp.question.elicitation import host_of
+from genmcp.question.question import Accepted, Cancelled, Declined
 
 __all__ = ["Bar", "Logged", "Terminal", "marked", "typed"]
 

@@ -6,13 +6,12 @@ input request since.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from secrets import token_hex
 from typing import Any, Final, Generic
 
 from typing_extensions import TypeVar
 
-from genmcp.cancellation import cancel_and_wait
 from genmcp.client.errors import ClientClosed, ProcessExited
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import Hooks
@@ -20,9 +19,9 @@ from genmcp.client.notices import Notices
 from genmcp.client.questions import Answer, Questions
 from genmcp.errors import ConfigurationError, InternalError, McpError, Overloaded
 from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.input_required import InputRequest
-from genmcp.protocol.meta import RequestId
-from genmcp.question.urls import HTTPS
+from genmcp.protocol.client_features import InputRequest
+from genmcp.protocol.params import RequestId
+from genmcp.question.elicitation import HTTPS
 from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 
 __all__ = ["Answering", "Reply"]
@@ -138,7 +137,7 @@ class Answering(Generic[S]):
         try:
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         finally:
-            await cancel_and_wait(*tasks, timeout=_GRACE)
+            await _end(tasks)
 
     def start(self, id: RequestId, method: str, params: Any, reply: Reply) -> None:
         """Answer a request of the server's own with *reply*, and return at once.
@@ -180,7 +179,7 @@ class Answering(Generic[S]):
             return
         self._open = False
         try:
-            await cancel_and_wait(*self._running.values(), timeout=_GRACE)
+            await _end([*self._running.values()])
             await self._notices.close(_GRACE)
             async with asyncio.timeout(_GRACE):
                 await self._hooks.told("terminate", reason)
@@ -217,3 +216,10 @@ class Answering(Generic[S]):
     def _ended(self, id: RequestId, task: "asyncio.Task[None]") -> None:
         if self._running.get(id) is task:
             del self._running[id]
+
+
+async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_GRACE)

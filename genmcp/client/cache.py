@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.protocol.result import CacheableResult
-from genmcp.protocol.value import decoder_for
+from genmcp.protocol.value import CacheableResult, decoder_for
 
 __all__ = ["Cache"]
 

@@ -7,7 +7,6 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from genmcp.cancellation import CancelScope
 from genmcp.client.answering import Answering
 from genmcp.client.background import Alarm, Background
 from genmcp.client.beginning import begin
@@ -18,14 +17,14 @@ from genmcp.client.faults import said
 from genmcp.client.inlet import Inlet
 from genmcp.client.options import ClientOptions
 from genmcp.client.readiness import Readiness
-from genmcp.client.transports.base import Transport
-from genmcp.client.waiting import Outcome, Report, Waiter, Waiters
+from genmcp.client.transport import Transport
+from genmcp.client.waiting import Outcome, Report, Scope, Waiter, Waiters
 from genmcp.core import client_events as events
 from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions
 from genmcp.core.client_pending import Timeouts
 from genmcp.errors import McpError, Overloaded
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities
-from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.params import ProgressNotificationParams
 from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Connection"]
@@ -149,7 +148,7 @@ class Connection:
         *,
         timeouts: Timeouts,
         progress: Report | None = None,
-        mirrored: events.Mirrored = (),
+        param_headers: events.ParamHeaders = (),
         begun: Callable[[RequestId], None] | None = None,
     ) -> Outcome:
         """Send one request, and return what the server answers.
@@ -157,7 +156,7 @@ class Connection:
         Cancelling it cancels the request. A session the server does not know any more is begun
         anew, and the request sent again; no other is.
 
-        progress: is told how far the request is. mirrored: the `Mcp-Param-*` headers.
+        progress: is told how far the request is. param_headers: the `Mcp-Param-*` headers.
         begun: is given the id of the request before it is sent.
 
         Raises:
@@ -178,7 +177,7 @@ class Connection:
                     now=self._now(),
                     timeouts=timeouts,
                     progress=progress is not None,
-                    mirrored=mirrored,
+                    param_headers=param_headers,
                 )
             except Overloaded as error:
                 raise TooManyRequests(self.where, error.message) from None
@@ -223,11 +222,11 @@ class Connection:
     async def _exchange(self, id: RequestId, steps: Steps, waiter: Waiter) -> Outcome:
         self._waiters.add(id, waiter)
         try:
-            with CancelScope() as waiter.scope:  # cancelled by `HangUp`
+            with Scope() as waiter.scope:  # left when the response is not wanted any more: `HangUp`
                 try:
                     await self._deliver(steps)
                 except ClientError as error:
-                    self._inlet.on_failure(id, error)
+                    self._inlet.failed(id, error)
             waiter.scope = None
             return await waiter.future
         except BaseException:

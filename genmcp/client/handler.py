@@ -25,14 +25,13 @@ from genmcp.protocol.capabilities import (
     ElicitationCapability,
     SamplingCapability,
 )
-from genmcp.protocol.notifications import (
+from genmcp.protocol.client_features import CreateMessageRequestParams, CreateMessageResult, Root
+from genmcp.protocol.params import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
-from genmcp.protocol.roots import Root
-from genmcp.protocol.sampling import CreateMessageRequestParams, CreateMessageResult
 from genmcp.protocol.tasks import TaskStatusNotificationParams
-from genmcp.question.answers import Accepted, Declined
+from genmcp.question.question import Accepted, Declined
 from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 

@@ -11,14 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.cancellation import cancel_and_wait
 from genmcp.client.connection import Connection
 from genmcp.client.errors import ClientError, ProtocolError, RequestTimeout
 from genmcp.core.client_events import Notified
 from genmcp.core.client_pending import Timeouts
 from genmcp.protocol.params import NotificationParams
-from genmcp.protocol.resources import ResourceUpdatedNotificationParams
-from genmcp.protocol.subscriptions import SubscriptionFilter
+from genmcp.protocol.resources import ResourceUpdatedNotificationParams, SubscriptionFilter
 from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Listeners", "Listening", "Notification"]
@@ -215,7 +213,8 @@ class Listening:
     async def _close(self) -> None:
         self._listeners.remove(self)
         if self._stream is not None:
-            await cancel_and_wait(self._stream)
+            self._stream.cancel()
+            await asyncio.wait((self._stream,))
         while self._subscribed:
             await self._listeners.unsubscribe(self._subscribed.pop())
         self.end(None)

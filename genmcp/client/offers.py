@@ -14,8 +14,8 @@ from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.schema.schema import Schema
-from genmcp.wire.mirror import mirrored
-from genmcp.wire.printable import printable
+from genmcp.wire.jsonrpc import printable
+from genmcp.wire.param_headers import param_headers
 
 __all__ = ["Offers"]
 
@@ -99,7 +99,7 @@ class Offers:
             raise ProtocolError(
                 f"the tool {printable(name)!r} cannot be called: {refused}", self._where
             )
-        return mirrored(rules, arguments) if rules else ()
+        return param_headers(rules, arguments) if rules else ()
 
     async def check(self, name: str, result: CallToolResult) -> None:
         """Check a result against the tool's output schema, if it has one that can be used.

@@ -16,9 +16,10 @@ from genmcp.client.errors import ClientError, RequestTimeout, ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.listening import Listeners, Listening
 from genmcp.client.offers import Offers
-from genmcp.client.options import ClientOptions, Command
+from genmcp.client.options import ClientOptions
 from genmcp.client.requests import Requests
-from genmcp.client.transports.targets import Target, transport_to
+from genmcp.client.stdio_options import Command
+from genmcp.client.targets import Target, transport_to
 from genmcp.core.client_events import (
     Connected,
     ConnectionFailed,
@@ -28,10 +29,10 @@ from genmcp.core.client_events import (
     Reset,
 )
 from genmcp.core.client_pending import Timeouts
-from genmcp.protocol.discovery import DiscoverResult
+from genmcp.protocol.capabilities import DiscoverResult
+from genmcp.protocol.params import LoggingLevel
+from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.protocol.revisions.chain import REVISIONS
-from genmcp.protocol.severity import LoggingLevel
-from genmcp.protocol.subscriptions import SubscriptionFilter
 
 __all__ = ["Opened"]
 

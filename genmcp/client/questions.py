@@ -20,12 +20,17 @@ from genmcp.protocol.capabilities import (
     ElicitationCapability,
     SamplingCapability,
 )
-from genmcp.protocol.elicitation import ElicitRequestParams, ElicitResult
-from genmcp.protocol.roots import ListRootsResult, Root
-from genmcp.protocol.sampling import CreateMessageRequestParams, CreateMessageResult
+from genmcp.protocol.client_features import (
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequestParams,
+    ElicitResult,
+    ListRootsResult,
+    Root,
+)
 from genmcp.protocol.value import decoder_for
-from genmcp.question.answers import Accepted, Cancelled, Declined
-from genmcp.question.urls import HTTPS, check_url
+from genmcp.question.elicitation import HTTPS, check_url
+from genmcp.question.question import Accepted, Cancelled, Declined
 from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp.schema.schema import Schema
 

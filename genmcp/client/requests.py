@@ -20,7 +20,7 @@ from genmcp.client.faults import afterwards
 from genmcp.client.options import ClientOptions
 from genmcp.client.waiting import Outcome, Report
 from genmcp.core.client_encoder import Params
-from genmcp.core.client_events import Answered, InputRequired, Mirrored, TaskCreated
+from genmcp.core.client_events import Answered, InputRequired, ParamHeaders, TaskCreated
 from genmcp.core.client_pending import Timeouts
 from genmcp.protocol.completion import (
     CompleteRequestParams,
@@ -198,7 +198,7 @@ class Requests:
         params: Mapping[str, Any],
         patience: Patience,
         report: Report | None = None,
-        mirrored: Mirrored = (),
+        param_headers: ParamHeaders = (),
     ) -> tuple[Answered | TaskCreated, int]:
         """Send a request, and again with answers as long as it is answered with questions.
 
@@ -217,7 +217,7 @@ class Requests:
                     {**params, **given},
                     timeouts=patience.left,
                     progress=report,
-                    mirrored=mirrored,
+                    param_headers=param_headers,
                 )
             except ClientError as error:
                 if not asked:

@@ -16,16 +16,14 @@ from genmcp.client.listening import Listening, Notification
 from genmcp.client.options import ClientOptions
 from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
+from genmcp.client.targets import Target
 from genmcp.client.tasks import TaskHandle
-from genmcp.client.transports.targets import Target
-from genmcp.protocol.capabilities import ServerCapabilities
+from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
 from genmcp.protocol.completion import Completion, Reference
 from genmcp.protocol.content import ResourceDefinition
-from genmcp.protocol.discovery import DiscoverResult
-from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.prompts import GetPromptResult, PromptDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
-from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.tasks import DetailedTask
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 

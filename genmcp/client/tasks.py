@@ -7,8 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.cancellation import cancel_and_wait
-from genmcp.client.backoff import Polling
 from genmcp.client.copies import copied
 from genmcp.client.errors import (
     ClientClosed,
@@ -22,13 +20,14 @@ from genmcp.client.errors import (
 )
 from genmcp.client.faults import left
 from genmcp.client.listening import Listening
+from genmcp.client.polling import Polling
 from genmcp.client.repeating import may_pass, repeated
 from genmcp.client.requests import Patience, Requests, Wait
 from genmcp.client.task_news import TaskNews
 from genmcp.client.waiting import Report
 from genmcp.core.client_pending import Timeouts
 from genmcp.errors import GenmcpError
-from genmcp.protocol.input_required import InputRequest
+from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.tasks import PROGRESS, DetailedTask
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value, decoder_for
@@ -210,14 +209,14 @@ class TaskHandle:
                     if looking.done():
                         task = looking.result()
                 finally:
-                    await cancel_and_wait(looking)
+                    await _end(looking)
             if task.status == "input_required":
                 await self._answer(answering.result(), patience)
                 self._polling.restart()
                 task = await self._look(news, patience)
             return task
         finally:
-            await cancel_and_wait(answering)
+            await _end(answering)
 
     def _questions(self, asked: Mapping[str, msgspec.Raw]) -> dict[str, InputRequest]:
         try:
@@ -267,3 +266,10 @@ def _progress_of(task: DetailedTask) -> _Progress | None:
         return msgspec.convert((task.meta or {}).get(PROGRESS), _Progress)
     except msgspec.ValidationError:
         return None
+
+
+async def _end(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()  # whoever wanted it has it

@@ -10,10 +10,9 @@ import msgspec
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import ToolDefinition
 from genmcp.schema.document import Document
-from genmcp.schema.headers import ANNOTATION, header_rules
 from genmcp.schema.limits import SchemaLimits
-from genmcp.wire.mirror import HeaderRule
-from genmcp.wire.printable import printable
+from genmcp.wire.jsonrpc import printable
+from genmcp.wire.param_headers import ANNOTATION, HeaderRule, header_rules
 
 __all__ = ["ToolHeaders", "headers_of", "reading"]
 
@@ -64,7 +63,8 @@ async def headers_of(
 
 def _headers(tool: ToolDefinition, limits: SchemaLimits) -> ToolHeaders:
     try:
-        return ToolHeaders(header_rules(Document(tool.input_schema, "inputSchema", limits)))
+        document = Document(tool.input_schema, "inputSchema", limits)
+        return ToolHeaders(header_rules(document.schemas, document.refuse))
     except ConfigurationError as error:
         return ToolHeaders(refused=str(error))
     except Exception as error:  # a defect here must cost one tool, not all tools of all servers

@@ -24,7 +24,7 @@ import msgspec
 
 from genmcp.core.continuation import Continuation
 from genmcp.errors import LocalIllegalTransition, McpError
-from genmcp.protocol.result import Result
+from genmcp.protocol.value import Result
 
 __all__ = ["LATE", "TRANSITIONS", "CallAction", "CallEvent", "CallPhase", "CallState", "Transition"]
 

@@ -13,10 +13,9 @@ from genmcp.core.client_events import (
 from genmcp.core.client_faults import PeerFault
 from genmcp.core.client_pending import Pending
 from genmcp.errors import McpError
-from genmcp.protocol.input_required import InputRequiredResult
-from genmcp.protocol.result import CacheableResult
+from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.tasks import CreateTaskResult
-from genmcp.protocol.value import decoder_for
+from genmcp.protocol.value import CacheableResult, decoder_for
 from genmcp.wire.jsonrpc import ErrorBody
 
 __all__ = ["error_of", "read"]

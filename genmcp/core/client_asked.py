@@ -9,8 +9,8 @@ from genmcp.core.client_events import Asked, Notified
 from genmcp.core.client_faults import PeerFault
 from genmcp.errors import MalformedParams, MethodNotFound, Overloaded
 from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId, all_meta
 from genmcp.protocol.methods import Method
+from genmcp.protocol.params import SUBSCRIPTION_ID, RequestId, all_meta
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.wire.jsonrpc import Message
 

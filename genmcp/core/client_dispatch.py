@@ -17,8 +17,8 @@ from genmcp.core.client_encoder import ClientEncoder, Params
 from genmcp.core.client_events import (
     Connected,
     HangUp,
-    Mirrored,
     Outcome,
+    ParamHeaders,
     RequestFailed,
     Send,
     TimedOutRequest,
@@ -28,14 +28,11 @@ from genmcp.core.client_lifecycle import Lifecycle, State, Step
 from genmcp.core.client_pending import Pending, PendingRequests, Timeouts
 from genmcp.core.client_receiving import Receiving
 from genmcp.errors import InternalError, McpError, MethodNotFound, Overloaded
-from genmcp.protocol.capabilities import TASKS, ClientCapabilities
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.meta import RequestId
+from genmcp.protocol.capabilities import TASKS, ClientCapabilities, Implementation
 from genmcp.protocol.methods import Method
-from genmcp.protocol.notifications import CancelledNotificationParams
+from genmcp.protocol.params import CancelledNotificationParams, LoggingLevel, RequestId
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
-from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value, wire_name
 from genmcp.wire.jsonrpc import encode_error
 from genmcp.wire.lines import OversizedMessage
@@ -149,12 +146,12 @@ class ClientDispatch:
         timeouts: Timeouts = _TIMEOUTS,
         progress: bool = False,
         meta: Mapping[str, Any] = _NOTHING,
-        mirrored: Mirrored = (),
+        param_headers: ParamHeaders = (),
     ) -> tuple[int, list[Outcome]]:
         """Return the id of a new request, and what sends it.
 
         progress: it asks for progress. meta: what its `_meta` holds besides what it has to.
-        mirrored: the headers that repeat its arguments.
+        param_headers: the headers that repeat its arguments.
 
         Raises:
             LocalIllegalTransition: not READY; its cause is the machine's `reason`.
@@ -179,7 +176,7 @@ class ClientDispatch:
             raise
         name = _name_in(params, request.known) if revision.modern else None
         return request.id, [
-            Send(message, request.id, method, name, revision.version, mirrored),
+            Send(message, request.id, method, name, revision.version, param_headers),
         ]
 
     def notify(self, method: str, params: Params = None) -> list[Outcome]:

@@ -6,19 +6,18 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.meta import (
+from genmcp.protocol.capabilities import ClientCapabilities, Implementation
+from genmcp.protocol.params import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
     LOG_LEVEL,
     PROTOCOL_VERSION,
+    LoggingLevel,
     RequestId,
+    RequestParams,
 )
-from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
-from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
 from genmcp.wire import jsonrpc
 

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 
 from genmcp.errors import GenmcpError, McpError
-from genmcp.protocol.capabilities import ServerCapabilities
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.input_required import InputRequest
-from genmcp.protocol.meta import RequestId
+from genmcp.protocol.capabilities import Implementation, ServerCapabilities
+from genmcp.protocol.client_features import InputRequest
+from genmcp.protocol.params import RequestId
 from genmcp.protocol.tasks import CreateTaskResult
 
 __all__ = [
@@ -27,10 +26,10 @@ __all__ = [
     "Event",
     "HangUp",
     "InputRequired",
-    "Mirrored",
     "Missed",
     "Notified",
     "Outcome",
+    "ParamHeaders",
     "Pinged",
     "Progress",
     "Rejected",
@@ -43,7 +42,7 @@ __all__ = [
     "Withdrawn",
 ]
 
-Mirrored = tuple[tuple[bytes, bytes], ...]
+ParamHeaders = tuple[tuple[bytes, bytes], ...]
 """`Mcp-Param-*` headers: names in lower case, values encoded."""
 
 
@@ -62,7 +61,7 @@ class Send(msgspec.Struct, frozen=True):
     method: str | None = None
     name: str | None = None
     revision: str | None = None
-    mirrored: Mirrored = ()
+    param_headers: ParamHeaders = ()
     withdraws: int | None = None
 
 

@@ -11,9 +11,8 @@ import msgspec
 
 from genmcp.core.client_faults import PeerFault
 from genmcp.errors import ConfigurationError, McpError
-from genmcp.protocol.capabilities import ServerCapabilities
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.meta import SERVER_INFO
+from genmcp.protocol.capabilities import Implementation, ServerCapabilities
+from genmcp.protocol.params import SERVER_INFO
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value, decoder_for

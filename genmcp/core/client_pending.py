@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from genmcp.protocol.meta import RequestId
 from genmcp.protocol.methods import Method
+from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.revision import Revision
 
 __all__ = ["Pending", "PendingRequests", "Timeouts"]

@@ -19,8 +19,11 @@ from genmcp.core.client_faults import LateAnswer, PeerFault, PeerIllegalTransiti
 from genmcp.core.client_lifecycle import Lifecycle, State, Step
 from genmcp.core.client_pending import Pending, PendingRequests
 from genmcp.errors import GenmcpError, InvalidRequest, McpError
-from genmcp.protocol.meta import RequestId
-from genmcp.protocol.notifications import CancelledNotificationParams, ProgressNotificationParams
+from genmcp.protocol.params import (
+    CancelledNotificationParams,
+    ProgressNotificationParams,
+    RequestId,
+)
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
 from genmcp.wire.lines import OversizedMessage

@@ -25,7 +25,7 @@ from genmcp.errors import (
 from genmcp.faults import InvalidArguments
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.meta import ERROR_DATA
+from genmcp.protocol.params import ERROR_DATA
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult

@@ -8,9 +8,14 @@ import msgspec
 from genmcp.errors import MalformedParams
 from genmcp.faults import decoding_fault, error_data
 from genmcp.protocol.completion import CompleteRequestParams, PromptReference
-from genmcp.protocol.meta import IDEMPOTENCY_KEY, RequestId, RequestMeta
 from genmcp.protocol.methods import Method
-from genmcp.protocol.params import NotificationParams, RequestParams
+from genmcp.protocol.params import (
+    IDEMPOTENCY_KEY,
+    NotificationParams,
+    RequestId,
+    RequestMeta,
+    RequestParams,
+)
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams, UnsubscribeRequestParams
 from genmcp.protocol.value import decoder_for

@@ -6,14 +6,18 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from genmcp.policy import NEVER_A_TASK, Policy
-from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.meta import ProgressToken, RequestId, all_meta
-from genmcp.protocol.params import InputResponseRequestParams, RequestParams
+from genmcp.protocol.capabilities import ClientCapabilities, Implementation
+from genmcp.protocol.params import (
+    InputResponseRequestParams,
+    LoggingLevel,
+    ProgressToken,
+    RequestId,
+    RequestParams,
+    all_meta,
+)
 from genmcp.protocol.revisions.revision import Revision
-from genmcp.protocol.severity import LoggingLevel
 from genmcp.wire.jsonrpc import params_of
-from genmcp.wire.mirror import HeaderRule
+from genmcp.wire.param_headers import HeaderRule
 
 __all__ = ["ClientInfo", "Request", "RouteFacts"]
 
@@ -54,7 +58,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     `session` is the key of the legacy session the request belongs to, or None. `route` is what
     the server found for it (tools/call and the like), or None. `raw` is the JSON they came in:
     its params (msgspec.Raw), or the whole message (bytes). `arguments` is what a tool's `validate`
-    made of those of a call that goes on in `continue_`; None before. `mirrors` are the headers
+    made of those of a call that goes on in `continue_`; None before. `param_headers` are those
     that repeat arguments, where only a route that is still to be found tells which they are.
     """
 
@@ -67,7 +71,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     route: RouteFacts | None = None
     raw: bytes | msgspec.Raw = b""
     arguments: Arguments = None
-    mirrors: Mapping[bytes, bytes] | None = None
+    param_headers: Mapping[bytes, bytes] | None = None
 
     @property
     def asks_again(self) -> bool:

@@ -24,7 +24,7 @@ from genmcp.core.server_dispatch import (
 from genmcp.core.session import Offering, Session, begin, introduction
 from genmcp.errors import InvalidRequest, McpError
 from genmcp.protocol.capabilities import TASKS
-from genmcp.protocol.meta import RequestId
+from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeRequestParams
 from genmcp.wire.jsonrpc import Message

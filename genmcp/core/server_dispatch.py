@@ -29,17 +29,15 @@ from genmcp.errors import (
     ToolNotFound,
     UnsupportedVersion,
 )
-from genmcp.protocol.capabilities import ServerCapabilities
-from genmcp.protocol.discovery import DiscoverResult
-from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, RequestId
+from genmcp.protocol.capabilities import DiscoverResult, ServerCapabilities
 from genmcp.protocol.methods import Method
-from genmcp.protocol.params import RequestParams
+from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION, RequestId, RequestParams
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import NO_ARGUMENTS, CallToolRequestParams
 from genmcp.protocol.value import decoder_for
 from genmcp.wire.jsonrpc import Message, RequestOf
-from genmcp.wire.mirror import check_method, check_name, check_params
+from genmcp.wire.param_headers import check_method, check_name, check_params
 
 __all__ = [
     "Catalog",
@@ -329,7 +327,9 @@ def _check_name(headers: Headers, method: Method, key: str) -> None:
         check_name(headers, key)
 
 
-def _mirrors(headers: Headers, route: RouteFacts, params: RequestParams) -> Headers | None:
+def _check_param_headers(
+    headers: Headers, route: RouteFacts, params: RequestParams
+) -> Headers | None:
     """Check the headers that repeat arguments; return those to check once the route is resolved."""
     if route.headers:
         raw = params.arguments if isinstance(params, CallToolRequestParams) else NO_ARGUMENTS
@@ -352,7 +352,7 @@ def _judge(
     """Return the request for *method*, called *name*, if its headers and params are in order.
 
     Checked in the order of the most helpful error: `_meta`, version, routing headers, method,
-    params (their *fault*), mirrored arguments. Headers that are right cost no function call.
+    params (their *fault*), param headers. Headers that are right cost no function call.
     """
     meta = params.meta
     claimed = meta.protocol_version
@@ -372,7 +372,7 @@ def _judge(
         raise MethodNotFound(name)
     if fault is not None:  # after that: a client cannot know the params of a method not offered
         raise fault
-    route = mirrors = None
+    route = param_headers = None
     if method.name_member is not None:
         key = getattr(params, method.name_member)
         if len(key) * 4 > catalog.longest_name:  # UTF-8: at most 4 bytes a character
@@ -388,7 +388,7 @@ def _judge(
         if route is None:
             raise _UNKNOWN[name](key) if catalog.offers(name) else MethodNotFound(name)
         if headers is not None and (route.headers or route.pending):
-            mirrors = _mirrors(headers, route, params)
+            param_headers = _check_param_headers(headers, route, params)
     return Request(
         id=id,
         method=name,
@@ -397,7 +397,7 @@ def _judge(
         revision=revision,
         client=ClientInfo(claimed, meta.client_info, meta.client_capabilities),
         route=route,
-        mirrors=mirrors,
+        param_headers=param_headers,
     )
 
 
@@ -407,9 +407,9 @@ def with_route(request: Request, route: RouteFacts) -> Request:
     Raises:
         HeaderMismatch: a header differs from the argument that it repeats.
     """
-    if request.mirrors is not None:
-        _mirrors(request.mirrors, route, request.params)
-    return msgspec.structs.replace(request, route=route, mirrors=None)
+    if request.param_headers is not None:
+        _check_param_headers(request.param_headers, route, request.params)
+    return msgspec.structs.replace(request, route=route, param_headers=None)
 
 
 def _named_version(headers: Headers) -> str | None:

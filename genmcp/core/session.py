@@ -12,8 +12,7 @@ import msgspec
 
 from genmcp.core.request import ClientInfo
 from genmcp.errors import InvalidRequest, SessionNotFound
-from genmcp.protocol.capabilities import ClientCapabilities, ServerCapabilities
-from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.capabilities import ClientCapabilities, Implementation, ServerCapabilities
 from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams, InitializeResult

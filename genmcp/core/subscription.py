@@ -10,10 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.protocol.capabilities import ServerCapabilities
-from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId
-from genmcp.protocol.params import NotificationParams
-from genmcp.protocol.resources import ResourceUpdatedNotificationParams
-from genmcp.protocol.subscriptions import (
+from genmcp.protocol.params import SUBSCRIPTION_ID, NotificationParams, RequestId
+from genmcp.protocol.resources import (
+    ResourceUpdatedNotificationParams,
     SubscriptionFilter,
     SubscriptionsAcknowledgedNotificationParams,
     SubscriptionsListenResult,

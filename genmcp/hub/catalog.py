@@ -9,7 +9,7 @@ from genmcp.protocol.prompts import PromptArgument, PromptDefinition
 from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.tools import ToolDefinition
 from genmcp.uri_template.template import UriTemplate
-from genmcp.wire.mirror import HeaderRule
+from genmcp.wire.param_headers import HeaderRule
 
 __all__ = ["KINDS", "Catalog", "HubPrompt", "HubPromptArgument", "HubResource", "HubTool"]
 

@@ -20,7 +20,7 @@ from genmcp.hub.limits import HubLimits
 from genmcp.hub.members import Members
 from genmcp.hub.pace import Deadline, Pace
 from genmcp.hub.server import HubServer
-from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.capabilities import Implementation
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.resources import ReadResourceResult
 from genmcp.protocol.tools import CallToolResult

@@ -12,8 +12,8 @@ from genmcp.hub.members import Members
 from genmcp.policy import Policy
 from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
-from genmcp.protocol.result import PaginatedResult
 from genmcp.protocol.tools import ListToolsResult
+from genmcp.protocol.value import PaginatedResult
 from genmcp.server import Route
 from genmcp.subscription import Listener
 

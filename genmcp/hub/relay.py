@@ -40,15 +40,13 @@ from genmcp.protocol.capabilities import (
     ElicitationCapability,
     SamplingCapability,
 )
-from genmcp.protocol.notifications import LoggingMessageNotificationParams
-from genmcp.protocol.result import Result
-from genmcp.protocol.sampling import CreateMessageRequestParams
-from genmcp.protocol.severity import SEVERITY, LoggingLevel
+from genmcp.protocol.client_features import CreateMessageRequestParams
+from genmcp.protocol.params import SEVERITY, LoggingLevel, LoggingMessageNotificationParams
+from genmcp.protocol.value import Result
 from genmcp.question.elicitation import FormQuestion, UrlQuestion
 from genmcp.question.form import form_of_schema
 from genmcp.question.question import Question
-from genmcp.question.roots import RootsQuestion
-from genmcp.question.sampling import SampleQuestion
+from genmcp.question.sampling import RootsQuestion, SampleQuestion
 
 __all__ = ["TAG", "Relay", "RelayingHandler", "Work", "caller"]
 

@@ -37,14 +37,14 @@ from genmcp.hub.members import Members
 from genmcp.hub.relay import Relay, RelayingHandler, Work
 from genmcp.protocol.capabilities import (
     TASKS,
+    Implementation,
     PromptsCapability,
     ResourcesCapability,
     ServerCapabilities,
     ToolsCapability,
 )
 from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.result import PaginatedResult, Result
+from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Server
 from genmcp.subscription import ChangeNotifier
 

@@ -18,8 +18,7 @@ from genmcp.errors import (
     WaitError,
     WorkRaised,
 )
-from genmcp.protocol.input_required import InputRequest
-from genmcp.protocol.roots import ListRootsRequestParams
+from genmcp.protocol.client_features import InputRequest, ListRootsRequestParams
 from genmcp.question.packing import unpack
 
 __all__ = ["ask", "outcome_of", "requests_of", "taken", "unable"]

@@ -35,15 +35,14 @@ from genmcp.mux.sessions import Sessions
 from genmcp.mux.task_results import result_of, shown
 from genmcp.mux.tasks import Tasks
 from genmcp.protocol.capabilities import TASKS
-from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestId
-from genmcp.protocol.result import Result
+from genmcp.protocol.params import SUBSCRIPTION_ID, RequestId
+from genmcp.protocol.resources import SubscriptionFilter, SubscriptionsListenRequestParams
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import (
     SetLevelRequestParams,
     SubscribeRequestParams,
     UnsubscribeRequestParams,
 )
-from genmcp.protocol.subscriptions import SubscriptionFilter, SubscriptionsListenRequestParams
 from genmcp.protocol.tasks import (
     PROGRESS,
     DetailedTask,
@@ -51,6 +50,7 @@ from genmcp.protocol.tasks import (
     TaskStatusNotificationParams,
     UpdateTaskParams,
 )
+from genmcp.protocol.value import Result
 from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
 from genmcp.server import Server

@@ -29,7 +29,7 @@ from genmcp.errors import (
     WaitTimedOut,
     WorkRaised,
 )
-from genmcp.protocol.notifications import CancelledNotificationParams
+from genmcp.protocol.params import CancelledNotificationParams
 from genmcp.protocol.value import Value
 from genmcp.stores.store import Append, Event, Store
 from genmcp.wire.encoder import Encoder

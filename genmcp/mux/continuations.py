@@ -38,8 +38,8 @@ from genmcp.mux.task_channel import pass_on
 from genmcp.mux.task_results import handle_of, result_of
 from genmcp.mux.tasks import Tasks, suspended
 from genmcp.protocol.capabilities import TASKS
-from genmcp.protocol.input_required import InputRequiredResult
-from genmcp.protocol.result import Result
+from genmcp.protocol.client_features import InputRequiredResult
+from genmcp.protocol.value import Result
 from genmcp.stores.store import Put
 from genmcp.tasks.service import Note, TaskService
 

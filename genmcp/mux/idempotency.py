@@ -22,10 +22,10 @@ from genmcp.mux.continuations import Continuations, has_tasks
 from genmcp.mux.services import Services
 from genmcp.mux.task_results import finished, handle_of, result_of
 from genmcp.mux.tasks import Tasks, suspended
-from genmcp.protocol.input_required import InputRequiredResult
-from genmcp.protocol.meta import IDEMPOTENCY_KEY
-from genmcp.protocol.result import Result
+from genmcp.protocol.client_features import InputRequiredResult
+from genmcp.protocol.params import IDEMPOTENCY_KEY
 from genmcp.protocol.tools import CallToolResult
+from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
 from genmcp.tasks.records import HeldTask, Stored
 

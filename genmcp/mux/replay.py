@@ -17,7 +17,7 @@ from genmcp.core.request import Request
 from genmcp.errors import InvalidRequest, LogTruncated, OverShare, StoreError
 from genmcp.mux.limits import Limits, retained
 from genmcp.mux.multimap import Multimap
-from genmcp.protocol.meta import RequestId
+from genmcp.protocol.params import RequestId
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Store
 from genmcp.wire import sse

@@ -14,7 +14,7 @@ from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.sessions import Sessions
 from genmcp.mux.telemetry import Observers
 from genmcp.mux.threads import Threads
-from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
 from genmcp.stores.store import Store

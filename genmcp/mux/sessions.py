@@ -29,9 +29,8 @@ from genmcp.errors import (
 from genmcp.mux.bus import EVERYBODY, MessageBus
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Slots
 from genmcp.mux.multimap import Multimap
-from genmcp.protocol.meta import RequestId
+from genmcp.protocol.params import SEVERITY, LoggingLevel, RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
-from genmcp.protocol.severity import SEVERITY, LoggingLevel
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Delete, Put, Store
 

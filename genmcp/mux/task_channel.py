@@ -12,15 +12,13 @@ from genmcp.core.client_key import ClientKey
 from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import CapabilityMissing, IllegalTransition, StoreError
 from genmcp.mux.services import MuxSink, Services
-from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.meta import RequestId
-from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.capabilities import ClientCapabilities, Implementation
+from genmcp.protocol.params import ProgressNotificationParams, RequestId
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
 from genmcp.protocol.value import Value
 from genmcp.server import Server
-from genmcp.tasks.attempt import Elsewhere
-from genmcp.tasks.jobs import Progress, Reporter
+from genmcp.tasks.outcomes import Elsewhere
+from genmcp.tasks.progress import Progress, Reporter
 from genmcp.tasks.service import TaskService
 from genmcp.wire.jsonrpc import params_of
 

@@ -10,11 +10,11 @@ from genmcp.core.failures import tool_error
 from genmcp.core.task import Task, promised
 from genmcp.core.waiting import Finished
 from genmcp.errors import McpError
-from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
-from genmcp.tasks.attempt import error_end
+from genmcp.protocol.value import Result
+from genmcp.tasks.outcomes import error_end
 from genmcp.wire.jsonrpc import ErrorBody
 
 __all__ = ["finished", "handle_of", "held_over", "result_of", "shown", "state_of"]

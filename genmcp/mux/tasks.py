@@ -35,7 +35,7 @@ from genmcp.mux.services import Services
 from genmcp.mux.storage import Storage
 from genmcp.mux.task_channel import StoredRequest
 from genmcp.mux.task_results import finished, result_of, state_of
-from genmcp.protocol.input_required import InputRequiredResult
+from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.tools import CallToolResult
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.options import JobOptions

@@ -15,9 +15,9 @@ from genmcp.core.request import Request
 from genmcp.core.waiting import Suspended
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.meta import RequestId
-from genmcp.protocol.result import Result
+from genmcp.protocol.params import RequestId
 from genmcp.protocol.tools import CallToolResult
+from genmcp.protocol.value import Result
 
 __all__ = ["Observers", "Rejection", "RequestFailure", "Resumed", "Telemetry"]
 

@@ -58,8 +58,8 @@ from genmcp.protocol.prompts import (
     PromptDefinition,
     PromptMessage,
 )
-from genmcp.protocol.result import CacheScope
 from genmcp.protocol.tools import CallToolResult
+from genmcp.protocol.value import CacheScope
 from genmcp.tool import Call
 
 __all__ = ["Prompt", "PromptRepo", "PromptRoute", "assistant", "prompt_result", "user"]

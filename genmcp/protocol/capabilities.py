@@ -3,15 +3,18 @@
 An empty object declares a capability without its options; None says it is not there.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
-from genmcp.protocol.value import Value
+from genmcp.protocol.value import CacheableResult, Value
 
 __all__ = [
     "TASKS",
     "ClientCapabilities",
+    "DiscoverResult",
     "ElicitationCapability",
+    "Icon",
+    "Implementation",
     "PromptsCapability",
     "ResourcesCapability",
     "SamplingCapability",
@@ -90,3 +93,34 @@ class ServerCapabilities(Value, kw_only=True):
     resources: ResourcesCapability | None = None
     tools: ToolsCapability | None = None
     extensions: Mapping[str, Any] | None = None
+
+
+class Icon(Value):
+    """A picture for display: 2026-07-28, basic, "Icons".
+
+    *src* is an `https:` or `data:` URI; *sizes* are `"48x48"` or `"any"`.
+    """
+
+    src: str
+    mime_type: str | None = None
+    sizes: Sequence[str] | None = None
+    theme: Literal["light", "dark"] | None = None
+
+
+class Implementation(Value):
+    """The name and version of a client or server, for display and logs only."""
+
+    name: str
+    version: str
+    title: str | None = None
+    description: str | None = None
+    website_url: str | None = None
+    icons: Sequence[Icon] | None = None
+
+
+class DiscoverResult(CacheableResult):
+    """The revisions a server speaks, newest first, and what it can do."""
+
+    supported_versions: Sequence[str]
+    capabilities: ServerCapabilities
+    instructions: str | None = None

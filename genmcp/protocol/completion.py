@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from genmcp.protocol.params import RequestParams
-from genmcp.protocol.result import Result
-from genmcp.protocol.value import Value
+from genmcp.protocol.value import Result, Value
 
 __all__ = [
     "CompleteRequestParams",

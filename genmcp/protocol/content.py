@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from genmcp.protocol.implementation import Icon
+from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.value import Value
 
 __all__ = [

@@ -7,17 +7,22 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from genmcp.protocol.capabilities import DiscoverResult
+from genmcp.protocol.client_features import (
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequestParams,
+    ElicitResult,
+    ListRootsRequestParams,
+    ListRootsResult,
+)
 from genmcp.protocol.completion import CompleteRequestParams, CompleteResult
-from genmcp.protocol.discovery import DiscoverResult
-from genmcp.protocol.elicitation import ElicitRequestParams, ElicitResult
-from genmcp.protocol.notifications import (
+from genmcp.protocol.params import (
     CancelledNotificationParams,
     LoggingMessageNotificationParams,
-    ProgressNotificationParams,
-)
-from genmcp.protocol.params import (
     NotificationParams,
     PaginatedRequestParams,
+    ProgressNotificationParams,
     RequestParams,
 )
 from genmcp.protocol.prompts import GetPromptRequestParams, GetPromptResult, ListPromptsResult
@@ -27,11 +32,6 @@ from genmcp.protocol.resources import (
     ReadResourceRequestParams,
     ReadResourceResult,
     ResourceUpdatedNotificationParams,
-)
-from genmcp.protocol.result import Result
-from genmcp.protocol.roots import ListRootsRequestParams, ListRootsResult
-from genmcp.protocol.sampling import CreateMessageRequestParams, CreateMessageResult
-from genmcp.protocol.subscriptions import (
     SubscriptionsAcknowledgedNotificationParams,
     SubscriptionsListenRequestParams,
     SubscriptionsListenResult,
@@ -43,7 +43,7 @@ from genmcp.protocol.tasks import (
     UpdateTaskParams,
 )
 from genmcp.protocol.tools import CallToolRequestParams, CallToolResult, ListToolsResult
-from genmcp.protocol.value import Value, decoder_for
+from genmcp.protocol.value import Result, Value, decoder_for
 
 __all__ = ["METHODS", "Method", "Sender", "table"]
 

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import ContentBlock, Role
-from genmcp.protocol.implementation import Icon
 from genmcp.protocol.params import InputResponseRequestParams
-from genmcp.protocol.result import PaginatedResult, Result
-from genmcp.protocol.value import Value
+from genmcp.protocol.value import PaginatedResult, Result, Value
 
 __all__ = [
     "GetPromptRequestParams",

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition
-from genmcp.protocol.implementation import Icon
-from genmcp.protocol.params import InputResponseRequestParams, NotificationParams
-from genmcp.protocol.result import CacheableResult, PaginatedResult
-from genmcp.protocol.value import Value
+from genmcp.protocol.params import InputResponseRequestParams, NotificationParams, RequestParams
+from genmcp.protocol.value import CacheableResult, PaginatedResult, Result, Value
 
 __all__ = [
     "ListResourceTemplatesResult",
@@ -16,6 +15,10 @@ __all__ = [
     "ReadResourceResult",
     "ResourceTemplateDefinition",
     "ResourceUpdatedNotificationParams",
+    "SubscriptionFilter",
+    "SubscriptionsAcknowledgedNotificationParams",
+    "SubscriptionsListenRequestParams",
+    "SubscriptionsListenResult",
 ]
 
 
@@ -60,3 +63,34 @@ class ResourceUpdatedNotificationParams(NotificationParams):
     """A resource has changed; *uri* may be below the one that was subscribed to."""
 
     uri: str
+
+
+class SubscriptionFilter(Value, kw_only=True):
+    """Which notifications a stream carries; *resource_subscriptions* are URIs.
+
+    *task_ids* are those of the tasks extension (SEP-2663, "Task Status Notifications").
+    """
+
+    tools_list_changed: bool | None = None
+    prompts_list_changed: bool | None = None
+    resources_list_changed: bool | None = None
+    resource_subscriptions: Sequence[str] | None = None
+    task_ids: Sequence[str] | None = None
+
+
+class SubscriptionsListenRequestParams(RequestParams):
+    """What the client wants to hear of."""
+
+    notifications: SubscriptionFilter
+
+
+class SubscriptionsAcknowledgedNotificationParams(NotificationParams):
+    """What the server will tell of, which may be less."""
+
+    notifications: SubscriptionFilter
+
+
+class SubscriptionsListenResult(Result):
+    """The server ended the stream; `_meta` holds its `SUBSCRIPTION_ID`."""
+
+    meta: Mapping[str, Any]

@@ -6,7 +6,7 @@ from typing import ClassVar, Final, Literal
 import msgspec
 
 from genmcp.protocol.params import RequestParams
-from genmcp.protocol.result import Result
+from genmcp.protocol.value import Result
 
 __all__ = [
     "PROGRESS",

@@ -5,11 +5,10 @@ from typing import Any
 
 import msgspec
 
+from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import ContentBlock, TextContent
-from genmcp.protocol.implementation import Icon
 from genmcp.protocol.params import InputResponseRequestParams
-from genmcp.protocol.result import PaginatedResult, Result
-from genmcp.protocol.value import Value
+from genmcp.protocol.value import PaginatedResult, Result, Value
 
 __all__ = [
     "NO_ARGUMENTS",

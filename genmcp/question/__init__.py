@@ -1,4 +1,5 @@
-"""Questions to the client: a form or a URL for its user, a message of its model, its roots.
+"""Questions to the client: elicitation of its user, sampling of its model, its roots.
 
-`elicitation`, `sampling` and `roots` are what a hook asks with; `question` is what they all are.
+A hook makes a question with the functions of `elicitation` and `sampling`; `question` has what
+all kinds of questions share.
 """

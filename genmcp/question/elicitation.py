@@ -1,20 +1,37 @@
 """Asking the client's user: 2026-07-28, client/elicitation."""
 
-from collections.abc import Mapping, Sequence
+import ipaddress
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar, overload
+from urllib.parse import urlsplit
 
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.elicitation import ElicitRequest, ElicitRequestParams
-from genmcp.question.answers import Elicited, elicited
+from genmcp.protocol.client_features import ElicitRequest, ElicitRequestParams
 from genmcp.question.form import Form, form_of_schema, form_of_type
-from genmcp.question.names import name_of, type_named
-from genmcp.question.question import Question
-from genmcp.question.urls import HTTPS, check_schemes, check_url
+from genmcp.question.question import Elicited, Question, elicited, name_of, type_named
+from genmcp.schema.schema import Schema
 
-__all__ = ["FormQuestion", "UrlQuestion", "elicit", "elicit_url"]
+__all__ = [
+    "HTTPS",
+    "FormQuestion",
+    "UrlQuestion",
+    "check_schemes",
+    "check_url",
+    "elicit",
+    "elicit_url",
+    "host_of",
+]
 
 T = TypeVar("T")
+
+HTTPS: Final = ("https",)
+"""The schemes that are allowed by default, besides http to loopback."""
+
+#: Security Best Practices, "URL Scheme Validation": these MUST be rejected.
+_DANGEROUS: Final = frozenset({"javascript", "data", "file", "vbscript", "blob", "about"})
+#: RFC 3986: ASCII without spaces and backslashes, which browsers and parsers interpret differently.
+_URI: Final = Schema({"type": "string", "format": "uri"}, origin="url")
 
 
 @overload
@@ -145,3 +162,59 @@ class UrlQuestion(Question, frozen=True, tag="url"):
 def _check_message(owner: str, message: Any) -> None:
     if not isinstance(message, str) or not message.strip():
         raise ContractError(f"{owner}: the message must be a text for the user, not {message!r}")
+
+
+def check_url(url: Any, schemes: Collection[str] = HTTPS) -> None:
+    """Check that *url* is safe for a user: https, http to loopback, or one of *schemes*.
+
+    Raises:
+        ConfigurationError: it is not an absolute URL, or its scheme is not allowed. The message
+            does not contain the URL, which may be confidential.
+    """
+    if not isinstance(url, str) or not _URI.fits(url):
+        raise ConfigurationError(
+            "the user can only be sent to an absolute URL, such as https://..."
+        )
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"the user cannot be sent to a URL like that: {error}") from None
+    scheme = parts.scheme
+    if scheme in ("http", "https") and not host:
+        raise ConfigurationError("the user can only be sent to a URL that names a host")
+    if scheme in schemes or scheme == "https" or (scheme == "http" and _is_loopback(host or "")):
+        return
+    allowed = ", ".join(dict.fromkeys([*HTTPS, *schemes]))
+    raise ConfigurationError(
+        f"the user must not be sent to a URL of the scheme {scheme!r}: "
+        f"allowed are {allowed}, and http to loopback"
+    )
+
+
+def check_schemes(option: str, schemes: Any) -> None:
+    """Check the value of an option that lists allowed schemes.
+
+    Raises:
+        ConfigurationError: it is not a list of lower-case schemes, or contains a dangerous one,
+            such as `javascript` or `file`.
+    """
+    if isinstance(schemes, str) or not all(isinstance(each, str) for each in schemes):
+        raise ConfigurationError(f"{option} takes a list of schemes, not {schemes!r}")
+    for each in schemes:
+        if each in _DANGEROUS or each != each.lower() or not each:
+            raise ConfigurationError(f"{option}: {each!r} cannot be allowed")
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL that passed `check_url`; empty if it has none."""
+    return urlsplit(url).hostname or ""
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, section 6.3
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -13,8 +13,7 @@ import msgspec
 from genmcp.content import json_of
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError
 from genmcp.faults import Mismatch
-from genmcp.question.of_type import reduced
-from genmcp.question.restricted import faults_of
+from genmcp.question.of_type import faults_of, form_schema
 from genmcp.schema.of_type import decoder_of, schema_of
 from genmcp.schema.pointers import joined
 from genmcp.schema.schema import Schema
@@ -157,7 +156,7 @@ def _form_of_type(kind: type) -> Form:
     origin = f"elicit: {kind.__qualname__}"
     if "properties" not in schema:
         raise ConfigurationError(f"{origin} is no form: it is not an object of named properties")
-    document, nulls = reduced(kind, schema)
+    document, nulls = form_schema(kind, schema)
     decode = decoder_of(kind, Schema(schema, origin=origin))
     return Form(document, origin=origin, decode=decode, nulls=nulls)
 

@@ -1,4 +1,4 @@
-"""The way back from a packed question, in whatever process."""
+"""Restores a question from its JSON, in any process of the server."""
 
 from typing import Final
 
@@ -6,8 +6,7 @@ import msgspec
 
 from genmcp.question.elicitation import FormQuestion, UrlQuestion
 from genmcp.question.question import Question
-from genmcp.question.roots import RootsQuestion
-from genmcp.question.sampling import SampleQuestion
+from genmcp.question.sampling import RootsQuestion, SampleQuestion
 
 __all__ = ["unpack"]
 
@@ -17,15 +16,16 @@ _decode: Final = msgspec.json.Decoder(
 
 
 def unpack(packed: bytes) -> Question:
-    """Return the question that was packed as *packed*.
+    """Return the question that `Question.pack` wrote as *packed*.
 
-    Only what this side has packed may be given: a type asked for is imported.
+    Pass only data that this server has packed: the module of the type of a form is imported.
 
     Raises:
-        ConfigurationError: the type it asked for is not found in this process, or is no form.
-        msgspec.DecodeError: it is no packed question.
+        ConfigurationError: the type of the form is not found in this process, or cannot be a form.
+        msgspec.DecodeError: *packed* is not a packed question.
     """
     question: Question = _decode(packed)
     if isinstance(question, FormQuestion):
-        question.form()  # made now, so that what is missing here is told here
+        # Build the form now: an error here names the missing type, before the answer is read.
+        question.form()
     return question

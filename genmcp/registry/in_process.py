@@ -11,7 +11,7 @@ from genmcp.core.server import LISTEN
 from genmcp.core.session import begin, introduction
 from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound
 from genmcp.mux.mux import Mux
-from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.protocol.tools import ToolDefinition

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from genmcp.errors import ConfigurationError, McpError, ToolNotFound
 from genmcp.mux.mux import Mux
-from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.registry.errors import ServerDisabled, ServerNotFound

@@ -28,17 +28,17 @@ from genmcp.mux.mux import Mux
 from genmcp.policy import Policy
 from genmcp.protocol.capabilities import (
     TASKS,
+    Implementation,
     PromptsCapability,
     ResourcesCapability,
     ServerCapabilities,
     ToolsCapability,
 )
 from genmcp.protocol.completion import CompleteRequestParams, PromptReference
-from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
-from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.tools import ListToolsResult
+from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.registry.in_process import LISTING
 from genmcp.server import Route, Server
 from genmcp.subscription import ChangeNotifier, Listener

@@ -29,7 +29,7 @@ from genmcp.errors import ConfigurationError
 from genmcp.hook import Hook, check_call
 from genmcp.metadata import Metadata, annotations_of, check_metadata
 from genmcp.protocol.content import Annotations
-from genmcp.protocol.result import CacheScope
+from genmcp.protocol.value import CacheScope
 from genmcp.uri_template.template import UriTemplate
 
 __all__ = ["Description", "ReadableComponent", "Resource", "ResourceRepo", "template_of"]

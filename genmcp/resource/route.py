@@ -37,7 +37,7 @@ from genmcp.hook import Hook
 from genmcp.metadata import definition_of, instance_of
 from genmcp.protocol.content import ResourceContents, ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
-from genmcp.protocol.result import Result
+from genmcp.protocol.value import Result
 from genmcp.resource.resource import (
     Description,
     ReadableComponent,

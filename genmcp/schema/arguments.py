@@ -7,12 +7,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
-from genmcp.schema.headers import header_rules
 from genmcp.schema.limits import DEFAULT_LIMITS, SchemaLimits
 from genmcp.schema.of_type import allows_extra, decoder_of, schema_of
 from genmcp.schema.schema import Formats, Schema
 from genmcp.schema.words import fault
-from genmcp.wire.mirror import HeaderRule
+from genmcp.wire.param_headers import HeaderRule, header_rules
 
 __all__ = ["Arguments", "Extra", "arguments_of"]
 
@@ -97,7 +96,7 @@ def arguments_of(
         decode = _typed_decoder(source, schema)
         if closes:
             decode = _closed_decoder(decode, schema)
-    return Arguments(document, header_rules(schema.parts), decode)
+    return Arguments(document, header_rules(schema.parts.schemas, schema.parts.refuse), decode)
 
 
 def _dict_decoder(schema: Schema) -> Callable[[Raw | bytes], Any]:

@@ -16,7 +16,7 @@ from genmcp.schema.identifiers import NAMING, REFERENCES, REFERRING, Identifiers
 from genmcp.schema.limits import SchemaLimits
 from genmcp.schema.pointers import escaped, joined
 from genmcp.schema.words import expected
-from genmcp.wire.printable import printable
+from genmcp.wire.jsonrpc import printable
 
 __all__ = ["DEFAULT_DIALECT", "DIALECTS", "DIALECT_2019", "DRAFT_7", "Document"]
 

@@ -32,7 +32,7 @@ from genmcp.schema.words import (
     shown,
     wanted,
 )
-from genmcp.wire.printable import printable
+from genmcp.wire.jsonrpc import printable
 
 __all__ = ["Explainer"]
 

@@ -16,8 +16,8 @@ from genmcp.metadata import instance_of
 from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
 from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
-from genmcp.protocol.result import PaginatedResult
 from genmcp.protocol.tools import ListToolsResult
+from genmcp.protocol.value import PaginatedResult
 from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.resource.route import ResourceRoute
 from genmcp.tool import Tool, ToolRoute

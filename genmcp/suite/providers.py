@@ -15,7 +15,7 @@ from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import ContractError
 from genmcp.hook import overrides
-from genmcp.protocol.result import CacheableResult, Result
+from genmcp.protocol.value import CacheableResult, Result
 from genmcp.server import Route
 from genmcp.suite.collection import Collection, ComponentKind
 

@@ -15,10 +15,9 @@ from genmcp.core.request import Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, MethodNotFound
 from genmcp.metadata import check_metadata
-from genmcp.protocol.capabilities import ServerCapabilities
+from genmcp.protocol.capabilities import Icon, Implementation, ServerCapabilities
 from genmcp.protocol.completion import CompleteRequestParams, CompleteResult, PromptReference
-from genmcp.protocol.implementation import Icon, Implementation
-from genmcp.protocol.result import PaginatedResult, Result
+from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route, Server, route_of
 from genmcp.subscription import ChangeNotifier
 from genmcp.suite.collection import KINDS, PROMPTS, RESOURCES, TOOLS, Collection

@@ -7,8 +7,8 @@ from typing import Any, Final
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
-from genmcp.protocol.result import Result
-from genmcp.wire.printable import printable
+from genmcp.protocol.value import Result
+from genmcp.wire.jsonrpc import printable
 
 __all__ = ["LoggingTelemetry"]
 

@@ -17,9 +17,9 @@ from genmcp.core.request import Request
 from genmcp.mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams
-from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.tools import CallToolRequestParams
+from genmcp.protocol.value import Result
 
 __all__ = ["OpenTelemetry"]
 

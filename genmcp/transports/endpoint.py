@@ -30,11 +30,11 @@ from genmcp.transports.responder import Responder
 from genmcp.transports.shutdown import JobsAtWork, Shutdown
 from genmcp.wire import jsonrpc
 from genmcp.wire.http import (
-    Gate,
+    HeaderPolicy,
     Security,
+    check_post_headers,
     cors_headers,
     is_loopback,
-    judge_post,
     preflight_headers,
 )
 
@@ -122,7 +122,7 @@ class Endpoint:
             _check_function("client_key", client_key)
         self.mux = mux_of(target)
         self._owns_mux = self.mux is not target
-        self._gate = Gate(security or Security(), self.mux.limits.max_header_bytes)
+        self._header_policy = HeaderPolicy(security or Security(), self.mux.limits.max_header_bytes)
         self._principal = principal
         self._copied = tuple(copy_assigns)
         self._kept = tuple(keep_assigns)
@@ -215,7 +215,7 @@ class Endpoint:
         if self.mux.tasks.worker.dormant or self._asleep:
             self._wake()
         peer = scope.get("client")
-        http.table = self._gate.admit(scope["headers"], peer[0] if peer else None)
+        http.table = self._header_policy.check(scope["headers"], peer[0] if peer else None)
         origin = http.table.get(b"origin")
         if origin is not None:
             http.headers = cors_headers(origin.strip())
@@ -288,7 +288,7 @@ def _check_function(option: str, function: object) -> None:
 async def _post(http: HttpRequest) -> None:
     table = http.table
     mux = http.mux
-    http.streams = judge_post(
+    http.streams = check_post_headers(
         table.get(b"content-type", b""), table.get(b"accept", b"*/*"), mux.limits.max_header_bytes
     )
     body = await read_body(http, table.get(b"content-length"))

@@ -19,7 +19,7 @@ from genmcp.mux.builtin_methods import TASKS_CHANGED, status_of, watching
 from genmcp.mux.changes import Subscription
 from genmcp.mux.mux import Mux
 from genmcp.protocol.params import RequestParams
-from genmcp.protocol.subscriptions import SubscriptionFilter
+from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.transports.request import ClientLeft, HttpRequest, perform, wait_for_disconnect
 from genmcp.transports.shutdown import LAST_WORDS
 from genmcp.transports.steps import Deadline

@@ -32,7 +32,7 @@ from genmcp.core.server import (
 from genmcp.core.session import Session, begin
 from genmcp.errors import InvalidRequest, StoreError, TooLarge
 from genmcp.mux.mux import Answer, Mux, error_of
-from genmcp.protocol.notifications import (
+from genmcp.protocol.params import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )

@@ -43,7 +43,7 @@ from genmcp.transports.listening import EventStream
 from genmcp.transports.pipe import Pipe, PipedCall
 from genmcp.transports.request import HttpRequest, reject
 from genmcp.transports.responder import Responder, serve_batch
-from genmcp.wire.http import judge_get
+from genmcp.wire.http import check_get_headers
 from genmcp.wire.jsonrpc import ErrorBody, Message, encode_batch
 
 __all__ = ["Recovery", "delete", "get", "perform", "post", "session_of"]
@@ -151,7 +151,7 @@ async def get(http: HttpRequest) -> None:
     check_get(http.table)
     await http.mux.broadcast.catch_up()
     session = session_of(http)
-    judge_get(http.table)
+    check_get_headers(http.table)
     with http.mux.streams.hold(http.client_key):
         stream = EventStream(http)
         last = http.table.get(b"last-event-id")

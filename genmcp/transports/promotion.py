@@ -23,7 +23,7 @@ from genmcp.mux.task_channel import TaskSink
 from genmcp.mux.task_results import handle_of, held_over
 from genmcp.mux.tasks import suspended
 from genmcp.policy import RESULT_TOOL
-from genmcp.protocol.result import Result
+from genmcp.protocol.value import Result
 from genmcp.transports.timers import TimerTable
 
 __all__ = ["Promotion"]

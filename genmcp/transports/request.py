@@ -24,7 +24,7 @@ from genmcp.errors import BodyTimeout, ConfigurationError, InvalidRequest, TooLa
 from genmcp.mux.limits import Limits, Slots
 from genmcp.mux.mux import Mux
 from genmcp.mux.telemetry import Rejection
-from genmcp.protocol.meta import RequestId
+from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.stores.accounts import Owner

@@ -16,7 +16,7 @@ from genmcp.core.request import Request
 from genmcp.core.server import LISTEN, Reject
 from genmcp.errors import CapabilityMissing, Overloaded, TooLarge
 from genmcp.mux.mux import Answer, Mux
-from genmcp.protocol.notifications import (
+from genmcp.protocol.params import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )

@@ -44,7 +44,7 @@ from genmcp.transports.request import (
 )
 from genmcp.transports.running_call import cancels_on_disconnect
 from genmcp.wire import sse
-from genmcp.wire.http import judge_get, judge_post, preflight_headers
+from genmcp.wire.http import check_get_headers, check_post_headers, preflight_headers
 
 __all__ = ["SsePair"]
 
@@ -87,7 +87,7 @@ class SsePair:
         The session is open while it has a record, in every process. Revoking its id instead would
         take one of the client's places for ended sessions with each stream.
         """
-        judge_get(http.table)
+        check_get_headers(http.table)
         mux = http.mux
         mux.broadcast.open()
         with mux.streams.hold(http.client_key):
@@ -112,7 +112,9 @@ class SsePair:
         Raises:
             McpError: it is not a message of an open session.
         """
-        judge_post(http.table.get(b"content-type", b""), b"*/*", http.mux.limits.max_header_bytes)
+        check_post_headers(
+            http.table.get(b"content-type", b""), b"*/*", http.mux.limits.max_header_bytes
+        )
         await http.mux.broadcast.catch_up()
         given = parse_qs(query.decode("latin-1")).get(_PARAMETER, [""])
         session = http.mux.sessions.open(given[0], http.principal)

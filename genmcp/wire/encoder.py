@@ -6,8 +6,8 @@ import msgspec
 from msgspec.structs import replace
 
 from genmcp.errors import McpError, ResourceNotFound
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.meta import SERVER_INFO
+from genmcp.protocol.capabilities import Implementation
+from genmcp.protocol.params import SERVER_INFO
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value
 from genmcp.wire import jsonrpc

@@ -14,12 +14,12 @@ import msgspec
 from genmcp.errors import ConfigurationError, HttpRejected
 
 __all__ = [
-    "Gate",
+    "HeaderPolicy",
     "Security",
+    "check_get_headers",
+    "check_post_headers",
     "cors_headers",
     "is_loopback",
-    "judge_get",
-    "judge_post",
     "preflight_headers",
 ]
 
@@ -91,7 +91,7 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
-class Gate:
+class HeaderPolicy:
     """Judges heads by one `Security`; each header that is judged may have *most* bytes."""
 
     def __init__(self, security: Security, most: int = 8 * 1024) -> None:
@@ -99,9 +99,9 @@ class Gate:
         self._origins = frozenset(origin.lower() for origin in security.allowed_origins)
         hosts = security.allowed_hosts
         self._hosts = None if hosts is None else tuple(host.lower() for host in hosts)
-        self._check = lru_cache(maxsize=256)(self._judge)
+        self._cached_check = lru_cache(maxsize=256)(self._check_origin_and_host)
 
-    def admit(self, headers: Headers, peer: str | None) -> dict[bytes, bytes]:
+    def check(self, headers: Headers, peer: str | None) -> dict[bytes, bytes]:
         """Return *headers* as a table, once origin and host are found good.
 
         Names are in lower case, as ASGI has them; whoever reads a value takes off the blanks
@@ -116,10 +116,10 @@ class Gate:
         table = dict(pairs)
         if len(table) != len(pairs):
             table = _joined(pairs)
-        self._check(table.get(b"origin"), table.get(b"host", b""), peer)
+        self._cached_check(table.get(b"origin"), table.get(b"host", b""), peer)
         return table
 
-    def _judge(self, origin: bytes | None, host: bytes, peer: str | None) -> None:
+    def _check_origin_and_host(self, origin: bytes | None, host: bytes, peer: str | None) -> None:
         """Check who asks; who was found good is remembered.
 
         Raises:
@@ -127,26 +127,26 @@ class Gate:
         """
         _check_sizes(self._most, origin=origin, host=host)
         loopback = is_loopback(peer)
-        if origin is not None and not self._judge_origin(origin, loopback):
+        if origin is not None and not self._is_allowed_origin(origin, loopback):
             raise HttpRejected(
                 f"Origin not allowed: {origin.decode('latin-1')}. "
                 f"Add it to allowed_origins to let this page call the server.",
                 status=403,
             )
-        if (loopback or self._hosts is not None) and not self._judge_host(host, loopback):
+        if (loopback or self._hosts is not None) and not self._is_allowed_host(host, loopback):
             raise HttpRejected(
                 f"Host not allowed: {host.decode('latin-1')}. "
                 f"Add it to allowed_hosts if this server is meant to answer to that name.",
                 status=421,
             )
 
-    def _judge_origin(self, origin: bytes, loopback: bool) -> bool:
+    def _is_allowed_origin(self, origin: bytes, loopback: bool) -> bool:
         text = origin.strip().decode("latin-1").lower()
         if "*" in self._origins or text in self._origins:
             return True
         return loopback and _is_local_name(_host_name(text.partition("://")[2]))
 
-    def _judge_host(self, host: bytes, loopback: bool) -> bool:
+    def _is_allowed_host(self, host: bytes, loopback: bool) -> bool:
         text = host.strip().decode("latin-1").lower()
         name = _host_name(text)
         if loopback and _is_local_name(name):
@@ -162,7 +162,7 @@ class Gate:
 
 
 @lru_cache(maxsize=128)
-def judge_post(content_type: bytes, accept: bytes, most: int = 8 * 1024) -> bool:
+def check_post_headers(content_type: bytes, accept: bytes, most: int = 8 * 1024) -> bool:
     """Judge the head of a POST that carries a message; return whether event streams are taken.
 
     Raises:
@@ -190,7 +190,7 @@ def _check_sizes(most: int, **headers: bytes | None) -> None:
             )
 
 
-def judge_get(table: dict[bytes, bytes]) -> None:
+def check_get_headers(table: dict[bytes, bytes]) -> None:
     """Judge the head of a GET that opens a stream (revisions before 2026-07-28).
 
     Raises:

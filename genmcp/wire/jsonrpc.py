@@ -33,6 +33,7 @@ __all__ = [
     "id_of",
     "params_of",
     "parse",
+    "printable",
 ]
 
 RequestId = int | str
@@ -324,3 +325,17 @@ def encode_notification(method: str, params: Any = None) -> bytes:
 def encode_batch(messages: Sequence[bytes]) -> bytes:
     """Return a batch of messages that are JSON already (2025-03-26, basic, "Batching")."""
     return b"[" + b",".join(messages) + b"]"
+
+
+def printable(text: str, length: int = 200) -> str:
+    """Return the first *length* characters of *text* with unprintable ones escaped.
+
+    Line ends, control characters and terminal sequences from a peer could otherwise forge log
+    records, or control the terminal that shows them. A cut is marked with `...`.
+    """
+    shown = text if len(text) <= length else text[:length] + "..."
+    if shown.isprintable():
+        return shown
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown
+    )

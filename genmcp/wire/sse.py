@@ -3,7 +3,15 @@
 The format is the HTML standard's, "Server-sent events".
 """
 
-__all__ = ["COMMENT", "MEDIA_TYPE", "endpoint", "event", "prime", "retry"]
+import codecs
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from genmcp.wire.lines import HEAD, MAX_MESSAGE, OversizedMessage
+
+__all__ = ["COMMENT", "MEDIA_TYPE", "Event", "EventReader", "endpoint", "event", "prime", "retry"]
 
 MEDIA_TYPE = b"text/event-stream"
 
@@ -40,3 +48,110 @@ def prime(id: bytes) -> bytes:
 def retry(milliseconds: int) -> bytes:
     """Return the field that says when to reconnect, on its own."""
     return b"retry: %d\n\n" % milliseconds
+
+
+_MILLISECONDS = re.compile(rb"[0-9]{1,15}")
+_LONGEST_NAME = len(b"event: ")
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event; *id* is the last id seen so far."""
+
+    data: bytes
+    event: str = "message"
+    id: str = ""
+
+
+class EventReader:
+    """Turns chunks, cut anywhere, into events.
+
+    `last_id` is what a client resumes with: that of the last event that was whole. `retry` is how
+    many milliseconds it waits before, if the server has said so. What a stream ends within is no
+    event. Of an event with more than *max_message* bytes of data nothing is kept but its head,
+    and reading goes on behind it.
+    """
+
+    def __init__(self, max_message: int = MAX_MESSAGE) -> None:
+        self.last_id = ""
+        self.retry: int | None = None
+        self._max_message = max_message
+        self._longest = max(max_message, HEAD) + _LONGEST_NAME
+        self._id = ""
+        self._began = False
+        self._after_return = False
+        self._line = bytearray()
+        self._missing = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._data: list[bytes] = []
+        self._size = 0
+        self._event = ""
+
+    def feed(self, chunk: bytes) -> list[Event | OversizedMessage]:
+        """Return the events that *chunk* completes."""
+        done = []
+        for line, missing in self._lines(chunk):
+            if line:
+                self._field(line, missing)
+            elif (event := self._dispatch()) is not None:
+                done.append(event)
+        return done
+
+    def _lines(self, chunk: bytes) -> Iterator[tuple[bytes, int]]:
+        """Yield the lines that *chunk* completes, and how many bytes each of them lacks.
+
+        They end in CR LF, LF or CR.
+        """
+        if self._after_return and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_return = False
+        for piece in chunk.splitlines(keepends=True):
+            text = piece.rstrip(b"\r\n")
+            self._line += text
+            self._after_return = piece.endswith(b"\r")
+            if len(self._line) > (HEAD if self._missing else self._longest):
+                self._missing += len(self._line) - HEAD
+                del self._line[HEAD:]
+            if len(text) < len(piece):
+                yield self._whole_line()
+
+    def _whole_line(self) -> tuple[bytes, int]:
+        line, missing = bytes(self._line), self._missing
+        self._line.clear()
+        self._missing = 0
+        if not self._began:
+            self._began = True
+            line = line.removeprefix(codecs.BOM_UTF8)  # the standard: ignored at the beginning
+        return line, missing
+
+    def _field(self, line: bytes, missing: int) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._append(value, missing)
+        elif missing:
+            return  # whatever it is, it is not what it was
+        elif name == b"event":
+            self._event = value.decode("utf-8", "replace")
+        elif name == b"id" and b"\0" not in value:
+            self._id = value.decode("utf-8", "replace")
+        elif name == b"retry" and _MILLISECONDS.fullmatch(value):
+            self.retry = int(value)
+
+    def _append(self, value: bytes, missing: int) -> None:
+        self._size += len(value) + missing + bool(self._data)
+        self._data.append(value)
+        if self._size > self._max_message:
+            self._data = [b"\n".join(self._data)[:HEAD]]
+
+    def _dispatch(self) -> Event | OversizedMessage | None:
+        data, size, name = self._data, self._size, self._event
+        self._reset()
+        self.last_id = self._id
+        if not data:
+            return None
+        joined = b"\n".join(data)
+        if size > self._max_message:
+            return OversizedMessage(size, joined)
+        return Event(joined, name or "message", self.last_id)

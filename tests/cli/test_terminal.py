@@ -14,7 +14,7 @@ import pytest
 
 from genmcp import Accepted, Cancelled, Declined
 from genmcp.cli.terminal import Bar, Logged, Terminal, typed
-from genmcp.protocol.notifications import LoggingMessageNotificationParams
+from genmcp.protocol.params import LoggingMessageNotificationParams
 from tests.cli.users import PATIENCE, at_terminal
 
 STUBBORN = Path(__file__).with_name("stubborn.py")

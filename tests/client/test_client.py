@@ -33,11 +33,11 @@ from genmcp.client.errors import ClientClosed, ProtocolError, RequestTimeout, Se
 from genmcp.client.handler import ClientHandler, Denied
 from genmcp.client.options import ClientOptions
 from genmcp.core.request import Request
+from genmcp.protocol.client_features import Root
 from genmcp.protocol.completion import PromptReference
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.roots import Root
 from genmcp.server import Server
-from tests.support.speaking import MODERN, VERSIONS
+from tests.speaking import MODERN, VERSIONS
 
 LEGACY = VERSIONS[:-1]
 

@@ -17,7 +17,7 @@ def annotated(name: str, property_: dict[str, Any]) -> ToolDefinition:
 
 
 async def test_offers_repeat_annotated_arguments_in_headers() -> None:
-    """Texts, integers and booleans are mirrored, encoded where a header could not hold them."""
+    """Texts, integers and booleans become headers, encoded if needed."""
     schema = {
         "type": "object",
         "properties": {

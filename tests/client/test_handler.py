@@ -21,17 +21,21 @@ from genmcp.protocol.capabilities import (
     ElicitationCapability,
     SamplingCapability,
 )
-from genmcp.protocol.content import TextContent
-from genmcp.protocol.elicitation import ElicitRequest, ElicitRequestParams, ElicitResult
-from genmcp.protocol.input_required import InputRequest
-from genmcp.protocol.roots import ListRootsRequest, ListRootsResult, Root
-from genmcp.protocol.sampling import (
+from genmcp.protocol.client_features import (
     CreateMessageRequestParams,
     CreateMessageResult,
+    ElicitRequest,
+    ElicitRequestParams,
+    ElicitResult,
+    InputRequest,
+    ListRootsRequest,
+    ListRootsResult,
+    Root,
     SamplingMessage,
     ToolChoice,
 )
-from genmcp.question.answers import Accepted, Cancelled, Declined
+from genmcp.protocol.content import TextContent
+from genmcp.question.question import Accepted, Cancelled, Declined
 
 FORM = {
     "type": "object",

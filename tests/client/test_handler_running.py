@@ -10,13 +10,13 @@ import pytest
 from genmcp.client.answering import Answering
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import InternalError, McpError, Overloaded
-from genmcp.protocol.notifications import (
+from genmcp.protocol.client_features import ListRootsResult, Root
+from genmcp.protocol.params import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
-from genmcp.protocol.roots import ListRootsResult, Root
 from genmcp.protocol.tasks import TaskStatusNotificationParams
-from genmcp.question.answers import Declined
+from genmcp.question.question import Declined
 
 TIME = 5.0
 

@@ -7,7 +7,10 @@ import pytest
 
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
-from genmcp.client.options import ClientOptions, Command, HttpOptions, mask_url
+from genmcp.client.http_options import HttpOptions
+from genmcp.client.masking import masked_url
+from genmcp.client.options import ClientOptions
+from genmcp.client.stdio_options import Command
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.errors import ConnectFailed
@@ -30,7 +33,7 @@ SECRET = "hunter2"
 )
 def test_url_is_shown_without_secrets(url: str, shown: str) -> None:
     """Without its query, fragment and user information."""
-    assert mask_url(url) == shown
+    assert masked_url(url) == shown
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ async def test_warnings_of_a_hub_show_no_secret(caplog: pytest.LogCaptureFixture
 def test_repr_shows_no_secret() -> None:
     """Of what holds headers, variables, arguments and URLs."""
     header, value = {"Authorization": f"Bearer {SECRET}"}, {"KEY": SECRET}
-    http = HttpOptions(headers=header, max_resume_attempts=1)
+    http = HttpOptions(headers=header, resumptions=1)
     shown = [
         ServerConfig("a", url=f"https://a.example/?key={SECRET}", headers=header),
         ServerConfig("b", command="b", args=["--key", SECRET], env=value),
@@ -100,4 +103,4 @@ def test_repr_shows_no_secret() -> None:
     )
     assert repr(shown[2]) == "Command(command='c', args=('***', '***'), env={'KEY': '***'})"
     assert "headers={'Authorization': '***'}" in repr(http)
-    assert "max_resume_attempts=1" in repr(http)
+    assert "resumptions=1" in repr(http)

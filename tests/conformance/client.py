@@ -19,7 +19,7 @@ from genmcp.protocol.capabilities import (
     ElicitationCapability,
     SamplingCapability,
 )
-from genmcp.question.answers import Accepted
+from genmcp.question.question import Accepted
 
 Scenario = Callable[[Client], Awaitable[object]]
 

@@ -7,8 +7,12 @@ import pytest
 
 from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions, State
 from genmcp.core.client_events import HangUp, Outcome, Send
-from genmcp.protocol.capabilities import TASKS, ClientCapabilities, ElicitationCapability
-from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.capabilities import (
+    TASKS,
+    ClientCapabilities,
+    ElicitationCapability,
+    Implementation,
+)
 from genmcp.protocol.tools import CallToolRequestParams
 
 INFO = Implementation("tester", "1.0")

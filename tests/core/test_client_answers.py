@@ -22,8 +22,8 @@ from genmcp.core.client_faults import PeerFault
 from genmcp.errors import (
     GenmcpError,
 )
+from genmcp.protocol.client_features import ElicitRequest, ElicitRequestParams
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.elicitation import ElicitRequest, ElicitRequestParams
 from genmcp.protocol.tools import CallToolResult, ListToolsResult
 from tests.core.client_lines import (
     ANSWER,

@@ -19,8 +19,7 @@ from genmcp.errors import (
     InvalidParams,
     McpError,
 )
-from genmcp.protocol.elicitation import ElicitRequestParams, ElicitResult
-from genmcp.protocol.roots import ListRootsResult, Root
+from genmcp.protocol.client_features import ElicitRequestParams, ElicitResult, ListRootsResult, Root
 from tests.core.client_lines import (
     EVERYTHING,
     asks,

@@ -27,7 +27,7 @@ from genmcp.errors import (
     LocalIllegalTransition,
 )
 from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.roots import ListRootsResult
+from genmcp.protocol.client_features import ListRootsResult
 from tests.core.client_lines import (
     ANSWER,
     CALL,

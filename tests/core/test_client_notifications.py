@@ -14,11 +14,11 @@ from genmcp.core.client_events import (
     TimedOutRequest,
 )
 from genmcp.core.client_faults import PeerIllegalTransition
-from genmcp.protocol.notifications import (
+from genmcp.protocol.client_features import ListRootsResult
+from genmcp.protocol.params import (
     LoggingMessageNotificationParams,
+    NotificationParams,
 )
-from genmcp.protocol.params import NotificationParams
-from genmcp.protocol.roots import ListRootsResult
 from tests.core.client_lines import (
     ANSWER,
     EVERYTHING,

@@ -11,11 +11,11 @@ from genmcp.errors import LocalIllegalTransition, McpError
 from genmcp.protocol.capabilities import (
     TASKS,
     ClientCapabilities,
+    Implementation,
     SamplingCapability,
     ServerCapabilities,
     ToolsCapability,
 )
-from genmcp.protocol.implementation import Implementation
 from tests.core.client_lines import (
     DISCOVERED,
     UNSUPPORTED,

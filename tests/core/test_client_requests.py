@@ -17,11 +17,12 @@ from genmcp.errors import (
 )
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.completion import CompleteRequestParams, CompletionArgument, PromptReference
-from genmcp.protocol.meta import RequestMeta
-from genmcp.protocol.notifications import (
+from genmcp.protocol.params import (
+    PaginatedRequestParams,
     ProgressNotificationParams,
+    RequestMeta,
+    RequestParams,
 )
-from genmcp.protocol.params import PaginatedRequestParams, RequestParams
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams
 from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams
@@ -44,7 +45,7 @@ def test_client_request_of_2026_is_self_contained() -> None:
     """It has version, name and capabilities, and the values of the headers."""
     client = modern(capabilities=EVERYTHING)
 
-    id, (send,) = client.request("tools/call", CALL, now=0, mirrored=((b"mcp-param-a", b"1"),))
+    id, (send,) = client.request("tools/call", CALL, now=0, param_headers=((b"mcp-param-a", b"1"),))
 
     assert isinstance(send, Send)
     assert (2, "tools/call", "add", "2026-07-28", ((b"mcp-param-a", b"1"),)) == (
@@ -52,7 +53,7 @@ def test_client_request_of_2026_is_self_contained() -> None:
         send.method,
         send.name,
         send.revision,
-        send.mirrored,
+        send.param_headers,
     )
     assert {
         "jsonrpc": "2.0",

@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 from genmcp.core.request import ClientInfo
 from genmcp.core.session import Session, begin
 from genmcp.errors import SessionNotFound
-from genmcp.protocol.capabilities import TASKS, ClientCapabilities, SamplingCapability
-from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.capabilities import (
+    TASKS,
+    ClientCapabilities,
+    Implementation,
+    SamplingCapability,
+)
 from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 

@@ -21,8 +21,8 @@ from genmcp.protocol.capabilities import (
     ServerCapabilities,
     ToolsCapability,
 )
-from genmcp.protocol.meta import SUBSCRIPTION_ID
-from genmcp.protocol.subscriptions import SubscriptionFilter
+from genmcp.protocol.params import SUBSCRIPTION_ID
+from genmcp.protocol.resources import SubscriptionFilter
 
 ALL = ServerCapabilities(
     tools=ToolsCapability(list_changed=True),

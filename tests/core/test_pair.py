@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from hypothesis.strategies import DataObject, booleans, data, sampled_from
 
-from genmcp.client.transports.http_endpoint import headers_of
+from genmcp.client.http_headers import headers_of
 from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions, State
 from genmcp.core.client_events import (
     Answered,
@@ -37,15 +37,16 @@ from genmcp.core.server_dispatch import (
 )
 from genmcp.core.session import Session, begin
 from genmcp.errors import InternalError, McpError
-from genmcp.protocol.capabilities import ClientCapabilities, ServerCapabilities
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.meta import RequestId
-from genmcp.protocol.notifications import CancelledNotificationParams, ProgressNotificationParams
-from genmcp.protocol.result import Result
+from genmcp.protocol.capabilities import ClientCapabilities, Implementation, ServerCapabilities
+from genmcp.protocol.client_features import ListRootsRequestParams
+from genmcp.protocol.params import (
+    CancelledNotificationParams,
+    ProgressNotificationParams,
+    RequestId,
+)
 from genmcp.protocol.revisions.chain import REVISIONS
-from genmcp.protocol.roots import ListRootsRequestParams
 from genmcp.protocol.tools import CallToolResult, ListToolsResult
-from genmcp.protocol.value import Value
+from genmcp.protocol.value import Result, Value
 from genmcp.wire import jsonrpc
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import Message

@@ -30,7 +30,7 @@ from genmcp.protocol.capabilities import (
     ResourcesCapability,
     ServerCapabilities,
 )
-from genmcp.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message

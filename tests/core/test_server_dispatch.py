@@ -28,11 +28,11 @@ from genmcp.errors import (
     UnsupportedVersion,
 )
 from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
+from genmcp.protocol.params import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
-from genmcp.wire.mirror import HeaderRule
+from genmcp.wire.param_headers import HeaderRule
 
 MODERN_VERSION = "2026-07-28"
 META = {PROTOCOL_VERSION: MODERN_VERSION, CLIENT_CAPABILITIES: {}}
@@ -411,7 +411,7 @@ def test_dispatch_keeps_mirrored_headers_for_a_pending_route() -> None:
 
     request = modern(params=params, mcp_name="late", mcp_param_zone="a")
 
-    assert {b"mcp-param-zone": b"a"} == request.mirrors
+    assert {b"mcp-param-zone": b"a"} == request.param_headers
 
 
 def test_dispatch_resolved_route_is_checked_by_the_kept_headers() -> None:
@@ -422,9 +422,9 @@ def test_dispatch_resolved_route_is_checked_by_the_kept_headers() -> None:
 
     request = with_route(pending, route)
 
-    assert (route, None) == (request.route, request.mirrors)
+    assert (route, None) == (request.route, request.param_headers)
     assert route == with_route(request, route).route  # no headers: checked, or on a pipe
-    assert (RouteFacts(pending=True), True) == (pending.route, pending.mirrors is not None)
+    assert (RouteFacts(pending=True), True) == (pending.route, pending.param_headers is not None)
     wrong = modern(params=params, mcp_name="late", mcp_param_zone="b")
     with pytest.raises(HeaderMismatch):
         with_route(wrong, route)

@@ -14,13 +14,13 @@ from genmcp import Accepted
 from genmcp.client.client import Client
 from genmcp.client.errors import OutcomeUnknown, ProcessExited
 from genmcp.client.handler import ClientHandler
-from genmcp.client.options import Command
+from genmcp.client.stdio_options import Command
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
+from genmcp.protocol.client_features import CreateMessageRequestParams
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.protocol.content import ImageContent, TextContent
-from genmcp.protocol.sampling import CreateMessageRequestParams
 from tests.e2e.npm import npm_servers
 
 # The first run installs them.

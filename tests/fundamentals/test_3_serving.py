@@ -5,11 +5,10 @@ from starlette.applications import Starlette
 
 from genmcp import Channel, Continue, Endpoint, Suite, tool
 from genmcp.core.request import Request
-from genmcp.protocol.capabilities import ServerCapabilities, ToolsCapability
+from genmcp.protocol.capabilities import Implementation, ServerCapabilities, ToolsCapability
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.result import PaginatedResult, Result
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
+from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Middleware, Route, Server
 from genmcp.testing import connect
 

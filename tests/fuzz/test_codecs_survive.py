@@ -10,18 +10,28 @@ import pytest
 
 from genmcp.core.seal import Purpose, Seal
 from genmcp.errors import ConfigurationError, HeaderMismatch, HttpRejected, McpError, SealError
-from genmcp.wire import jsonrpc, mirror, sse
-from genmcp.wire.http import Gate, Security, cors_headers, judge_get, judge_post, preflight_headers
-from genmcp.wire.sse_reader import Event, EventReader
+from genmcp.wire import jsonrpc, param_headers, sse
+from genmcp.wire.http import (
+    HeaderPolicy,
+    Security,
+    check_get_headers,
+    check_post_headers,
+    cors_headers,
+    preflight_headers,
+)
+from genmcp.wire.sse import Event, EventReader
 from tests.fuzz import mutation
 from tests.fuzz.conftest import Plan
 
 SEAL = Seal("z" * 32, "fuzz", now=lambda: 0.0, nonce=bytes)
 SEALED = SEAL.seal(Purpose.SESSION, b"payload", ttl=9)
-GATES = [Gate(Security()), Gate(Security(allowed_origins=["https://a.b"], allowed_hosts=["*.b"]))]
+POLICIES = [
+    HeaderPolicy(Security()),
+    HeaderPolicy(Security(allowed_origins=["https://a.b"], allowed_hosts=["*.b"])),
+]
 RULES = [
-    mirror.HeaderRule(b"mcp-param-a", ("a",), "string"),
-    mirror.HeaderRule(b"mcp-param-b", ("b", "c"), "integer"),
+    param_headers.HeaderRule(b"mcp-param-a", ("a",), "string"),
+    param_headers.HeaderRule(b"mcp-param-b", ("b", "c"), "integer"),
 ]
 STREAM = (
     sse.retry(7)
@@ -83,17 +93,17 @@ def written_event(rng: Random) -> None:
 def mirrored_value(rng: Random) -> None:
     """A value survives its way through a header, and any header is a value or a mismatch."""
     value = mutation.text(rng).encode("utf-8", "replace").decode()
-    encoded = mirror.encode_value(value).encode()
-    assert value == mirror.decode_value("X", encoded)
+    encoded = param_headers.encode_value(value).encode()
+    assert value == param_headers.decode_value("X", encoded)
     broken = mutation.raw(rng, rng.choice([encoded, b"1e5", b"-0.0", b"true", b"=?base64?YQ==?="]))
     arguments: Any = rng.choice(
         [{"a": value, "b": {"c": rng.choice([1, -0.0, 10**30, True])}}, [], None]
     )
     for check in (
-        lambda: mirror.decode_value("X", broken),
-        lambda: mirror.check_params({b"mcp-param-b": broken}, RULES, arguments),
-        lambda: mirror.check_params({b"mcp-param-a": broken}, RULES, {"a": value}),
-        lambda: mirror.check_method({b"mcp-method": broken}, value),
+        lambda: param_headers.decode_value("X", broken),
+        lambda: param_headers.check_params({b"mcp-param-b": broken}, RULES, arguments),
+        lambda: param_headers.check_params({b"mcp-param-a": broken}, RULES, {"a": value}),
+        lambda: param_headers.check_method({b"mcp-method": broken}, value),
     ):
         try:
             check()
@@ -128,16 +138,16 @@ def http_head(rng: Random) -> None:
         peer = rng.choice(
             [None, "127.0.0.1", "::1", "::ffff:127.0.0.1", "192.0.2.1", "x%y", "[::1"]
         )
-        table = rng.choice(GATES).admit(pairs, peer)
+        table = rng.choice(POLICIES).check(pairs, peer)
     except HttpRejected as error:
         assert error.status in (400, 403, 421, 431)
         return
     try:
-        judge_post(table.get(b"content-type", b""), table.get(b"accept", b"*/*"))
+        check_post_headers(table.get(b"content-type", b""), table.get(b"accept", b"*/*"))
     except HttpRejected as error:
         assert error.status in (406, 415, 431)
     try:
-        judge_get(table)
+        check_get_headers(table)
     except HttpRejected as error:
         assert error.status == 406
     origin = table[b"origin"]
@@ -151,11 +161,11 @@ def allowed_names(rng: Random) -> None:
     text = mutation.raw(rng, rng.choice([b"https://a.b:1", b"*.a.b", b"[::1]:80", b"*"]))
     name = text.decode("utf-8", "replace")
     try:
-        gate = Gate(Security(allowed_origins=[name], allowed_hosts=[name]))
+        policy = HeaderPolicy(Security(allowed_origins=[name], allowed_hosts=[name]))
     except ConfigurationError:
         return
     try:
-        gate.admit([(b"host", b"a.b"), (b"origin", b"https://a.b:1")], None)
+        policy.check([(b"host", b"a.b"), (b"origin", b"https://a.b:1")], None)
     except HttpRejected as error:
         assert error.status in (403, 421)
 

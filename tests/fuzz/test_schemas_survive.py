@@ -16,9 +16,9 @@ import pytest
 
 from genmcp.errors import ConfigurationError
 from genmcp.schema.document import Document
-from genmcp.schema.headers import header_rules
 from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
+from genmcp.wire.param_headers import header_rules
 from tests.fuzz.conftest import Plan
 from tests.fuzz.hostile_schemas import hostile_schema
 
@@ -30,7 +30,8 @@ VALUES: tuple[Any, ...] = ({"a": {"b": 1}, "b": [1, "x"], "": 2}, [1, [2], {"a":
 
 def read_headers(schema: Any) -> None:
     """Read it as a client and a hub read the input schema of a listed tool."""
-    header_rules(Document(schema, "inputSchema", FOREIGN_LIMITS))
+    document = Document(schema, "inputSchema", FOREIGN_LIMITS)
+    header_rules(document.schemas, document.refuse)
 
 
 def compile_schema(schema: Any) -> Schema:

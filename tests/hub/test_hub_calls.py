@@ -20,7 +20,7 @@ from genmcp.hub.pace import Pace
 from genmcp.hub.relay import Relay
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
-from genmcp.question.roots import RootsQuestion
+from genmcp.question.sampling import RootsQuestion
 from tests.hub.far import NEW, NOBODY, OLD, TIME, Far, Piped, User, gate, said
 
 
@@ -285,7 +285,7 @@ async def test_hub_hears_of_changes_again_after_it_could_not(breaks: str) -> Non
     def told(far: Far, method: str, id: Any, **params: Any) -> None:
         meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": id}}
         body = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params | meta}
-        far.sink.on_message(msgspec.json.encode(body), id)
+        far.sink.received(msgspec.json.encode(body), id)
 
     async def listen(far: Far, message: Send) -> Any:
         listens.append(message.id)

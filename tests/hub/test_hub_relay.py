@@ -17,7 +17,7 @@ from genmcp.hub.hub import Hub
 from genmcp.hub.limits import HubLimits
 from genmcp.hub.relay import Relay
 from genmcp.protocol.tools import CallToolResult
-from genmcp.question.roots import RootsQuestion
+from genmcp.question.sampling import RootsQuestion
 from tests.hub.far import NEW, NOBODY, OLD, TIME, Far, Piped, said
 
 

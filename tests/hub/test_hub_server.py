@@ -38,10 +38,9 @@ from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.limits import HubLimits
 from genmcp.hub.relay import RelayingHandler
+from genmcp.protocol.client_features import CreateMessageRequestParams, Root
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.roots import Root
-from genmcp.protocol.sampling import CreateMessageRequestParams
 from genmcp.protocol.tools import CallToolResult
 
 REVISIONS = ["2026-07-28", "2025-11-25", "2025-06-18"]

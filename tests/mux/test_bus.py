@@ -13,13 +13,13 @@ from genmcp import Mux, Suite
 from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import LogTruncated, StoreUnavailable
 from genmcp.mux.bus import EVERYBODY, MessageBus
+from genmcp.protocol.client_features import ListRootsRequestParams
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
-from genmcp.protocol.roots import ListRootsRequestParams
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Event
 from genmcp.wire.jsonrpc import Message
-from tests.support.asgi import PATIENCE, until
+from tests.asgi import PATIENCE, until
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True):

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from genmcp import Endpoint, Limits, Mux, PromptTemplate, Suite, tool
 from genmcp.channel import Channel
-from genmcp.protocol.result import PaginatedResult
+from genmcp.protocol.value import PaginatedResult
 from genmcp.wire import encoder
-from tests.support.asgi import ALL, Client
+from tests.asgi import ALL, Client
 
 
 @tool

@@ -9,13 +9,12 @@ from genmcp import ConfigurationError, Endpoint, Limits, McpError, Mux, Server, 
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.errors import StoreUnavailable
-from genmcp.protocol.capabilities import ServerCapabilities
+from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.completion import CompleteResult, Completion
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.result import PaginatedResult, Result
+from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
 from genmcp.stores.memory import MemoryStore
-from tests.support.asgi import Client
+from tests.asgi import Client
 
 
 @tool
@@ -88,7 +87,7 @@ async def test_mux_lists_by_method_and_cursor() -> None:
 
 @pytest.mark.parametrize("answer", [None, "text", {"a": 1}])
 async def test_mux_takes_nothing_but_results(answer: Any, caplog: Any) -> None:
-    """A server that answers with something else costs one request, and is named."""
+    """Row 1: a server that answers with something else costs one request, and is named."""
     client = Client(Endpoint(Own(answer)))
 
     said = await client.send(client.request("completion/complete", COMPLETE))

@@ -26,10 +26,10 @@ from genmcp import (
 from genmcp.core.client_key import ClientKey
 from genmcp.core.outcome import Outcome
 from genmcp.errors import StoreUnavailable
-from genmcp.protocol.elicitation import ElicitRequestParams
+from genmcp.protocol.client_features import ElicitRequestParams
 from genmcp.server import Route
 from genmcp.stores.store import Append, Op
-from tests.support.asgi import PATIENCE, TASKS, Client, until
+from tests.asgi import PATIENCE, TASKS, Client, until
 
 
 class Stage:

@@ -8,8 +8,7 @@ from genmcp import Limits, Mux, Suite
 from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.session import Session
 from genmcp.errors import Overloaded, SessionNotFound
-from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.implementation import Implementation
+from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 
 PARAMS = InitializeRequestParams(

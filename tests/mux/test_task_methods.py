@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, MemoryStore, Mux, Suite, Tool, elicit
-from genmcp.question.roots import roots
-from tests.support.asgi import TASKS, Client
+from genmcp.question.sampling import roots
+from tests.asgi import TASKS, Client
 
 
 class Quick(Tool):

@@ -16,8 +16,8 @@ from genmcp.content import Image, embedded_resource, resource_link, result
 from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams, McpError
 from genmcp.prompt.prompt import Prompt, PromptRoute, assistant, user
+from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import ImageContent, TextContent
-from genmcp.protocol.implementation import Icon
 from genmcp.protocol.prompts import (
     GetPromptRequestParams,
     GetPromptResult,

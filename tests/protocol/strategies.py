@@ -9,12 +9,10 @@ import msgspec
 from hypothesis import strategies as st
 
 from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.client_features import ElicitRequestParams, ElicitResult, ToolResultContent
 from genmcp.protocol.content import ResourceContents
-from genmcp.protocol.elicitation import ElicitRequestParams, ElicitResult
-from genmcp.protocol.meta import SUBSCRIPTION_ID, RequestMeta
-from genmcp.protocol.notifications import LoggingMessageNotificationParams
-from genmcp.protocol.sampling import ToolResultContent
-from genmcp.protocol.subscriptions import SubscriptionsListenResult
+from genmcp.protocol.params import SUBSCRIPTION_ID, LoggingMessageNotificationParams, RequestMeta
+from genmcp.protocol.resources import SubscriptionsListenResult
 from genmcp.protocol.tools import CallToolRequestParams, CallToolResult, ToolDefinition
 from genmcp.protocol.value import Value
 

@@ -9,9 +9,9 @@ from hypothesis import Phase, given, reject, settings
 from hypothesis import strategies as st
 
 from genmcp.errors import MissingCapability
-from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.revisions.revision import Revision
+from genmcp.protocol.value import Result
 from tests.protocol.definitions import definitions, method, said, validator
 from tests.protocol.strategies import values
 

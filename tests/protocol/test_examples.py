@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.protocol.elicitation import ElicitResult
-from genmcp.protocol.input_required import InputRequest
+from genmcp.protocol.client_features import (
+    CreateMessageResult,
+    ElicitResult,
+    InputRequest,
+    ListRootsResult,
+)
 from genmcp.protocol.methods import METHODS
-from genmcp.protocol.result import Result
 from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.roots import ListRootsResult
-from genmcp.protocol.sampling import CreateMessageResult
+from genmcp.protocol.value import Result
 from tests.protocol.definitions import VALUES, method
 
 EXAMPLES: Mapping[str, Mapping[str, Any]] = json.loads(

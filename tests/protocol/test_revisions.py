@@ -11,8 +11,21 @@ from genmcp.protocol.capabilities import (
     TASKS,
     ClientCapabilities,
     ElicitationCapability,
+    Icon,
+    Implementation,
     SamplingCapability,
     ServerCapabilities,
+)
+from genmcp.protocol.client_features import (
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequestParams,
+    ListRootsResult,
+    Root,
+    SamplingMessage,
+    ToolChoice,
+    ToolResultContent,
+    ToolUseContent,
 )
 from genmcp.protocol.completion import (
     CompleteRequestParams,
@@ -30,10 +43,7 @@ from genmcp.protocol.content import (
     ResourceLink,
     TextContent,
 )
-from genmcp.protocol.elicitation import ElicitRequestParams
-from genmcp.protocol.implementation import Icon, Implementation
-from genmcp.protocol.meta import RequestMeta
-from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.params import ProgressNotificationParams, RequestMeta
 from genmcp.protocol.prompts import (
     GetPromptResult,
     ListPromptsResult,
@@ -43,15 +53,6 @@ from genmcp.protocol.prompts import (
 )
 from genmcp.protocol.revisions import v2025_11_25
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
-from genmcp.protocol.roots import ListRootsResult, Root
-from genmcp.protocol.sampling import (
-    CreateMessageRequestParams,
-    CreateMessageResult,
-    SamplingMessage,
-    ToolChoice,
-    ToolResultContent,
-    ToolUseContent,
-)
 from genmcp.protocol.tools import (
     CallToolRequestParams,
     CallToolResult,

@@ -6,12 +6,15 @@ import msgspec
 import pytest
 
 from genmcp.protocol.capabilities import ElicitationCapability
+from genmcp.protocol.client_features import ElicitRequestParams
 from genmcp.protocol.content import ResourceContents, TextContent
-from genmcp.protocol.elicitation import ElicitRequestParams
-from genmcp.protocol.meta import RequestMeta, all_meta
-from genmcp.protocol.notifications import LoggingMessageNotificationParams
-from genmcp.protocol.params import RequestParams
-from genmcp.protocol.severity import SEVERITY
+from genmcp.protocol.params import (
+    SEVERITY,
+    LoggingMessageNotificationParams,
+    RequestMeta,
+    RequestParams,
+    all_meta,
+)
 from genmcp.protocol.tools import CallToolRequestParams, CallToolResult
 from genmcp.protocol.value import decoder_for, wire_name
 

@@ -14,11 +14,10 @@ from msgspec import Meta
 from genmcp.core.outcome import Done, Outcome
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError
 from genmcp.protocol.capabilities import ClientCapabilities, ElicitationCapability
-from genmcp.protocol.elicitation import ElicitRequest
-from genmcp.question.answers import Accepted, Cancelled, Declined
+from genmcp.protocol.client_features import ElicitRequest
 from genmcp.question.elicitation import FormQuestion, elicit, elicit_url
 from genmcp.question.packing import unpack
-from genmcp.question.question import Question
+from genmcp.question.question import Accepted, Cancelled, Declined, Question
 
 # 2026-07-28, client/elicitation, "Requested Schema": every kind of property there is.
 EVERYTHING: dict[str, Any] = {

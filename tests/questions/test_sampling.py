@@ -9,23 +9,22 @@ from genmcp.content import Image, resource_link
 from genmcp.errors import ArgumentFaults, ContractError
 from genmcp.prompt.prompt import assistant, user
 from genmcp.protocol.capabilities import ClientCapabilities, SamplingCapability
-from genmcp.protocol.content import ImageContent, TextContent
-from genmcp.protocol.roots import Root
-from genmcp.protocol.sampling import (
+from genmcp.protocol.client_features import (
     CreateMessageRequest,
     CreateMessageResult,
     ModelHint,
     ModelPreferences,
+    Root,
     SamplingMessage,
     ToolChoice,
     ToolResultContent,
     ToolUseContent,
 )
+from genmcp.protocol.content import ImageContent, TextContent
 from genmcp.protocol.tools import ToolDefinition
 from genmcp.question.packing import unpack
 from genmcp.question.question import Question
-from genmcp.question.roots import roots
-from genmcp.question.sampling import sample
+from genmcp.question.sampling import roots, sample
 
 WEATHER = ToolDefinition("weather", {"type": "object"})
 USE = ToolUseContent("1", "weather", {"city": "Oslo"})

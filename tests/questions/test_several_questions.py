@@ -9,7 +9,7 @@ from genmcp.errors import ContractError
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.question.elicitation import elicit
 from genmcp.question.question import Question
-from genmcp.question.roots import roots
+from genmcp.question.sampling import roots
 
 
 def test_one_question_has_the_tag_for_its_key() -> None:

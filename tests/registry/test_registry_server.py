@@ -32,7 +32,7 @@ from genmcp import (
 from genmcp.errors import ContractError, InternalError, InvalidParams, McpError
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.testing import connect
-from tests.support.asgi import PATIENCE, Client
+from tests.asgi import PATIENCE, Client
 
 
 @tool

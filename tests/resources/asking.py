@@ -8,10 +8,9 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.request import ClientInfo, Request
-from genmcp.protocol.params import PaginatedRequestParams
+from genmcp.protocol.params import LoggingLevel, PaginatedRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams, ReadResourceResult
 from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.severity import LoggingLevel
 from genmcp.protocol.value import Value
 from genmcp.resource.route import ResourceRoute
 from genmcp.subscription import ChangeNotifier

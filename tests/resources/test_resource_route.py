@@ -14,15 +14,15 @@ import pytest
 
 from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams, ResourceNotFound
+from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition, ResourceLink
-from genmcp.protocol.implementation import Icon
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
 from genmcp.resource.resource import Resource, ResourceRepo
 from genmcp.resource.route import ResourceRoute
 from genmcp.suite.suite import Suite
 from genmcp.uri_template.template import UriTemplate
 from tests.resources.asking import channel, page_of, read, resources, uris
-from tests.support.speaking import MODERN, VERSIONS, speak
+from tests.speaking import MODERN, VERSIONS, speak
 
 
 class Point(msgspec.Struct):

@@ -15,7 +15,7 @@ from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
 from genmcp.schema.arguments import arguments_of
 from genmcp.schema.limits import SchemaLimits
 from genmcp.schema.of_type import schema_of
-from genmcp.wire.mirror import HeaderRule
+from genmcp.wire.param_headers import HeaderRule
 
 
 class Place(Struct):

@@ -6,16 +6,16 @@ import pytest
 
 from genmcp.errors import ConfigurationError
 from genmcp.schema.document import Document
-from genmcp.schema.headers import header_rules
 from genmcp.schema.limits import DEFAULT_LIMITS
-from genmcp.wire.mirror import HeaderRule
+from genmcp.wire.param_headers import HeaderRule, header_rules
 
 REGION = {"type": "string", "x-mcp-header": "Region"}
 
 
 def rules(document: dict[str, Any]) -> tuple[HeaderRule, ...]:
     """The rules of a schema."""
-    return header_rules(Document(document, "input_schema", DEFAULT_LIMITS))
+    parts = Document(document, "input_schema", DEFAULT_LIMITS)
+    return header_rules(parts.schemas, parts.refuse)
 
 
 def test_an_annotated_property_has_a_rule() -> None:
@@ -48,7 +48,7 @@ def test_a_name_that_is_no_token_is_refused(name: Any) -> None:
 
 def test_names_that_differ_in_case_alone_are_refused() -> None:
     """Header names have no case."""
-    with pytest.raises(ConfigurationError, match="is there twice"):
+    with pytest.raises(ConfigurationError, match="duplicate x-mcp-header"):
         rules({"properties": {"a": REGION, "b": {"type": "string", "x-mcp-header": "REGION"}}})
 
 

@@ -13,7 +13,6 @@ from genmcp.errors import Conflict, ContractError, LogTruncated, StoreUnavailabl
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put, Store, subject_of
-from tests.support.clock import Clock
 
 BOUND = 5.0
 """Seconds after which what should have come is said not to come."""
@@ -25,17 +24,29 @@ class Bench(NamedTuple):
     """A store under test, and how its time passes: at a clock's word, or by sleeping."""
 
     store: Store
-    advance: PassTime
+    pass_time: PassTime
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def pass_time(self, seconds: float) -> None:
+        self.now += seconds
 
 
 def memory(folder: Path) -> Bench:
     clock = Clock()
-    return Bench(MemoryStore(clock=clock), clock.advance)
+    return Bench(MemoryStore(clock=clock), clock.pass_time)
 
 
 def sqlite(folder: Path) -> Bench:
     clock = Clock()
-    return Bench(SQLiteStore(folder / "store.db", clock=clock), clock.advance)
+    return Bench(SQLiteStore(folder / "store.db", clock=clock), clock.pass_time)
 
 
 @pytest.fixture(params=[memory, sqlite])
@@ -51,8 +62,8 @@ def store(bench: Bench) -> Store:
 
 
 @pytest.fixture
-def advance(bench: Bench) -> PassTime:
-    return bench.advance
+def pass_time(bench: Bench) -> PassTime:
+    return bench.pass_time
 
 
 async def entry(store: Store, key: str) -> Entry:
@@ -157,7 +168,7 @@ async def test_delete_expecting_none_spares_a_new_record(store: Store) -> None:
 
 @pytest.mark.parametrize("runs_out", [True, False])
 async def test_version_of_a_record_that_was_gone_is_not_used_again(
-    store: Store, advance: PassTime, *, runs_out: bool
+    store: Store, pass_time: PassTime, *, runs_out: bool
 ) -> None:
     """Whoever held a lease that lapsed cannot renew somebody else's."""
     versions = set()
@@ -167,7 +178,7 @@ async def test_version_of_a_record_that_was_gone_is_not_used_again(
         await store.apply(Put("other", b""))
         versions |= {(await entry(store, "lease:sweep")).version}
         if runs_out:
-            await advance(11)
+            await pass_time(11)
         else:
             await store.apply(Delete("lease:sweep"))
     await store.apply(Put("lease:sweep", b"theirs", ttl=10, expect=0))
@@ -291,46 +302,46 @@ def test_subject_ends_at_the_first_number_sign(name: str) -> None:
 # Time
 
 
-async def test_now_is_the_clock_of_ttls(store: Store, advance: PassTime) -> None:
+async def test_now_is_the_clock_of_ttls(store: Store, pass_time: PassTime) -> None:
     """A record expires its ttl after the time that `now` gave when it was written."""
     written = store.now()
     await store.apply(Put("k", b"", ttl=10))
-    await advance(9)
+    await pass_time(9)
     assert abs(store.now() - written - 9) < 1
     assert await store.get("k")
 
-    await advance(2)
+    await pass_time(2)
     assert store.now() > written + 10
     assert await store.get("k") is None
 
 
-async def test_record_is_gone_when_its_time_has_run_out(store: Store, advance: PassTime) -> None:
+async def test_record_is_gone_when_its_time_has_run_out(store: Store, pass_time: PassTime) -> None:
     """A record lives for its ttl, or until it is deleted."""
     for key, ttl in (("short", 10), ("long", 100), ("ever", None)):
         await store.apply(Put(key, b"", ttl=ttl))
-    await advance(11)
+    await pass_time(11)
 
     assert await store.get("short") is None
     assert await store.get("long")
     await store.apply(Put("short", b"again", expect=0))
-    await advance(1000)
+    await pass_time(1000)
     assert await store.get("long") is None
     assert await store.get("ever")
 
 
-async def test_put_sets_the_time_anew(store: Store, advance: PassTime) -> None:
+async def test_put_sets_the_time_anew(store: Store, pass_time: PassTime) -> None:
     """The last Put alone says how long the record lives."""
     for key, ttl in (("longer", 40), ("shorter", 5), ("ever", None)):
         await store.apply(Put(key, b"", ttl=20))
         await store.apply(Put(key, b"", ttl=ttl))
-    await advance(21)
+    await pass_time(21)
 
     assert await store.get("longer")
     assert await store.get("shorter") is None
     assert await store.get("ever")
 
 
-async def test_touch_sets_the_time_and_keeps_the_version(store: Store, advance: PassTime) -> None:
+async def test_touch_sets_the_time_and_keeps_the_version(store: Store, pass_time: PassTime) -> None:
     """A touched record lives for the new ttl, and whoever holds its version still does."""
     await store.apply(Put("longer", b"", ttl=10))
     await store.apply(Put("shorter", b"", ttl=100))
@@ -338,30 +349,30 @@ async def test_touch_sets_the_time_and_keeps_the_version(store: Store, advance: 
 
     assert await store.touch("longer", 60)
     assert await store.touch("shorter", 10)
-    await advance(11)
+    await pass_time(11)
     assert read == await store.get("longer")
     assert await store.get("shorter") is None
 
 
-async def test_touch_does_not_bring_back_what_is_gone(store: Store, advance: PassTime) -> None:
+async def test_touch_does_not_bring_back_what_is_gone(store: Store, pass_time: PassTime) -> None:
     """Touching nothing says so, and makes nothing."""
     await store.apply(Put("gone", b"", ttl=10))
-    await advance(11)
+    await pass_time(11)
 
     assert not await store.touch("gone", 60)
     assert not await store.touch("never", 60)
     assert await store.get("gone") is None
 
 
-async def test_log_is_gone_a_ttl_after_the_last_append(store: Store, advance: PassTime) -> None:
+async def test_log_is_gone_a_ttl_after_the_last_append(store: Store, pass_time: PassTime) -> None:
     """Each append lets the whole log live for another ttl."""
     await store.apply(Append("log", b"1", ttl=10))
-    await advance(8)
+    await pass_time(8)
     await store.apply(Append("log", b"2", ttl=10))
-    await advance(8)
+    await pass_time(8)
 
     assert [b"1", b"2"] == await data(store, "log")
-    await advance(3)
+    await pass_time(3)
     assert [] == await data(store, "log")
 
 
@@ -436,7 +447,7 @@ async def test_reader_is_told_of_an_id_that_is_none(store: Store, after: str) ->
                 await take(followed, 1)
 
 
-async def test_log_that_was_gone_begins_past_its_old_ids(store: Store, advance: PassTime) -> None:
+async def test_log_that_was_gone_begins_past_its_old_ids(store: Store, pass_time: PassTime) -> None:
     """An id from before a log ran out is not mistaken for one of the log that came after."""
     old: list[str] = []
     missed: list[str] = []  # what came after the last id of a log that ran out is all there
@@ -449,7 +460,7 @@ async def test_log_that_was_gone_begins_past_its_old_ids(store: Store, advance: 
                 await store.read("log", gone)
         old += ids
         missed += ids[:1]
-        await advance(11)
+        await pass_time(11)
         with pytest.raises(LogTruncated):
             await store.read("log", ids[0])
 
@@ -558,7 +569,7 @@ async def test_follower_is_told_that_it_missed_the_beginning(store: Store) -> No
             await waiting
 
 
-async def test_follower_that_saw_everything_has_no_gap(store: Store, advance: PassTime) -> None:
+async def test_follower_that_saw_everything_has_no_gap(store: Store, pass_time: PassTime) -> None:
     """A log may run out, or drop what was seen, under a follower that is up to date."""
     async with aclosing(store.follow("log")) as followed:
         for number in range(4):
@@ -566,7 +577,7 @@ async def test_follower_that_saw_everything_has_no_gap(store: Store, advance: Pa
             await until_it_waits(store)
             await store.apply(Append("log", b"%d" % number, ttl=10, keep=1))
             assert [b"%d" % number] == await waiting
-            await advance(11 * (number % 2))
+            await pass_time(11 * (number % 2))
 
 
 async def test_follow_can_be_closed_and_cancelled(store: Store) -> None:

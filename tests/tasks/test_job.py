@@ -8,7 +8,8 @@ import pytest
 
 from genmcp.core.waiting import Job
 from genmcp.errors import ConfigurationError
-from genmcp.tasks.jobs import JobFunction, Run, SavedState, find, job
+from genmcp.tasks.job import JobFunction, find, job
+from genmcp.tasks.run import Run, SavedState
 
 
 @job

@@ -27,9 +27,9 @@ from genmcp import (
 from genmcp.core.request import Request
 from genmcp.mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.result import Result
 from genmcp.protocol.tasks import CreateTaskResult
-from tests.support.asgi import ALL, PATIENCE, TASKS, Client, until
+from genmcp.protocol.value import Result
+from tests.asgi import ALL, PATIENCE, TASKS, Client, until
 
 _heard_in: ContextVar[str] = ContextVar("_heard_in", default="nowhere")
 

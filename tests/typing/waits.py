@@ -35,8 +35,7 @@ from genmcp import (
     wait_for,
 )
 from genmcp.core.waiting import Wait
-from genmcp.protocol.roots import Root
-from genmcp.protocol.sampling import CreateMessageResult
+from genmcp.protocol.client_features import CreateMessageResult, Root
 
 
 class City(Struct):

@@ -6,18 +6,19 @@ from typing import Any
 import pytest
 
 from genmcp.errors import InvalidParams, McpError, ResourceNotFound, UnsupportedVersion
-from genmcp.protocol.capabilities import ServerCapabilities, ToolsCapability
+from genmcp.protocol.capabilities import (
+    DiscoverResult,
+    Implementation,
+    ServerCapabilities,
+    ToolsCapability,
+)
+from genmcp.protocol.client_features import ElicitRequest, ElicitRequestParams, InputRequiredResult
 from genmcp.protocol.content import AudioContent, ResourceLink, TextContent
-from genmcp.protocol.discovery import DiscoverResult
-from genmcp.protocol.elicitation import ElicitRequest, ElicitRequestParams
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.input_required import InputRequiredResult
-from genmcp.protocol.meta import SERVER_INFO
-from genmcp.protocol.notifications import ProgressNotificationParams
-from genmcp.protocol.result import Result
+from genmcp.protocol.params import SERVER_INFO, ProgressNotificationParams
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
+from genmcp.protocol.value import Result
 from genmcp.wire import jsonrpc
 from genmcp.wire.encoder import Encoder
 from tests.protocol.definitions import validator

@@ -7,11 +7,11 @@ import pytest
 
 from genmcp.errors import ConfigurationError, HttpRejected
 from genmcp.wire.http import (
-    Gate,
+    HeaderPolicy,
     Security,
+    check_get_headers,
+    check_post_headers,
     cors_headers,
-    judge_get,
-    judge_post,
     preflight_headers,
 )
 
@@ -22,7 +22,7 @@ def admitted(
     *headers: tuple[str, str], peer: str | None = REMOTE, security: Security | None = None
 ) -> dict[bytes, bytes]:
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
-    return Gate(security or Security()).admit(raw, peer)
+    return HeaderPolicy(security or Security()).check(raw, peer)
 
 
 def status_of(*headers: tuple[str, str], **options: Any) -> int:
@@ -222,7 +222,7 @@ def test_http_header_that_is_a_list_may_come_in_parts() -> None:
     table = admitted(("accept", "application/json "), ("x", "1"), ("accept", " text/event-stream"))
 
     assert {b"accept": b"application/json, text/event-stream", b"x": b"1"} == table
-    assert judge_post(b"application/json", table.get(b"accept", b"*/*"))
+    assert check_post_headers(b"application/json", table.get(b"accept", b"*/*"))
 
 
 def test_http_blanks_around_a_value_do_not_count() -> None:
@@ -269,16 +269,16 @@ def test_http_accept_says_what_the_client_takes(
     post = {**table, b"content-type": b"application/json"}
 
     if json:
-        assert stream == judge_post(post[b"content-type"], post.get(b"accept", b"*/*"))
+        assert stream == check_post_headers(post[b"content-type"], post.get(b"accept", b"*/*"))
     else:
         with pytest.raises(HttpRejected, match="must list application/json") as caught:
-            judge_post(post[b"content-type"], post.get(b"accept", b"*/*"))
+            check_post_headers(post[b"content-type"], post.get(b"accept", b"*/*"))
         assert 406 == caught.value.status
     if stream:
-        judge_get(table)
+        check_get_headers(table)
     else:
         with pytest.raises(HttpRejected, match="text/event-stream") as caught:
-            judge_get(table)
+            check_get_headers(table)
         assert 406 == caught.value.status
 
 
@@ -287,7 +287,7 @@ def test_http_accept_says_what_the_client_takes(
 )
 def test_http_body_is_json(media: str) -> None:
     """A POST carries `application/json`, with any parameter."""
-    assert judge_post(media.encode(), b"*/*")
+    assert check_post_headers(media.encode(), b"*/*")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_http_body_that_is_not_json_is_refused(media: str | None) -> None:
     with pytest.raises(
         HttpRejected, match=re.escape(f"not {'(none)' if media is None else media}")
     ) as caught:
-        judge_post(table.get(b"content-type", b""), b"*/*")
+        check_post_headers(table.get(b"content-type", b""), b"*/*")
 
     assert 415 == caught.value.status
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from genmcp.wire import sse
-from genmcp.wire.sse_reader import Event, EventReader
+from genmcp.wire.sse import Event, EventReader
 
 
 @pytest.mark.parametrize("data", ['{"a":\n1}', '{\r\n"a": 1\r}', '[\n\n"\\n"\n]'])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from genmcp.wire import sse
 from genmcp.wire.lines import OversizedMessage
-from genmcp.wire.sse_reader import Event, EventReader
+from genmcp.wire.sse import Event, EventReader
 
 # Surrogates are no text, and a line break is the format's own.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"))

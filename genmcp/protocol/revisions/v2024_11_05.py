@@ -4,9 +4,9 @@ from typing import Final
 
 from genmcp.protocol.capabilities import ServerCapabilities
 from genmcp.protocol.content import AudioContent, TextContent
-from genmcp.protocol.notifications import ProgressNotificationParams
+from genmcp.protocol.params import ProgressNotificationParams
 from genmcp.protocol.revisions import v2025_03_26
-from genmcp.protocol.revisions.translation import Change, without
+from genmcp.protocol.revisions.revision import Conversion, without
 from genmcp.protocol.tools import ToolDefinition
 
 __all__ = ["REVISION"]
@@ -16,7 +16,7 @@ def _audio_as_text(audio: AudioContent) -> TextContent:
     return TextContent(f"[{audio.mime_type}]", audio.annotations)
 
 
-_DOWN: Final[dict[type, Change]] = {
+_DOWN: Final[dict[type, Conversion]] = {
     AudioContent: _audio_as_text,
     ToolDefinition: without("annotations"),
     ServerCapabilities: without("completions"),

@@ -4,7 +4,8 @@ from typing import Final
 
 from msgspec import UNSET, structs
 
-from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.capabilities import ClientCapabilities, Implementation
+from genmcp.protocol.client_features import Root
 from genmcp.protocol.completion import CompleteRequestParams, PromptReference
 from genmcp.protocol.content import (
     Annotations,
@@ -16,13 +17,11 @@ from genmcp.protocol.content import (
     ResourceLink,
     TextContent,
 )
-from genmcp.protocol.implementation import Implementation
 from genmcp.protocol.methods import table
 from genmcp.protocol.prompts import PromptArgument, PromptDefinition
 from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.revisions import v2025_06_18
-from genmcp.protocol.revisions.translation import Change, without
-from genmcp.protocol.roots import Root
+from genmcp.protocol.revisions.revision import Conversion, without
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 
 __all__ = ["REVISION"]
@@ -47,7 +46,7 @@ def _plainer(tool: ToolDefinition) -> ToolDefinition:
     return structs.replace(tool, title=None, annotations=annotations, output_schema=None, meta=None)
 
 
-_DOWN: Final[dict[type, Change]] = {
+_DOWN: Final[dict[type, Conversion]] = {
     Implementation: without("title"),
     ToolDefinition: _plainer,
     CallToolResult: _unstructured,

@@ -10,23 +10,23 @@ from genmcp.errors import MissingCapability
 from genmcp.protocol.capabilities import (
     ClientCapabilities,
     ElicitationCapability,
+    Implementation,
     SamplingCapability,
 )
-from genmcp.protocol.content import ResourceDefinition, TextContent
-from genmcp.protocol.elicitation import ElicitRequestParams
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.methods import table
-from genmcp.protocol.prompts import PromptDefinition
-from genmcp.protocol.resources import ResourceTemplateDefinition
-from genmcp.protocol.revisions import v2025_11_25
-from genmcp.protocol.revisions.translation import Change, without
-from genmcp.protocol.sampling import (
+from genmcp.protocol.client_features import (
     CreateMessageRequestParams,
     CreateMessageResult,
+    ElicitRequestParams,
     SamplingMessage,
     ToolResultContent,
     ToolUseContent,
 )
+from genmcp.protocol.content import ResourceDefinition, TextContent
+from genmcp.protocol.methods import table
+from genmcp.protocol.prompts import PromptDefinition
+from genmcp.protocol.resources import ResourceTemplateDefinition
+from genmcp.protocol.revisions import v2025_11_25
+from genmcp.protocol.revisions.revision import Conversion, without
 from genmcp.protocol.tools import ToolDefinition
 
 __all__ = ["REVISION"]
@@ -112,7 +112,7 @@ def _plain(property_: Mapping[str, Any]) -> Mapping[str, Any]:
     return plain
 
 
-_DOWN: Final[dict[type, Change]] = {
+_DOWN: Final[dict[type, Conversion]] = {
     Implementation: without("icons", "description", "website_url"),
     ToolDefinition: without("icons"),
     ResourceDefinition: without("icons"),

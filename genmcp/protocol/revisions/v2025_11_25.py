@@ -12,19 +12,28 @@ from typing import Any, Final
 
 from msgspec import UNSET, Raw, structs
 
-from genmcp.protocol import elicitation, prompts, resources, tools
-from genmcp.protocol.capabilities import TASKS, ClientCapabilities, ServerCapabilities
+from genmcp.protocol import client_features, prompts, resources, tools
+from genmcp.protocol.capabilities import (
+    TASKS,
+    ClientCapabilities,
+    Implementation,
+    ServerCapabilities,
+)
+from genmcp.protocol.client_features import ToolResultContent
 from genmcp.protocol.content import ResourceContents, ResourceDefinition
-from genmcp.protocol.implementation import Implementation
-from genmcp.protocol.meta import RESERVED, RequestMeta
 from genmcp.protocol.methods import Method, table
-from genmcp.protocol.notifications import ProgressNotificationParams
-from genmcp.protocol.params import InputResponseRequestParams, NotificationParams, RequestParams
-from genmcp.protocol.result import Result
+from genmcp.protocol.params import (
+    RESERVED,
+    InputResponseRequestParams,
+    LoggingLevel,
+    NotificationParams,
+    ProgressNotificationParams,
+    RequestMeta,
+    RequestParams,
+)
 from genmcp.protocol.revisions import v2026_07_28
-from genmcp.protocol.revisions.translation import Change, said_as, without
-from genmcp.protocol.sampling import ToolResultContent
-from genmcp.protocol.severity import LoggingLevel
+from genmcp.protocol.revisions.revision import Conversion, convert_to, without
+from genmcp.protocol.value import Result
 
 __all__ = [
     "REVISION",
@@ -111,7 +120,7 @@ class ReadResourceResult(Result):
     contents: Sequence[ResourceContents]
 
 
-class ElicitRequestParams(elicitation.ElicitRequestParams):
+class ElicitRequestParams(client_features.ElicitRequestParams):
     """Asks the user; one who is sent to a URL is sent with an id."""
 
     elicitation_id: str | None = None
@@ -173,7 +182,7 @@ def _with_object_output(tool: tools.ToolDefinition) -> tools.ToolDefinition:
     return structs.replace(tool, output_schema=None)
 
 
-def _with_id(params: elicitation.ElicitRequestParams) -> elicitation.ElicitRequestParams:
+def _with_id(params: client_features.ElicitRequestParams) -> client_features.ElicitRequestParams:
     """A URL is asked for with an id; one made of the URL is as unique as the URL is."""
     if params.url is None:
         return params
@@ -182,27 +191,27 @@ def _with_id(params: elicitation.ElicitRequestParams) -> elicitation.ElicitReque
 
 
 #: Neither side says these, and what the other says of them is not listened to.
-_NEITHER: Final[dict[type, Change]] = {
+_NEITHER: Final[dict[type, Conversion]] = {
     RequestMeta: without("protocol_version", "client_info", "client_capabilities", "log_level"),
     InputResponseRequestParams: without("input_responses", "request_state"),
     ClientCapabilities: _without_tasks,
     ServerCapabilities: _without_tasks,
 }
 
-_DOWN: Final[dict[type, Change]] = {
+_DOWN: Final[dict[type, Conversion]] = {
     Result: _without_reserved_meta,
     tools.CallToolResult: _only_objects,
     tools.ToolDefinition: _with_object_output,
     ToolResultContent: _only_objects,
-    elicitation.ElicitRequestParams: _with_id,
-    **{newer: said_as(older) for newer, older in _KEPT.items()},
+    client_features.ElicitRequestParams: _with_id,
+    **{newer: convert_to(older) for newer, older in _KEPT.items()},
     **_NEITHER,
 }
 
 # A result that does not say how long it may be kept may not be kept.
-_UP: Final[dict[type, Change]] = {
-    ElicitRequestParams: said_as(elicitation.ElicitRequestParams),
-    **{older: said_as(newer, ttl_ms=0, cache_scope="private") for newer, older in _KEPT.items()},
+_UP: Final[dict[type, Conversion]] = {
+    ElicitRequestParams: convert_to(client_features.ElicitRequestParams),
+    **{older: convert_to(newer, ttl_ms=0, cache_scope="private") for newer, older in _KEPT.items()},
     **_NEITHER,
 }
 
@@ -231,7 +240,7 @@ _METHODS: Final = table(
         Method("notifications/initialized", NotificationParams),
         Method("notifications/roots/list_changed", NotificationParams),
         Method("notifications/progress", ProgressNotificationParams, sender="either"),
-        Method("elicitation/create", ElicitRequestParams, elicitation.ElicitResult, "server"),
+        Method("elicitation/create", ElicitRequestParams, client_features.ElicitResult, "server"),
     )
 )
 

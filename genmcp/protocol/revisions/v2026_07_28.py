@@ -3,8 +3,7 @@
 from typing import Final
 
 from genmcp.protocol.methods import METHODS
-from genmcp.protocol.revisions.revision import Revision
-from genmcp.protocol.revisions.translation import Step
+from genmcp.protocol.revisions.revision import AdjacentTranslation, Revision
 
 __all__ = ["REVISION"]
 
@@ -15,6 +14,6 @@ REVISION: Final = Revision(
     priming_event=False,
     resource_not_found=-32602,
     methods=METHODS,
-    downward=Step({}),
-    upward=Step({}),
+    downward=AdjacentTranslation({}),
+    upward=AdjacentTranslation({}),
 )

@@ -1,1 +1,0 @@
-"""The transports of a client: HTTP, the HTTP+SSE transport of 2024-11-05, stdio and in memory."""

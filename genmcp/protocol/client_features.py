@@ -1,0 +1,190 @@
+"""Questions to the client's user: 2026-07-28, client/elicitation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from genmcp.protocol.content import AudioContent, ContentBlock, ImageContent, Role, TextContent
+from genmcp.protocol.tools import ToolDefinition
+from genmcp.protocol.value import Result, Value
+
+__all__ = [
+    "CreateMessageRequest",
+    "CreateMessageRequestParams",
+    "CreateMessageResult",
+    "ElicitRequest",
+    "ElicitRequestParams",
+    "ElicitResult",
+    "ElicitedValue",
+    "InputRequest",
+    "InputRequiredResult",
+    "ListRootsRequest",
+    "ListRootsRequestParams",
+    "ListRootsResult",
+    "ModelHint",
+    "ModelPreferences",
+    "Root",
+    "SamplingMessage",
+    "SamplingMessageContentBlock",
+    "ToolChoice",
+    "ToolResultContent",
+    "ToolUseContent",
+]
+
+
+class ElicitRequestParams(Value):
+    """Asks the user to fill in a form, or to go to a URL.
+
+    The schema's ElicitRequestFormParams, with *requested_schema*, and ElicitRequestURLParams,
+    with *url*. The requested schema is an object schema of primitive properties.
+
+    Raises:
+        ValueError: the mode and what is asked do not belong together.
+    """
+
+    message: str
+    requested_schema: Mapping[str, Any] | None = None
+    url: str | None = None
+    mode: Literal["form", "url"] | None = None
+
+    def __post_init__(self) -> None:
+        by_url = self.mode == "url"
+        if (self.url is None) == by_url or (self.requested_schema is not None) == by_url:
+            raise ValueError("a form has a `requestedSchema`; mode `url` has a `url` instead")
+
+
+class ElicitRequest(Value, tag_field="method", tag="elicitation/create"):
+    """Asks the user."""
+
+    params: ElicitRequestParams
+
+
+# The specification has no null among these; clients send it for a field left empty.
+ElicitedValue = str | int | float | bool | list[str] | None
+
+
+class ElicitResult(Value):
+    """What the user did: *content* is there when a form was accepted."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: Mapping[str, ElicitedValue] | None = None
+
+
+class ToolUseContent(Value, tag_field="type", tag="tool_use"):
+    """The model wants a tool called."""
+
+    id: str
+    name: str
+    input: Mapping[str, Any]
+    meta: Mapping[str, Any] | None = None
+
+
+class ToolResultContent(Value, tag_field="type", tag="tool_result"):
+    """What the tool the model wanted called has answered."""
+
+    tool_use_id: str
+    content: Sequence[ContentBlock]
+    structured_content: Any = msgspec.UNSET
+    is_error: bool | None = None
+    meta: Mapping[str, Any] | None = None
+
+
+SamplingMessageContentBlock = (
+    TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
+)
+
+
+class SamplingMessage(Value):
+    """One message of the conversation the model is to carry on."""
+
+    role: Role
+    content: SamplingMessageContentBlock | Sequence[SamplingMessageContentBlock]
+    meta: Mapping[str, Any] | None = None
+
+
+class ModelHint(Value):
+    """Part of the name of a model."""
+
+    name: str | None = None
+
+
+class ModelPreferences(Value, kw_only=True):
+    """Which model to take; each priority is from 0 to 1."""
+
+    hints: Sequence[ModelHint] | None = None
+    cost_priority: int | float | None = None
+    speed_priority: int | float | None = None
+    intelligence_priority: int | float | None = None
+
+
+class ToolChoice(Value):
+    """Whether the model may or must use tools."""
+
+    mode: Literal["auto", "required", "none"] | None = None
+
+
+class CreateMessageRequestParams(Value, kw_only=True):
+    """What the model is asked."""
+
+    messages: Sequence[SamplingMessage]
+    max_tokens: int
+    model_preferences: ModelPreferences | None = None
+    system_prompt: str | None = None
+    include_context: Literal["none", "thisServer", "allServers"] | None = None
+    temperature: int | float | None = None
+    stop_sequences: Sequence[str] | None = None
+    metadata: Mapping[str, Any] | None = None
+    tools: Sequence[ToolDefinition] | None = None
+    tool_choice: ToolChoice | None = None
+
+
+class CreateMessageRequest(Value, tag_field="method", tag="sampling/createMessage"):
+    """Asks the client's model."""
+
+    params: CreateMessageRequestParams
+
+
+class CreateMessageResult(SamplingMessage, kw_only=True):
+    """What the model answered, which model it was, and why it stopped."""
+
+    model: str
+    stop_reason: str | None = None
+
+
+class ListRootsRequestParams(Value):
+    """Nothing but `_meta`."""
+
+    meta: Mapping[str, Any] | None = None
+
+
+class ListRootsRequest(Value, tag_field="method", tag="roots/list"):
+    """Asks for the roots."""
+
+    params: ListRootsRequestParams | None = None
+
+
+class Root(Value):
+    """A folder or file; *uri* begins with `file://`."""
+
+    uri: str
+    name: str | None = None
+    meta: Mapping[str, Any] | None = None
+
+
+class ListRootsResult(Value):
+    """The roots."""
+
+    roots: Sequence[Root]
+
+
+InputRequest = CreateMessageRequest | ListRootsRequest | ElicitRequest
+
+
+class InputRequiredResult(Result):
+    """Not the result yet: the client answers each request, and sends its own again."""
+
+    result_type: ClassVar[str] = "input_required"
+
+    input_requests: Mapping[str, InputRequest] | None = None
+    request_state: str | None = None

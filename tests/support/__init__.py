@@ -1,1 +1,0 @@
-"""Parts that tests of several folders share: clients, servers, transports, clocks."""
