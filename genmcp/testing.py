@@ -1,216 +1,237 @@
-"""Tests of a server in memory: the real endpoint, without a network.
+"""A client for tests: the real `Client`, connected in memory to the real endpoint.
 
-async with connect(suite) as client:
-    result = await client.call("add", {"a": 1, "b": 2})
+    async with connect(suite) as client:
+        result = await client.call("add", {"a": 1, "b": 2})
 
-assert result.content == [TextContent("3.0")]
+    assert result.content == [TextContent("3.0")]
+
+No socket is opened, but every request takes the whole path of one over HTTP: headers, revision,
+limits, event streams.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-import httpx
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
-from genmcp.errors import McpError
+from genmcp.client.client import Client
+from genmcp.client.handler import ClientHandler
+from genmcp.client.listening import Notification
+from genmcp.client.memory import MemoryTransport
+from genmcp.client.options import ClientOptions
+from genmcp.client.reports import ProgressCallback
+from genmcp.client.requests import Wait
+from genmcp.client.transport import Sink
+from genmcp.core.client_asked import notified
+from genmcp.core.client_events import Send
 from genmcp.mux.mux import Mux
-from genmcp.protocol.completion import CompleteResult, Completion, Reference
-from genmcp.protocol.content import ResourceContents, ResourceDefinition
+from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.params import (
-    CLIENT_CAPABILITIES,
-    LOG_LEVEL,
-    PROTOCOL_VERSION,
     LoggingLevel,
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
-from genmcp.protocol.prompts import GetPromptResult, PromptDefinition
-from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
-from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.tools import CallToolResult, ToolDefinition
-from genmcp.schema.arguments import arguments_of
+from genmcp.protocol.revisions.chain import LATEST, REVISIONS
+from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
 from genmcp.transports.endpoint import Endpoint
-from genmcp.transports.request import Receive, Scope, Send
 from genmcp.wire import jsonrpc
-from genmcp.wire.param_headers import HeaderRule, encode_value
-from genmcp.wire.sse import Event, EventReader
+from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Notification", "RecordingClient", "connect"]
 
-
-class Notification(msgspec.Struct, frozen=True):
-    """What a server said on the way to an answer."""
-
-    method: str
-    params: Any
+# Results are not cached: a test that lists tools twice is about the second list.
+_DEFAULTS = ClientOptions(cache_size=0)
 
 
-class RecordingClient:
-    """A client of 2026-07-28. Each of its methods raises McpError for an error answer.
+def connect(
+    target: Server | Mux | Endpoint,
+    *,
+    handler: ClientHandler[Any] | None = None,
+    capabilities: ClientCapabilities | None = None,
+    revision: str | None = None,
+    principal: str | None = None,
+    state: Mapping[str, Any] | None = None,
+    log_level: LoggingLevel | None = "debug",
+    options: ClientOptions = _DEFAULTS,
+) -> "RecordingClient":
+    """Return a client of *target*; enter it to connect.
 
-    notifications: what has come so far, the oldest first.
+    A mux or endpoint stays open when the client is closed. The endpoint that is made for a suite
+    or another server is closed with the client.
+
+    Args:
+        target: the suite, mux or endpoint under test.
+        handler: answers the questions of the server. Default: none can be asked.
+        capabilities: the declared capabilities. Default: those that follow from *handler*.
+        revision: the protocol revision to speak, such as "2025-11-25". Default: the newest.
+        principal: the identity of the authenticated user. Default: an anonymous client.
+        state: `request.state` as the host's middleware would have set it, for `copy_assigns`.
+        log_level: the least severe log message to receive. None: no messages. Default: all.
+        options: the other options of the client, such as timeouts. Default: those of `Client`,
+            without its cache.
+
+    Raises:
+        ConfigurationError: *target* cannot be served, or *revision* is unknown.
+    """
+    return RecordingClient(
+        target,
+        handler=handler,
+        options=replace(
+            options,
+            capabilities=capabilities or options.capabilities,
+            revision=revision or options.revision,
+            log_level=log_level,
+        ),
+        principal=principal,
+        state=state,
+    )
+
+
+class RecordingClient(Client):
+    """A `Client` in memory that records what the server sends. Made by `connect`, and used once.
+
+    Calls always ask for progress, whether or not they are given a callback.
+
+    Attributes:
+        notifications: all notifications received so far, in order, as values of 2026-07-28.
     """
 
-    def __init__(self, http: httpx.AsyncClient, mux: Mux, log_level: LoggingLevel) -> None:
+    def __init__(
+        self,
+        target: Server | Mux | Endpoint,
+        *,
+        handler: ClientHandler[Any] | None,
+        options: ClientOptions,
+        principal: str | None,
+        state: Mapping[str, Any] | None,
+    ) -> None:
         self.notifications: list[Notification] = []
-        self._http = http
-        self._mux = mux
-        self._log_level = log_level
-        self._requests = 0
+        self._arrived = asyncio.Event()
+        scope: dict[str, Any] = {"state": dict(state or {})}
+        if principal is not None:
+            scope["user"] = _User(principal)
+        self._transport = _RecordingTransport(target, options, scope, self._record)
+        super().__init__(self._transport, handler=handler, options=options)
 
     @property
     def progress(self) -> Sequence[ProgressNotificationParams]:
-        """The progress that was reported."""
-        return [said.params for said in self.notifications if said.method.endswith("/progress")]
+        """The progress notifications received so far."""
+        return [each.params for each in self.notifications if each.method.endswith("/progress")]
 
     @property
     def logs(self) -> Sequence[LoggingMessageNotificationParams]:
-        """The log messages that came."""
-        return [said.params for said in self.notifications if said.method.endswith("/message")]
+        """The log messages received so far."""
+        return [each.params for each in self.notifications if each.method.endswith("/message")]
 
-    async def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> CallToolResult:
-        """Call a tool."""
-        params = {"name": name, "arguments": dict(arguments or {})}
-        result: CallToolResult = await self.request("tools/call", params)
-        return result
+    async def stream(self) -> AsyncIterator[Notification]:
+        """Yield each notification as it arrives, beginning with the first one of the connection.
 
-    async def read(self, uri: str) -> Sequence[ResourceContents]:
-        """Read a resource."""
-        result: ReadResourceResult = await self.request("resources/read", {"uri": uri})
-        return result.contents
-
-    async def prompt(
-        self, name: str, arguments: Mapping[str, str] | None = None
-    ) -> GetPromptResult:
-        """Get a prompt."""
-        params = {"name": name, "arguments": dict(arguments or {})}
-        result: GetPromptResult = await self.request("prompts/get", params)
-        return result
-
-    async def complete(
-        self,
-        reference: Reference,
-        argument: str,
-        value: str = "",
-        context: Mapping[str, str] | None = None,
-    ) -> Completion:
-        """Complete an argument of a prompt, or a variable of a resource template."""
-        params = {
-            "ref": msgspec.to_builtins(reference),
-            "argument": {"name": argument, "value": value},
-            "context": {"arguments": dict(context or {})},
-        }
-        result: CompleteResult = await self.request("completion/complete", params)
-        return result.completion
-
-    async def tools(self) -> Sequence[ToolDefinition]:
-        """Return the tools the server lists, on all pages; so do the other lists."""
-        return await self._listed("tools/list", "tools")
-
-    async def resources(self) -> Sequence[ResourceDefinition]:
-        """Return the resources the server lists."""
-        return await self._listed("resources/list", "resources")
-
-    async def templates(self) -> Sequence[ResourceTemplateDefinition]:
-        """Return the resource templates the server lists."""
-        return await self._listed("resources/templates/list", "resource_templates")
-
-    async def prompts(self) -> Sequence[PromptDefinition]:
-        """Return the prompts the server lists."""
-        return await self._listed("prompts/list", "prompts")
-
-    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
-        """Send any request and return its result, as the value of `genmcp.protocol` it is."""
-        self._requests += 1
-        given = dict(params or {})
-        headers = await self._headers(method, given)
-        given["_meta"] = {
-            PROTOCOL_VERSION: LATEST.version,
-            CLIENT_CAPABILITIES: {},
-            LOG_LEVEL: self._log_level,
-            "progressToken": self._requests,
-            **given.get("_meta", {}),
-        }
-        body = {"jsonrpc": "2.0", "id": self._requests, "method": method, "params": given}
-        response = await self._http.post("/", json=body, headers=headers)
-        *before, answer = _messages(response)
-        for said in before:
-            decoder = LATEST.methods[said.method].params_decoder
-            self.notifications.append(Notification(said.method, decoder.decode(said.params)))
-        if (error := answer.error) is not None:
-            raise McpError(error.message, error.data, code=error.code, status=response.status_code)
-        return msgspec.json.decode(answer.result, type=LATEST.methods[method].result)
-
-    async def _listed(self, method: str, member: str) -> list[Any]:
-        found: list[Any] = []
-        cursor: str | None = None
+        Ends when the client is closed. To watch a call, run it in an asyncio.Task.
+        """
+        position = 0
         while True:
-            page = await self.request(method, {} if cursor is None else {"cursor": cursor})
-            found += getattr(page, member)
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
+            while position < len(self.notifications):
+                yield self.notifications[position]
+                position += 1
+            if self._transport.closed:
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
 
-    async def _mirrored(self, method: str, key: str) -> Sequence[HeaderRule]:
-        """Return which arguments headers repeat."""
-        route = self._mux.find(method, key)
-        if route is None or not route.pending or method != "tools/call":
-            return () if route is None else route.headers
-        schemas = (each.input_schema for each in await self.tools() if each.name == key)
-        return next((arguments_of(schema).headers for schema in schemas), ())
+    async def disconnect(self) -> None:
+        """Break every open response, as a lost network connection does.
 
-    async def _headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
-        headers = {
-            "accept": "application/json, text/event-stream",
-            "mcp-protocol-version": LATEST.version,
-            "mcp-method": method,
-        }
-        known = LATEST.methods.get(method)
-        key = None if known is None or known.name_member is None else params.get(known.name_member)
-        if key is None:
-            return headers
-        headers["mcp-name"] = encode_value(key)
-        arguments = params.get("arguments")
-        for rule in await self._mirrored(method, key) if arguments else ():
-            value: Any = arguments
-            for step in rule.path:
-                value = value.get(step) if isinstance(value, dict) else None
-            if value is not None:
-                text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-                headers[rule.name.decode()] = encode_value(text)
-        return headers
+        The server sees a disconnect. Calls in progress fail with `OutcomeUnknown`, or resume their
+        stream where the revision has that (2025-11-25 and before). New requests can be sent.
+        """
+        await self._transport.disconnect()
 
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        progress: ProgressCallback | None = None,
+        timeout: Wait = UNSET,
+        idle_timeout: Wait = UNSET,
+    ) -> CallToolResult:
+        """Call a tool; see `Client.call`."""
+        return await super().call(
+            name,
+            arguments,
+            progress=progress or _ignore_progress,  # without a callback, no progress is requested
+            timeout=timeout,
+            idle_timeout=idle_timeout,
+        )
 
-@asynccontextmanager
-async def connect(
-    target: Server | Mux | Endpoint,
-    *,
-    state: Mapping[str, Any] | None = None,
-    log_level: LoggingLevel = "debug",
-) -> AsyncIterator[RecordingClient]:
-    """Serve *target* in memory and give a client of it.
-
-    state: what the host's middleware would have put into `request.state`, for `copy_assigns`.
-    log_level: the least severe log message the client asks for.
-    """
-    endpoint = target if isinstance(target, Endpoint) else Endpoint(target)
-
-    async def host(scope: Scope, receive: Receive, send: Send) -> None:
-        await endpoint({**scope, "state": dict(state or {})}, receive, send)
-
-    transport = httpx.ASGITransport(host)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-        try:
-            yield RecordingClient(http, endpoint.mux, log_level)
-        finally:
-            if isinstance(target, Server):
-                await endpoint.aclose()
+    def _record(self, notification: Notification | None) -> None:
+        if notification is not None:
+            self.notifications.append(notification)
+        self._arrived.set()
 
 
-def _messages(response: httpx.Response) -> Sequence[Any]:
-    if response.headers["content-type"] == "application/json":
-        return [jsonrpc.decode(response.content)]
-    events = EventReader().feed(response.content)
-    return [jsonrpc.decode(event.data) for event in events if isinstance(event, Event)]
+class _User(msgspec.Struct, frozen=True):
+    """An authenticated user, as Starlette's authentication middleware sets `scope["user"]`."""
+
+    identity: str
+    is_authenticated: bool = True
+
+
+class _RecordingTransport(MemoryTransport):
+    """A transport that gives each notification to *record* before the client handles it."""
+
+    def __init__(
+        self,
+        target: Server | Mux | Endpoint,
+        options: ClientOptions,
+        scope: Mapping[str, Any],
+        record: Callable[[Notification | None], None],
+    ) -> None:
+        super().__init__(target, options.http, max_message=options.max_message_bytes, scope=scope)
+        self.closed = False
+        self._record = record
+        self._revision = LATEST
+
+    async def open(self, sink: Sink) -> None:
+        await super().open(_RecordingSink(sink, self._receive))
+
+    async def send(self, message: Send) -> None:
+        # The agreed revision is known here before any notification can arrive.
+        self._revision = REVISIONS.get(message.revision or "", self._revision)
+        await super().send(message)
+
+    async def close(self) -> None:
+        await super().close()
+        self.closed = True
+        self._record(None)  # wakes `stream`
+
+    def _receive(self, body: bytes) -> None:
+        decoded = jsonrpc.decode(body)
+        for message in decoded if isinstance(decoded, list) else [decoded]:
+            if isinstance(message, jsonrpc.Message) and message.method and message.id is UNSET:
+                event = notified(message, self._revision, None)
+                self._record(Notification(event.method, event.params))
+
+
+class _RecordingSink:
+    """Passes everything on to the sink of the client, and messages to *receive* first."""
+
+    def __init__(self, sink: Sink, receive: Callable[[bytes], None]) -> None:
+        self._receive = receive
+        self._sink = sink
+        self.too_long = sink.too_long
+        self.failed = sink.failed
+        self.missed = sink.missed
+        self.session_ended = sink.session_ended
+
+    def received(self, message: bytes, about: RequestId | None = None) -> bool:
+        self._receive(message)
+        return self._sink.received(message, about)
+
+
+def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:
+    """Make the client request progress, which `RecordingClient` records by itself."""

@@ -1,13 +1,37 @@
 """`genmcp.testing`: a client in memory."""
 
+import asyncio
+from collections.abc import Callable
+from inspect import isawaitable
 from typing import Any
 
 import pytest
 
-from genmcp import Channel, Endpoint, InvalidParams, McpError, Mux, Suite, Tool, tool
+from genmcp import (
+    Accepted,
+    Call,
+    Channel,
+    ClientHandler,
+    Endpoint,
+    InvalidParams,
+    Mux,
+    OutcomeUnknown,
+    ServerError,
+    Suite,
+    Tool,
+    tool,
+)
+from genmcp.protocol.capabilities import ClientCapabilities, SamplingCapability
 from genmcp.protocol.params import NotificationParams
+from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.testing import Notification, connect
-from genmcp.tool import Call
+
+
+class Agreeing(ClientHandler[None]):
+    """Accepts every form."""
+
+    async def handle_elicitation_create(self, message: str, schema: Any, state: None) -> Any:
+        return Accepted({})
 
 
 @tool
@@ -49,25 +73,123 @@ async def test_testing_client_keeps_what_it_is_told_on_the_way() -> None:
     )
 
 
-async def test_testing_client_raises_errors() -> None:
-    """An error answer is an McpError with its code, data and HTTP status."""
+async def test_testing_client_raises_the_errors_of_the_client() -> None:
+    """An error response is a ServerError with its code, data and HTTP status."""
 
     @tool
     async def refuse() -> None:
         raise InvalidParams("never", {"a": 1})
 
     async with connect(Suite(name="test", version="1", tools=[refuse])) as client:
-        with pytest.raises(McpError, match="never") as refused:
+        with pytest.raises(ServerError, match="never") as refused:
             await client.call("refuse")
-        with pytest.raises(McpError) as unknown:
+        with pytest.raises(ServerError) as unknown:
             await client.request("no/such/method")
 
-    assert (-32602, {"a": 1}, 200) == (
-        refused.value.code,
-        refused.value.data,
-        refused.value.status,
-    )
-    assert (-32601, 404) == (unknown.value.code, unknown.value.status)
+    error = refused.value
+    assert (error.code, error.data, error.status) == (-32602, {"a": 1}, 200)
+    assert (unknown.value.code, unknown.value.status) == (-32601, 404)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_testing_client_speaks_every_revision(revision: str) -> None:
+    async with connect(SUITE, revision=revision) as client:
+        result = await client.call("greet", {"name": "Ada"})
+        assert client.revision == revision
+
+    assert result.data == "Hello, Ada."
+    assert [each.progress for each in client.progress] == [1]
+    assert [each.data for each in client.logs] == ["Ada"]
+
+
+async def test_testing_client_declares_capabilities() -> None:
+    """By its handler, or explicitly, without a handler that could answer."""
+    declared: list[ClientCapabilities | None] = []
+
+    @tool
+    async def look(channel: Channel) -> None:
+        declared.append(channel.client.capabilities)
+
+    suite = Suite(name="test", version="1", tools=[look])
+    sampling = ClientCapabilities(sampling=SamplingCapability())
+    for options in ({}, {"handler": Agreeing()}, {"capabilities": sampling}):
+        async with connect(suite, **options) as client:
+            await client.call("look")
+
+    found = [(bool(each and each.elicitation), bool(each and each.sampling)) for each in declared]
+    assert found == [(False, False), (True, False), (False, True)]
+
+
+async def test_testing_client_sets_principal_and_state() -> None:
+    @tool
+    async def who(channel: Channel) -> str:
+        return f"{channel.principal} {channel.assigns['team']}"
+
+    suite = Suite(name="test", version="1", tools=[who])
+    endpoint = Endpoint(suite, copy_assigns=["team"])
+    async with connect(endpoint, principal="ann", state={"team": "red"}) as client:
+        result = await client.call("who")
+    await endpoint.aclose()
+
+    assert result.data == "ann red"
+
+
+async def test_testing_client_streams_notifications_as_they_arrive() -> None:
+    """The tool waits until the test has seen its first notification."""
+    seen = asyncio.Event()
+
+    @tool
+    async def steps(channel: Channel) -> str:
+        await channel.progress(1)
+        await seen.wait()
+        await channel.log("info", "going on")
+        return "done"
+
+    async with connect(Suite(name="test", version="1", tools=[steps])) as client:
+        call = asyncio.create_task(client.call("steps"))
+        methods = []
+        async for notification in client.stream():
+            methods.append(notification.method)
+            seen.set()
+            if len(methods) == 2:
+                break
+        assert (await call).data == "done"
+
+    assert methods == ["notifications/progress", "notifications/message"]
+    assert [each async for each in client.stream()] == client.notifications
+
+
+async def test_testing_client_cancels_a_call() -> None:
+    await _leave(lambda client, call: call.cancel(), asyncio.CancelledError)
+
+
+async def test_testing_client_disconnects_in_the_middle_of_a_call() -> None:
+    """The server sees `http.disconnect`, and the client cannot know whether the call succeeded."""
+    await _leave(lambda client, call: client.disconnect(), OutcomeUnknown)
+
+
+async def _leave(leave: Callable[..., Any], error: type[BaseException]) -> None:
+    """Leave a running call with *leave*; the hook is cancelled, and the client can be used."""
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    suite = Suite(name="test", version="1", tools=[wait, greet])
+    async with connect(suite) as client, asyncio.timeout(10):
+        call = asyncio.create_task(client.call("wait"))
+        await started.wait()
+        if isawaitable(left := leave(client, call)):
+            await left
+        with pytest.raises(error):
+            await call
+        await cancelled.wait()
+        assert (await client.call("greet", {"name": "Ada"})).data == "Hello, Ada."
 
 
 async def test_testing_client_mirrors_arguments_in_headers() -> None:

@@ -22,6 +22,7 @@ from genmcp import (
     McpError,
     Middleware,
     Outcome,
+    ServerError,
     Suite,
     Tool,
     ToolError,
@@ -389,7 +390,7 @@ async def test_tool_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixt
             return Continue("never", waited[-1])
 
     async with connect(suite(Waits)) as client:
-        with pytest.raises(McpError, match="Internal error") as caught:
+        with pytest.raises(ServerError, match="Internal error") as caught:
             await client.call("wait")
 
     assert -32603 == caught.value.code
@@ -434,7 +435,7 @@ async def test_tool_that_says_nothing_in_the_end_is_told(caplog: pytest.LogCaptu
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> None: ...
 
     async with connect(suite(Waits)) as client:
-        with pytest.raises(McpError, match="Internal error"):
+        with pytest.raises(ServerError, match="Internal error"):
             await client.call("wait")
 
     assert (

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from msgspec import UNSET
 
@@ -80,7 +80,7 @@ class Client:
         """
         await self._current.close()
 
-    async def __aenter__(self) -> "Client":
+    async def __aenter__(self) -> Self:
         """Connect; see `open`."""
         await self.open()
         return self

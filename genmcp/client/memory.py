@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from genmcp.client.errors import ClientClosed, ConnectionLost
@@ -36,11 +37,16 @@ class MemoryTransport(HttpTransport):
         options: HttpOptions | None = None,
         *,
         max_message: int = MAX_MESSAGE,
+        scope: Mapping[str, Any] | None = None,
     ) -> None:
         self._served = target if isinstance(target, Endpoint) else Endpoint(target)
         self._owned = isinstance(target, Server)
-        requester = AsgiRequester(self._served, name_of(target))
-        super().__init__(_URL, requester, options or HttpOptions(), max_message=max_message)
+        self._asgi = AsgiRequester(self._served, name_of(target), scope)
+        super().__init__(_URL, self._asgi, options or HttpOptions(), max_message=max_message)
+
+    async def disconnect(self) -> None:
+        """Break every open response, as a lost network connection does."""
+        await self._asgi.disconnect()
 
     async def close(self) -> None:
         """End the session, if there is one, and all requests."""
@@ -57,11 +63,18 @@ def name_of(target: Server | Mux | Endpoint) -> str:
 
 
 class AsgiRequester(Requester):
-    """Gives requests to an ASGI application, each in an asyncio.Task of its own."""
+    """Gives requests to an ASGI application, each in an asyncio.Task of its own.
 
-    def __init__(self, app: App, where: str) -> None:
+    Args:
+        app: the application.
+        where: the server's name in messages.
+        scope: members that replace those of the ASGI scope, such as `state` and `user`.
+    """
+
+    def __init__(self, app: App, where: str, scope: Mapping[str, Any] | None = None) -> None:
         self.where = where
         self._app = app
+        self._scope = dict(scope or {})
         self._replies: set[_AsgiReply] = set()
         self._closed = False
 
@@ -78,8 +91,9 @@ class AsgiRequester(Requester):
         if self._closed:
             raise ClientClosed(self.where)
         reply = _AsgiReply(self.where, body or b"")
+        scope = {**_scope(method, path, headers), **self._scope}
         self._replies.add(reply)
-        reply.task = asyncio.create_task(reply.run(self._app, _scope(method, path, headers)))
+        reply.task = asyncio.create_task(reply.run(self._app, scope))
         reply.task.add_done_callback(lambda _: self._replies.discard(reply))
         try:
             await reply.begun()
@@ -88,12 +102,16 @@ class AsgiRequester(Requester):
             raise
         return reply
 
+    async def disconnect(self) -> None:
+        """Break every open response: the application gets `http.disconnect`."""
+        for reply in tuple(self._replies):
+            await reply.close()
+
     async def close(self) -> None:
-        """Leave all requests. What the application goes on with is its own affair."""
+        """Break every open response, and wait briefly until the application has noticed."""
         self._closed = True
         replies = tuple(self._replies)
-        for reply in replies:
-            await reply.close()
+        await self.disconnect()
         if replies:
             await asyncio.wait([reply.task for reply in replies], timeout=_LEAVING)
 

@@ -12,9 +12,10 @@ import pytest
 from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
+from genmcp.client.errors import ServerError
 from genmcp.content import Image, embedded_resource, resource_link, result
 from genmcp.core.request import ClientInfo, Request
-from genmcp.errors import ConfigurationError, ContractError, InvalidParams, McpError
+from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.prompt.prompt import Prompt, PromptRoute, assistant, user
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import ImageContent, TextContent
@@ -473,5 +474,5 @@ async def test_prompt_choice_of_texts_is_asked_for_in_texts() -> None:
             return request.arguments.language
 
     async with connect(Suite(name="test", version="1", prompts=[Letter])) as client:
-        with pytest.raises(McpError, match='got the string "1"'):
+        with pytest.raises(ServerError, match='got the string "1"'):
             await client.prompt("letter", {"language": "1"})

@@ -25,7 +25,7 @@ from genmcp import (
     elicit,
     tool,
 )
-from genmcp.errors import McpError
+from genmcp.client.errors import ServerError
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.registry.endpoint import RegistryEndpoint
 from genmcp.registry.live import LiveRegistry
@@ -133,7 +133,7 @@ async def test_together_calls_reads_and_gets_what_belongs_to_each() -> None:
     """By the name it is listed under."""
     async with connect(registry().server()) as client:
         three = await client.call("art/add", {"a": 1, "b": 2})
-        (book,) = await client.read("art://books/7")
+        (book,) = (await client.read("art://books/7")).contents
         prompt = await client.prompt("art/greet", {"city": "Oslo"})
 
     assert "3" == three.text
@@ -148,9 +148,9 @@ async def test_together_knows_no_other_names(name: str) -> None:
     live.register(suite("off", add))
     live.toggle("off", False)
     async with connect(live.server()) as client:
-        with pytest.raises(McpError, match="Unknown tool") as raised:
+        with pytest.raises(ServerError, match="Unknown tool") as raised:
             await client.call(name)
-        with pytest.raises(McpError):
+        with pytest.raises(ServerError):
             await client.read("nobody://books/1")
 
     assert -32602 == raised.value.code
@@ -172,9 +172,9 @@ async def test_together_finds_what_only_an_extension_knows() -> None:
     live.register(suite("art", resources=[Books("art")]))
     async with connect(live.server()) as client:
         three = await client.call("late/add", {"a": 1, "b": 2})
-        (sure,) = await client.read("art://books/1")
-        (late,) = await client.read("more://books/2")
-        with pytest.raises(McpError, match="Unknown tool"):
+        (sure,) = (await client.read("art://books/1")).contents
+        (late,) = (await client.read("more://books/2")).contents
+        with pytest.raises(ServerError, match="Unknown tool"):
             await client.call("late/nothing")
 
     assert ("3", "Book 1 of art", "Book 2 of more") == (three.text, sure.text, late.text)
@@ -186,7 +186,7 @@ async def test_together_completes_for_its_servers() -> None:
         city = await client.complete(PromptReference("art/greet"), "city", "O")
         book = await client.complete(ResourceTemplateReference("art://books/{id}"), "id")
         for nobody in (PromptReference("greet"), ResourceTemplateReference("x://{y}")):
-            with pytest.raises(McpError):
+            with pytest.raises(ServerError):
                 await client.complete(nobody, "city")
 
     assert ["Oslo"] == city.values
@@ -257,7 +257,7 @@ async def test_together_refuses_the_cursor_of_a_server_that_is_gone() -> None:
     async with connect(live.server()) as client:
         page = await client.request("tools/list")
         live.unregister("a")
-        with pytest.raises(McpError, match="not there any more"):
+        with pytest.raises(ServerError, match="not there any more"):
             await client.request("tools/list", {"cursor": page.next_cursor})
         assert [] == list(await client.tools())
 

@@ -29,7 +29,8 @@ from genmcp import (
     serve_stdio,
     tool,
 )
-from genmcp.errors import ContractError, InternalError, InvalidParams, McpError
+from genmcp.client.errors import ServerError
+from genmcp.errors import ContractError, InternalError, InvalidParams
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.testing import connect
 from tests.asgi import PATIENCE, Client
@@ -116,7 +117,7 @@ async def test_together_gives_each_server_the_assigns_of_its_own_mux() -> None:
         called = [(await client.call(f"{each}/where")).text for each in ("north", "south")]
         nowhere = await client.call("nowhere/where")
         late = await client.call("south/in_Rome")
-        (read,) = await client.read("south://books/1")
+        (read,) = (await client.read("south://books/1")).contents
         listed = [each.name for each in await client.resources()]
         tools = [each.name for each in await client.tools() if "/in_" in each.name]
         reference = ResourceTemplateReference("south://books/{id}")
@@ -223,7 +224,7 @@ async def test_together_refuses_a_cursor_that_a_server_does_not_know() -> None:
 
     server = Changed(name="changed", version="1", tools=[add, where], page_size=1)
     async with connect(Registry([server]).server()) as client:
-        with pytest.raises(McpError, match="no such page any more"):
+        with pytest.raises(ServerError, match="no such page any more"):
             await client.tools()
 
 
@@ -356,7 +357,7 @@ async def test_registry_lists_a_resource_that_two_servers_have_once() -> None:
     servers = [Suite(name=each, version="1", resources=[Note(each)]) for each in ("a", "b")]
     async with connect(Registry(servers).server()) as client:
         listed = [(each.uri, each.name) for each in await client.resources()]
-        (read,) = await client.read("note://today")
+        (read,) = (await client.read("note://today")).contents
 
     assert [("note://today", "a")] == listed
     assert "of a" == read.text

@@ -16,7 +16,7 @@ async def test_documented_library_is_listed_read_and_completed(modules: Path) ->
         listed = [each.uri for each in await client.resources()]
         templates = [each.uri_template for each in await client.templates()]
         texts = [
-            (await client.read(uri))[0].text
+            (await client.read(uri)).contents[0].text
             for uri in ("library://hours", "manual://basics", "library://books/dune")
         ]
         template = ResourceTemplateReference("library://books/{id}")
@@ -32,7 +32,7 @@ async def test_documented_handbook_serves_its_folder(modules: Path) -> None:
     """The file is listed and read."""
     async with connect(importlib.import_module("handbook").suite) as client:
         (file,) = await client.resources()
-        (contents,) = await client.read(file.uri)
+        (contents,) = (await client.read(file.uri)).contents
 
     assert ("handbook://welcome.md", "# Welcome") == (file.uri, contents.text)
 

@@ -9,12 +9,12 @@ import pytest
 from genmcp import (
     Call,
     Channel,
-    McpError,
     PromptRepo,
     PromptTemplate,
     Resource,
     ResourceDefinition,
     ResourceRepo,
+    ServerError,
     Suite,
     Tool,
     prompt,
@@ -134,7 +134,7 @@ async def test_suite_declares_what_it_has(version: str) -> None:
 async def test_suite_without_completions_has_no_such_method() -> None:
     """-32601, as for every method that is not offered."""
     async with connect(Suite(name="x", version="1", prompts=[review])) as client:
-        with pytest.raises(McpError, match="Method not found") as refused:
+        with pytest.raises(ServerError, match="Method not found") as refused:
             await client.complete(PromptReference("review"), "code")
 
     assert -32601 == refused.value.code
@@ -168,7 +168,7 @@ async def test_suite_client_in_memory_reads_gets_and_completes() -> None:
         assert ["config://app", "library://books/1"] == [x.uri for x in await client.resources()]
         assert ["library://books/{id}"] == [x.uri_template for x in await client.templates()]
         assert ["review", "letter/a", "hello"] == [x.name for x in await client.prompts()]
-        (contents,) = await client.read("config://app")
+        (contents,) = (await client.read("config://app")).contents
         assert '{"debug":false}' == contents.text
         (message,) = (await client.prompt("hello", {"name": "Ada"})).messages
         assert "Hello Ada" == message.content.text  # type: ignore[union-attr]
