@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.processes import Served, served
 from benchmarks.soak import look
-from tests.sockets import Connection, Response, begun, http
+from tests.support.sockets import Connection, Response, begun, http
 
 ATTACKER = "127.0.0.2"
 CONNECTIONS = 64

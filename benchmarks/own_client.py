@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 from benchmarks.calling import Address
 from benchmarks.processes import ROOT
 from genmcp.client.client import Client
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
-from genmcp.client.targets import Target
+from genmcp.client.options import ClientOptions, Command
+from genmcp.client.transports.targets import Target
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.processes import served
-from tests.sockets import Connection, Response, begun, called, http, told
+from tests.support.sockets import Connection, Response, begun, called, http, told
 
 CLIENTS = 32
 GENERATION = 20_000  # calls, after which new clients replace the old ones

@@ -53,10 +53,9 @@ from genmcp.subscription import ChangeNotifier
 from genmcp.suite.providers import Provider
 from genmcp.suite.suite import About, Suite
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.foreign import ExternalQueue, ExternalStatus
-from genmcp.tasks.job import job
+from genmcp.tasks.external import ExternalQueue, ExternalStatus
+from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.run import Run
 from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.tool import Call, Tool
 from genmcp.transports.endpoint import Endpoint
@@ -73,9 +72,7 @@ if TYPE_CHECKING:
         Unauthorized,
     )
     from genmcp.client.handler import ClientHandler, DefaultHandler, Denied
-    from genmcp.client.http_options import HttpOptions
-    from genmcp.client.options import ClientOptions
-    from genmcp.client.stdio_options import Command, StdioOptions
+    from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
     from genmcp.client.sync import SyncClient
     from genmcp.hub.config import Retry, ServerConfig, load_servers
     from genmcp.hub.errors import HubError
@@ -233,10 +230,10 @@ _LATER: Final = {
     "ClientHandler": "genmcp.client.handler",
     "DefaultHandler": "genmcp.client.handler",
     "Denied": "genmcp.client.handler",
-    "HttpOptions": "genmcp.client.http_options",
+    "HttpOptions": "genmcp.client.options",
     "ClientOptions": "genmcp.client.options",
-    "Command": "genmcp.client.stdio_options",
-    "StdioOptions": "genmcp.client.stdio_options",
+    "Command": "genmcp.client.options",
+    "StdioOptions": "genmcp.client.options",
     "SyncClient": "genmcp.client.sync",
     "HubLimits": "genmcp.hub.limits",
     "Retry": "genmcp.hub.config",

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.listening import Notification
-from genmcp.client.memory import MemoryTransport
 from genmcp.client.options import ClientOptions
 from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
-from genmcp.client.transport import Sink
+from genmcp.client.transports.base import TransportSink
+from genmcp.client.transports.memory import MemoryTransport
 from genmcp.core.client_asked import notified
 from genmcp.core.client_events import Send
 from genmcp.mux.mux import Mux
@@ -196,7 +196,7 @@ class _RecordingTransport(MemoryTransport):
         self._record = record
         self._revision = LATEST
 
-    async def open(self, sink: Sink) -> None:
+    async def open(self, sink: TransportSink) -> None:
         await super().open(_RecordingSink(sink, self._receive))
 
     async def send(self, message: Send) -> None:
@@ -220,17 +220,17 @@ class _RecordingTransport(MemoryTransport):
 class _RecordingSink:
     """Passes everything on to the sink of the client, and messages to *receive* first."""
 
-    def __init__(self, sink: Sink, receive: Callable[[bytes], None]) -> None:
+    def __init__(self, sink: TransportSink, receive: Callable[[bytes], None]) -> None:
         self._receive = receive
         self._sink = sink
-        self.too_long = sink.too_long
-        self.failed = sink.failed
-        self.missed = sink.missed
-        self.session_ended = sink.session_ended
+        self.on_oversized = sink.on_oversized
+        self.on_failure = sink.on_failure
+        self.on_lost_notifications = sink.on_lost_notifications
+        self.on_session_ended = sink.on_session_ended
 
-    def received(self, message: bytes, about: RequestId | None = None) -> bool:
+    def on_message(self, message: bytes, about: RequestId | None = None) -> bool:
         self._receive(message)
-        return self._sink.received(message, about)
+        return self._sink.on_message(message, about)
 
 
 def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:

@@ -15,7 +15,7 @@ from genmcp.mux.threads import Threads
 from genmcp.protocol.params import SEVERITY, NotificationParams
 from genmcp.testing import connect
 from genmcp.tool import Call
-from tests.speaking import VERSIONS, speak
+from tests.support.speaking import VERSIONS, speak
 
 PATIENCE = 5
 LEGACY = VERSIONS[:-1]

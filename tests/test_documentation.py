@@ -25,10 +25,14 @@ from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, 
 import genmcp
 from genmcp import Command, Endpoint, Hub, load_servers
 from genmcp.server import Server
-from tests.serving import serve
+from tests.support.serving import serve
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "design").glob("*.md")),
+]
 PATIENCE = 40  # seconds for a session at a terminal
 # A module, and what it prints if it is a program.
 BLOCK = re.compile(

@@ -23,7 +23,7 @@ from genmcp.metadata import attributes_of
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.testing import connect
 from genmcp.tool import ToolRoute
-from tests import postponed
+from tests.support import postponed
 
 T = TypeVar("T")
 

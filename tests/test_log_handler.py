@@ -12,7 +12,7 @@ from genmcp.errors import StoreUnavailable
 from genmcp.protocol.params import LoggingLevel
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry
-from tests.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving
+from tests.support.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving
 
 LEVEL = "io.modelcontextprotocol/logLevel"
 INFO: dict[str, Any] = {LEVEL: "info"}

@@ -12,7 +12,7 @@ from genmcp.core.request import Request
 from genmcp.protocol.value import Result
 from genmcp.server import Middleware
 from genmcp.testing import connect
-from tests.speaking import VERSIONS, speak
+from tests.support.speaking import VERSIONS, speak
 
 PAGE = Path(__file__).parent.parent / "docs" / "server.md"
 BLOCK = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)

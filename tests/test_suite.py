@@ -8,7 +8,7 @@ import pytest
 from genmcp import About, Call, Channel, ConfigurationError, Resource, Suite, Tool, tool
 from genmcp.protocol.capabilities import Icon
 from genmcp.testing import connect
-from tests.speaking import VERSIONS, speak
+from tests.support.speaking import VERSIONS, speak
 
 
 class Echo(Tool):

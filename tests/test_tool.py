@@ -33,7 +33,7 @@ from genmcp.protocol.tools import ToolAnnotations, ToolDefinition
 from genmcp.protocol.value import Result
 from genmcp.testing import connect
 from genmcp.tool import ToolRoute
-from tests.speaking import VERSIONS, speak
+from tests.support.speaking import VERSIONS, speak
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from genmcp import Call, Channel, ConfigurationError, ResourceRepo, Suite, Tool, tool
-from tests.speaking import speak
+from tests.support.speaking import speak
 
 
 class NoteStruct(msgspec.Struct):

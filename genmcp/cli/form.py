@@ -5,12 +5,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from genmcp.cli.bare import line
-from genmcp.cli.values import kinds_of, parts_of, value_of
+from genmcp.cli.values import choices_of, kinds_of, parts_of, value_of
 from genmcp.errors import ConfigurationError
 from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
 
-__all__ = ["Field", "choices_of"]
+__all__ = ["Field"]
 
 _FORMATS: Final = {
     "email": "an e-mail address",
@@ -103,24 +103,6 @@ class Field:
                 yield f"at most {schema[most]}{of}"
         if "pattern" in schema:
             yield f"matching {line(str(schema['pattern']))}"
-
-
-def choices_of(schema: Any) -> list[tuple[Any, str]]:
-    """Return the values that *schema* lets one choose from, each with its title."""
-    if not isinstance(schema, Mapping):
-        return []
-    if isinstance(values := schema.get("enum"), list):
-        given = schema.get("enumNames")
-        names = given if isinstance(given, list) else []
-        named = [*map(str, names), *map(str, values[len(names) :])]
-        return list(zip(values, named, strict=False))
-    for word in ("oneOf", "anyOf"):
-        titled = schema.get(word)
-        if isinstance(titled, list) and all(
-            isinstance(each, Mapping) and "const" in each for each in titled
-        ):
-            return [(each["const"], str(each.get("title", each["const"]))) for each in titled]
-    return []
 
 
 def _shown(value: Any, title: str) -> str:

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from genmcp.cli.bare import line
-from genmcp.cli.form import choices_of
-from genmcp.cli.values import alternatives, kinds_of, properties_of
+from genmcp.cli.values import alternatives, choices_of, kinds_of, properties_of
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.prompts import PromptDefinition
 from genmcp.protocol.resources import ResourceTemplateDefinition
@@ -14,9 +13,9 @@ from genmcp.protocol.tools import ToolDefinition
 
 __all__ = ["of_prompt", "of_resource", "of_tool", "wrapped"]
 
-_INDENT: Final = "    "
+INDENT: Final = "    "
 # Levels of nested lists that are shown; items of a list may refer back to the list.
-_DEEPEST: Final = 4
+_MAX_LIST_DEPTH: Final = 4
 
 
 def of_tool(tool: ToolDefinition) -> Iterator[str]:
@@ -34,7 +33,7 @@ def of_tool(tool: ToolDefinition) -> Iterator[str]:
     for key, field in fields.items():
         for each in alternatives(field, schema):
             if about := each.get("description"):
-                yield f"{_INDENT}{key}: {line(str(about))}"
+                yield f"{INDENT}{key}: {line(str(about))}"
                 break
 
 
@@ -46,7 +45,7 @@ def of_prompt(prompt: PromptDefinition) -> Iterator[str]:
     yield from _about(prompt.description)
     for each in arguments:
         if each.description:
-            yield f"{_INDENT}{each.name}: {line(each.description)}"
+            yield f"{INDENT}{each.name}: {line(each.description)}"
 
 
 def of_resource(resource: ResourceDefinition | ResourceTemplateDefinition) -> Iterator[str]:
@@ -63,7 +62,7 @@ def wrapped(text: str, width: int) -> str:
     return textwrap.fill(
         text,
         width=max(width, 20),
-        subsequent_indent=margin or 2 * _INDENT,
+        subsequent_indent=margin or 2 * INDENT,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -72,7 +71,7 @@ def wrapped(text: str, width: int) -> str:
 def _about(description: str | None) -> Iterator[str]:
     """Give the first paragraph of a *description*."""
     if first := line((description or "").strip().partition("\n\n")[0]):
-        yield f"{_INDENT}{first}"
+        yield f"{INDENT}{first}"
 
 
 def _kind(field: Any, whole: Mapping[str, Any], depth: int = 0) -> str:
@@ -82,6 +81,6 @@ def _kind(field: Any, whole: Mapping[str, Any], depth: int = 0) -> str:
             return "|".join(line(str(value)) for value, _ in choices)
     kinds = kinds_of(field, whole)
     kinds.pop("null", None)  # which is what leaving it out is for
-    if "array" in kinds and len(kinds) == 1 and depth < _DEEPEST:
+    if "array" in kinds and len(kinds) == 1 and depth < _MAX_LIST_DEPTH:
         return f"{_kind(kinds['array'].get('items'), whole, depth + 1)},..."
     return "|".join(map(line, kinds)) or "any"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from genmcp.cli import remote
-from genmcp.cli.conformance import SUITE, conformance
 from genmcp.cli.reach import add_options
 from genmcp.cli.serve import Http
 from genmcp.cli.worker import GRACE
@@ -32,7 +31,6 @@ def parser_of(serve: Do, work: Do) -> argparse.ArgumentParser:
     _add_worker(commands, work)
     _add_lists(commands)
     _add_uses(commands)
-    _add_conformance(commands)
     return parser
 
 
@@ -180,40 +178,6 @@ def _add_uses(commands: "Commands[argparse.ArgumentParser]") -> None:
     completes.add_argument("argument", help="the argument, or the variable of the template")
     completes.add_argument("value", nargs="?", default="", help="what is typed so far")
     completes.add_argument("given", help="the arguments that are complete", **given)
-
-
-def _add_conformance(commands: "Commands[argparse.ArgumentParser]") -> None:
-    suite = _command(
-        commands,
-        "conformance",
-        conformance,
-        help="run the official conformance suite",
-        description=f"Runs {SUITE} by npx, against a server or a client. Most of its scenarios "
-        "want tools, prompts and resources of the suite's own names; what fails for want of them "
-        "is marked LACK.",
-    )
-    suite.add_argument("target", nargs="?", help="the URL of a server, or module:attribute")
-    suite.add_argument("--client", metavar="COMMAND", help="test the client that COMMAND starts")
-    suite.add_argument("--spec-version", metavar="REVISION", help="the revision to test")
-    suite.add_argument(
-        "--scenario",
-        action="append",
-        dest="scenarios",
-        metavar="NAME",
-        help="a scenario to run, instead of all; repeatable",
-    )
-    suite.add_argument(
-        "--suite", default="all", metavar="NAME", help="the part of the suite to run (all)"
-    )
-    suite.add_argument("--list", action="store_true", help="show the scenarios there are")
-    suite.add_argument(
-        "--expected-failures",
-        metavar="FILE",
-        help="a YAML file with scenarios that may fail: {server: [NAME, ...], client: [...]}",
-    )
-    suite.add_argument(
-        "--verbose", action="store_true", help="show what the suite prints, on standard error"
-    )
 
 
 def _number(text: str) -> int:

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.cli.bare import plain
 from genmcp.errors import ConfigurationError
 from genmcp.schema.limits import FOREIGN_LIMITS
 from genmcp.schema.schema import Schema
@@ -14,6 +13,7 @@ __all__ = [
     "alternatives",
     "arguments_of",
     "check",
+    "choices_of",
     "kinds_of",
     "pairs",
     "parts_of",
@@ -89,7 +89,7 @@ def check(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     except ConfigurationError:
         return
     if faults := checker.check(checker.fill(dict(arguments))):
-        words = (plain(each).removeprefix("(root): ").removeprefix("/") for each in faults)
+        words = (each.removeprefix("(root): ").removeprefix("/") for each in faults)
         raise ConfigurationError("; ".join(words))
 
 
@@ -172,6 +172,24 @@ def alternatives(schema: Any, whole: Mapping[str, Any]) -> Iterator[Mapping[str,
             inner = each.get(word)
             below += inner[:_MOST] if isinstance(inner, list) else ()
         pending += [(part, depth + 1) for part in reversed(below)]
+
+
+def choices_of(schema: Any) -> list[tuple[Any, str]]:
+    """Return the values that *schema* lets one choose from, each with its title."""
+    if not isinstance(schema, Mapping):
+        return []
+    if isinstance(values := schema.get("enum"), list):
+        given = schema.get("enumNames")
+        names = given if isinstance(given, list) else []
+        named = [*map(str, names), *map(str, values[len(names) :])]
+        return list(zip(values, named, strict=False))
+    for word in ("oneOf", "anyOf"):
+        titled = schema.get(word)
+        if isinstance(titled, list) and all(
+            isinstance(each, Mapping) and "const" in each for each in titled
+        ):
+            return [(each["const"], str(each.get("title", each["const"]))) for each in titled]
+    return []
 
 
 def _referred(reference: str, whole: Any) -> Any:

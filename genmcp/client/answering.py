@@ -6,12 +6,13 @@ input request since.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from secrets import token_hex
 from typing import Any, Final, Generic
 
 from typing_extensions import TypeVar
 
+from genmcp.cancellation import cancel_and_wait
 from genmcp.client.errors import ClientClosed, ProcessExited
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import Hooks
@@ -137,7 +138,7 @@ class Answering(Generic[S]):
         try:
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         finally:
-            await _end(tasks)
+            await cancel_and_wait(*tasks, timeout=_GRACE)
 
     def start(self, id: RequestId, method: str, params: Any, reply: Reply) -> None:
         """Answer a request of the server's own with *reply*, and return at once.
@@ -179,7 +180,7 @@ class Answering(Generic[S]):
             return
         self._open = False
         try:
-            await _end([*self._running.values()])
+            await cancel_and_wait(*self._running.values(), timeout=_GRACE)
             await self._notices.close(_GRACE)
             async with asyncio.timeout(_GRACE):
                 await self._hooks.told("terminate", reason)
@@ -216,10 +217,3 @@ class Answering(Generic[S]):
     def _ended(self, id: RequestId, task: "asyncio.Task[None]") -> None:
         if self._running.get(id) is task:
             del self._running[id]
-
-
-async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=_GRACE)

@@ -7,7 +7,7 @@ from contextvars import Context
 
 from genmcp.client.complaints import Complaints
 from genmcp.client.errors import ClientClosed, ClientError, ProcessExited
-from genmcp.client.transport import Transport
+from genmcp.client.transports.base import Transport
 from genmcp.core.client_events import Send
 
 __all__ = ["Alarm", "Background"]

@@ -5,7 +5,7 @@ from typing import Final
 from genmcp.client.errors import ClientError, ProcessExited
 from genmcp.client.inlet import Inlet
 from genmcp.client.readiness import Readiness
-from genmcp.client.transport import Transport
+from genmcp.client.transports.base import Transport
 from genmcp.core.client_dispatch import ClientDispatch, State
 
 __all__ = ["begin"]

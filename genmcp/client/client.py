@@ -15,8 +15,8 @@ from genmcp.client.opened import Opened
 from genmcp.client.options import ClientOptions
 from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
-from genmcp.client.targets import Target, where
 from genmcp.client.tasks import TaskHandle
+from genmcp.client.transports.targets import Target, where
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
 from genmcp.protocol.completion import Completion, Reference
 from genmcp.protocol.content import ResourceDefinition

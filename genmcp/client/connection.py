@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from genmcp.cancellation import CancelScope
 from genmcp.client.answering import Answering
 from genmcp.client.background import Alarm, Background
 from genmcp.client.beginning import begin
@@ -17,8 +18,8 @@ from genmcp.client.faults import said
 from genmcp.client.inlet import Inlet
 from genmcp.client.options import ClientOptions
 from genmcp.client.readiness import Readiness
-from genmcp.client.transport import Transport
-from genmcp.client.waiting import Outcome, Report, Scope, Waiter, Waiters
+from genmcp.client.transports.base import Transport
+from genmcp.client.waiting import Outcome, Report, Waiter, Waiters
 from genmcp.core import client_events as events
 from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions
 from genmcp.core.client_pending import Timeouts
@@ -222,11 +223,11 @@ class Connection:
     async def _exchange(self, id: RequestId, steps: Steps, waiter: Waiter) -> Outcome:
         self._waiters.add(id, waiter)
         try:
-            with Scope() as waiter.scope:  # left when the response is not wanted any more: `HangUp`
+            with CancelScope() as waiter.scope:  # cancelled by `HangUp`
                 try:
                     await self._deliver(steps)
                 except ClientError as error:
-                    self._inlet.failed(id, error)
+                    self._inlet.on_failure(id, error)
             waiter.scope = None
             return await waiter.future
         except BaseException:

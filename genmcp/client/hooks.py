@@ -6,6 +6,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from genmcp.cancellation import cancel_requested
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
 from genmcp.hook import check_call, overrides
@@ -74,10 +75,8 @@ class Hooks(Generic[S]):
         try:
             return await self._call(name, *arguments)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if cancel_requested():
                 raise
-            # Not this was cancelled, but something the hook waits for: that is the hook's failure.
             raise RuntimeError(f"{name} waited for something that was cancelled") from error
 
     async def _call(self, name: str, *arguments: Any) -> Any:

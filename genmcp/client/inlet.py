@@ -47,18 +47,18 @@ class Inlet:
         """Find out what the server speaks, now that the transport is open."""
         self._perform(self._machine.begin(self._now()))
 
-    def received(self, message: bytes, about: RequestId | None = None) -> bool:
-        """Take a message of the server; see `Sink.received`."""
+    def on_message(self, message: bytes, about: RequestId | None = None) -> bool:
+        """Take a message of the server; see `TransportSink.on_message`."""
         self._take(self._machine.received(message, self._now(), about=about), about)
         return about is None or not self._machine.waits_for(about)
 
-    def too_long(self, size: int, head: bytes, about: RequestId | None = None) -> bool:
-        """Learn of a message that was not read; see `Sink.too_long`."""
+    def on_oversized(self, size: int, head: bytes, about: RequestId | None = None) -> bool:
+        """Learn of a message that was not read; see `TransportSink.on_oversized`."""
         self._take(self._machine.too_long(size, head, now=self._now(), about=about), about)
         return not self._machine.waits_for(about)
 
-    def failed(self, id: RequestId | None, error: ClientError) -> None:
-        """Learn that a request, or everything, has failed; see `Sink.failed`."""
+    def on_failure(self, id: RequestId | None, error: ClientError) -> None:
+        """Learn that a request, or everything, has failed; see `TransportSink.on_failure`."""
         if id is None:
             self._perform(self._machine.closed(error))
             return
@@ -70,12 +70,12 @@ class Inlet:
                 self._perform([_caused(step, error) for step in steps])
         self._perform(self._machine.failed(id, failure_of(error), self._now()))
 
-    def missed(self) -> None:
-        """Learn that something was not heard; see `Sink.missed`."""
+    def on_lost_notifications(self) -> None:
+        """Learn that something was not heard; see `TransportSink.on_lost_notifications`."""
         self._perform([events.Missed()])
 
-    def session_ended(self, error: ClientError) -> None:
-        """Learn that the session is over; see `Sink.session_ended`."""
+    def on_session_ended(self, error: ClientError) -> None:
+        """Learn that the session is over; see `TransportSink.on_session_ended`."""
         self._perform(self._machine.session_ended(error, self._now()))
 
     def _take(self, steps: Sequence[Any], about: RequestId | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.cancellation import cancel_and_wait
 from genmcp.client.connection import Connection
 from genmcp.client.errors import ClientError, ProtocolError, RequestTimeout
 from genmcp.core.client_events import Notified
@@ -213,8 +214,7 @@ class Listening:
     async def _close(self) -> None:
         self._listeners.remove(self)
         if self._stream is not None:
-            self._stream.cancel()
-            await asyncio.wait((self._stream,))
+            await cancel_and_wait(self._stream)
         while self._subscribed:
             await self._listeners.unsubscribe(self._subscribed.pop())
         self.end(None)

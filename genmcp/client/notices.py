@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.cancellation import cancel_and_wait
 from genmcp.client.hooks import Hooks
 from genmcp.protocol.tasks import TaskStatus, TaskStatusNotificationParams
 from genmcp.protocol.value import Value
@@ -93,8 +94,7 @@ class Notices:
         if self._work is not None:
             work = self._work
             await asyncio.wait({work}, timeout=grace)
-            work.cancel()
-            await asyncio.wait({work}, timeout=grace)
+            await cancel_and_wait(work, timeout=grace)
 
     async def _run(self) -> None:
         try:

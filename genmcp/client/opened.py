@@ -16,10 +16,9 @@ from genmcp.client.errors import ClientError, RequestTimeout, ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.listening import Listeners, Listening
 from genmcp.client.offers import Offers
-from genmcp.client.options import ClientOptions
+from genmcp.client.options import ClientOptions, Command
 from genmcp.client.requests import Requests
-from genmcp.client.stdio_options import Command
-from genmcp.client.targets import Target, transport_to
+from genmcp.client.transports.targets import Target, transport_to
 from genmcp.core.client_events import (
     Connected,
     ConnectionFailed,

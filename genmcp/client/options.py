@@ -1,12 +1,19 @@
-"""How a client behaves, whatever it is a client of."""
+"""The options of a client: its own, those of HTTP and those of stdio.
 
-from collections.abc import Sequence
-from typing import Final
+Secrets are masked in every `repr` and in the names of servers: errors and logs reach more readers
+than a configuration does, such as a model, a ticket or a log service.
+"""
+
+import os
+import re
+import ssl
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.stdio_options import StdioOptions
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.params import LoggingLevel
@@ -14,7 +21,224 @@ from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.question.elicitation import check_schemes
 from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits
 
-__all__ = ["ClientOptions"]
+__all__ = [
+    "MASK",
+    "ClientOptions",
+    "Command",
+    "HttpOptions",
+    "StdioOptions",
+    "mask_command",
+    "mask_url",
+    "mask_values",
+    "options_repr",
+]
+
+MASK: Final = "***"
+
+# RFC 9110, sections 5.1 and 5.5. A line break in a value would begin another header.
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+# The variables that a program needs to run at all. The others stay here: an environment holds keys
+# and tokens, which are none of a server's business.
+_INHERITED: Final = (
+    (
+        "APPDATA",
+        "COMSPEC",
+        "HOMEDRIVE",
+        "HOMEPATH",
+        "LOCALAPPDATA",
+        "PATH",
+        "PATHEXT",
+        "PROCESSOR_ARCHITECTURE",
+        "PROGRAMFILES",
+        "SYSTEMDRIVE",
+        "SYSTEMROOT",
+        "TEMP",
+        "TMP",
+        "USERNAME",
+        "USERPROFILE",
+    )
+    if sys.platform == "win32"
+    else (
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "LOGNAME",
+        "PATH",
+        "SHELL",
+        "TERM",
+        "TMPDIR",
+        "USER",
+    )
+)
+
+
+class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client connects to a server over HTTP.
+
+    Args:
+        headers: Sent with every request, such as `{"authorization": "Bearer ..."}`. Without a
+            `User-Agent` among them, `genmcp/VERSION` is sent.
+        connect_timeout: Seconds to establish a connection. Default: 10.
+        max_connections: Maximum number of concurrent requests; further ones wait. The stream for
+            notifications outside of requests, notifications of the client, and its answers to
+            questions of the server are not counted. Default: 100.
+        keepalive_timeout: Seconds for which an idle connection is kept. Common servers close one
+            after 5 seconds. If both ends close at the same moment, it is unknown whether a request
+            arrived, so this should be less than the server's. Default: 4.
+        max_header_bytes: Maximum size of the head of a response, of the trailers behind a chunked
+            body, and of all interim responses (1xx). Default: 64 KiB.
+        listen: Whether to open the stream on which servers of revisions before 2026-07-28 send
+            notifications outside of requests. Default: True.
+        max_resume_attempts: Failed attempts in a row to resume a broken event stream of such a
+            revision. After them a request fails. Default: 5.
+        listen_retry_interval: Seconds between further attempts to open the stream for
+            notifications after `max_resume_attempts`. Default: 60.
+        close_timeout: Seconds to end the session when the client closes. Default: 2.
+        tls: The TLS context; None trusts the certificates of the system and, if it is installed,
+            of certifi. Default: None.
+        client: An `httpx.AsyncClient` that sends the requests instead of the client's own pool,
+            with its own proxies, certificates, authentication and HTTP/2. It is not closed.
+            Default: None.
+
+    Raises:
+        ConfigurationError: An option is out of range or of the wrong type.
+    """
+
+    headers: Mapping[str, str] = {}
+    connect_timeout: float = 10.0
+    max_connections: int = 100
+    keepalive_timeout: float = 4.0
+    max_header_bytes: int = 64 * 1024
+    listen: bool = True
+    max_resume_attempts: int = 5
+    listen_retry_interval: float = 60.0
+    close_timeout: float = 2.0
+    tls: ssl.SSLContext | None = None
+    client: Any = None
+
+    def __post_init__(self) -> None:
+        """Check every option."""
+        for name in (
+            "connect_timeout",
+            "max_connections",
+            "keepalive_timeout",
+            "max_header_bytes",
+            "listen_retry_interval",
+            "close_timeout",
+        ):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(
+                    f"HttpOptions.{name} must be positive, not {getattr(self, name)!r}"
+                )
+        if self.max_resume_attempts < 0:
+            raise ConfigurationError(
+                "HttpOptions.max_resume_attempts must not be negative, "
+                f"not {self.max_resume_attempts!r}"
+            )
+        for name, value in self.headers.items():
+            # The value may be a secret, so it is left out of the message.
+            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+                raise ConfigurationError(
+                    f"HttpOptions.headers: {name!r} has a name or value that HTTP does not allow"
+                )
+        if self.client is not None:
+            import httpx  # here: most clients do without it, and its import takes 0.1 s
+
+            if not isinstance(self.client, httpx.AsyncClient):
+                raise ConfigurationError(
+                    f"HttpOptions.client must be an httpx.AsyncClient, not {self.client!r}"
+                )
+
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return options_repr("HttpOptions", {**values, "headers": mask_values(self.headers)})
+
+
+class Command(msgspec.Struct, frozen=True):
+    """The command that starts a server over stdio.
+
+    Args:
+        command: The program, found in `PATH` or given by its path.
+        args: Its arguments.
+        env: Variables added to the few that every server inherits: `PATH`, `HOME`, the locale and
+            the like. Nothing else of this process's environment is passed on.
+        cwd: The working directory; None for that of this process.
+
+    Raises:
+        ConfigurationError: The command is empty, or `args` is a string.
+    """
+
+    command: str
+    args: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    cwd: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if not self.command:
+            raise ConfigurationError("Command.command must not be empty")
+        if isinstance(self.args, str):
+            raise ConfigurationError("Command.args must be a list of strings, not a string")
+
+    def __str__(self) -> str:
+        return mask_command(self.command, self.args)
+
+    def __repr__(self) -> str:
+        args = (MASK,) * len(self.args)
+        values = {"command": self.command, "args": args, "env": mask_values(self.env)}
+        return options_repr("Command", {**values, "cwd": self.cwd})
+
+    def environment(self) -> dict[str, str]:
+        """Return the complete environment of the new process."""
+        inherited = {
+            name: value
+            for name in _INHERITED
+            # A value that begins with "()" is an exported shell function, which a shell would run.
+            if (value := os.environ.get(name)) is not None and not value.startswith("()")
+        }
+        return {**inherited, **(self.env or {})}
+
+
+class StdioOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client runs the process of a server over stdio.
+
+    Args:
+        stderr: Receives the server's stderr: a function called with each line; `"pass"` for this
+            process's stderr; None for the logger `genmcp.server` at level INFO. Default: None.
+        exit_timeout: Seconds for the process to exit after its stdin was closed. Default: 2.
+        term_timeout: Seconds for it to exit after SIGTERM; then it is killed. Default: 2.
+        kill_timeout: Seconds to wait for its end after SIGKILL. Default: 5.
+        write_timeout: Seconds for which the server may not read before a notification or an answer
+            to it fails. A request has its own timeout. Default: 30.
+        max_pending_writes: Maximum number of notifications and answers that wait for the server to
+            read. Default: 1000.
+
+    Raises:
+        ConfigurationError: An option is out of range or of the wrong type.
+    """
+
+    stderr: Callable[[str], None] | Literal["pass"] | None = None
+    exit_timeout: float = 2.0
+    term_timeout: float = 2.0
+    kill_timeout: float = 5.0
+    write_timeout: float = 30.0
+    max_pending_writes: int = 1000
+
+    def __post_init__(self) -> None:
+        """Check every option."""
+        for name in self.__struct_fields__[1:]:
+            if not getattr(self, name) >= 0:
+                raise ConfigurationError(
+                    f"StdioOptions.{name} must not be negative, not {getattr(self, name)!r}"
+                )
+        if self.stderr not in (None, "pass") and not callable(self.stderr):
+            raise ConfigurationError(
+                f"StdioOptions.stderr must be a function, 'pass' or None, not {self.stderr!r}"
+            )
+
 
 _BOUNDS: Final = ("timeout", "idle_timeout", "open_timeout", "probe_timeout")
 _COUNTS: Final = (
@@ -112,3 +336,33 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"ClientOptions.revision: {self.revision!r} is none of {', '.join(REVISIONS)}"
             )
+
+
+def mask_url(url: str) -> str:
+    """Return *url* without its fragment, and with its credentials and query masked."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return MASK
+    _user, at, host = parts.netloc.rpartition("@")
+    path = parts.path
+    if not parts.netloc and "@" in path:  # not a URL, but a mistyped one may hold a password
+        path = f"{MASK}@{path.rpartition('@')[2]}"
+    query = MASK if parts.query else ""
+    return urlunsplit((parts.scheme, f"{MASK}@{host}" if at else host, path, query, ""))
+
+
+def mask_command(command: str, args: Iterable[str]) -> str:
+    """Return *command* with its arguments masked, which may be tokens or passwords."""
+    return f"{command} {MASK}" if [*args] else command
+
+
+def mask_values(values: Mapping[str, Any] | None) -> Mapping[str, str] | None:
+    """Return headers or environment variables with every value masked."""
+    return None if values is None else dict.fromkeys(values, MASK)
+
+
+def options_repr(name: str, values: Mapping[str, Any]) -> str:
+    """Return the `repr` of an instance of class *name*, without empty values and None."""
+    given = (f"{key}={value!r}" for key, value in values.items() if value not in (None, (), {}))
+    return f"{name}({', '.join(given)})"

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Final, TypeAlias
 
+from genmcp.cancellation import cancel_and_wait, cancel_requested
+
 __all__ = ["ProgressCallback", "Reports"]
 
 logger = logging.getLogger("genmcp.client")
@@ -47,8 +49,7 @@ class Reports:
         """Report nothing more; a callback that does not end when it is cancelled is left."""
         self._waiting.clear()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,), timeout=_GRACE)
+            await cancel_and_wait(self._task, timeout=_GRACE)
 
     async def _run(self) -> None:
         while self._waiting:
@@ -57,7 +58,6 @@ class Reports:
                 if isawaitable(outcome):
                     await outcome
             except (Exception, asyncio.CancelledError) as error:
-                task = asyncio.current_task()
-                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
-                    raise  # not something that the callback waits for was cancelled, but this
+                if isinstance(error, asyncio.CancelledError) and cancel_requested():
+                    raise
                 logger.exception("a callback of progress failed")

@@ -16,8 +16,8 @@ from genmcp.client.listening import Listening, Notification
 from genmcp.client.options import ClientOptions
 from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
-from genmcp.client.targets import Target
 from genmcp.client.tasks import TaskHandle
+from genmcp.client.transports.targets import Target
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
 from genmcp.protocol.completion import Completion, Reference
 from genmcp.protocol.content import ResourceDefinition

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, Final
 
+from genmcp.cancellation import cancel_and_wait
 from genmcp.client.listening import Listening
 
 __all__ = ["TaskNews"]
@@ -34,8 +35,7 @@ class TaskNews:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._entering.cancel()
-        await asyncio.wait({self._entering})
+        await cancel_and_wait(self._entering)
         if self._entered:
             await self._listening.__aexit__()
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.cancellation import cancel_and_wait
+from genmcp.client.backoff import Polling
 from genmcp.client.copies import copied
 from genmcp.client.errors import (
     ClientClosed,
@@ -20,7 +22,6 @@ from genmcp.client.errors import (
 )
 from genmcp.client.faults import left
 from genmcp.client.listening import Listening
-from genmcp.client.polling import Polling
 from genmcp.client.repeating import may_pass, repeated
 from genmcp.client.requests import Patience, Requests, Wait
 from genmcp.client.task_news import TaskNews
@@ -209,14 +210,14 @@ class TaskHandle:
                     if looking.done():
                         task = looking.result()
                 finally:
-                    await _end(looking)
+                    await cancel_and_wait(looking)
             if task.status == "input_required":
                 await self._answer(answering.result(), patience)
                 self._polling.restart()
                 task = await self._look(news, patience)
             return task
         finally:
-            await _end(answering)
+            await cancel_and_wait(answering)
 
     def _questions(self, asked: Mapping[str, msgspec.Raw]) -> dict[str, InputRequest]:
         try:
@@ -266,10 +267,3 @@ def _progress_of(task: DetailedTask) -> _Progress | None:
         return msgspec.convert((task.meta or {}).get(PROGRESS), _Progress)
     except msgspec.ValidationError:
         return None
-
-
-async def _end(task: "asyncio.Task[Any]") -> None:
-    task.cancel()
-    await asyncio.wait((task,))
-    if not task.cancelled():
-        task.exception()  # whoever wanted it has it

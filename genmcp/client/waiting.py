@@ -6,13 +6,14 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from genmcp.cancellation import CancelScope
 from genmcp.client.errors import ClientError, RequestTimeout
 from genmcp.client.faults import said
 from genmcp.core import client_events as events
 from genmcp.core.client_faults import LateAnswer
 from genmcp.wire.jsonrpc import RequestId
 
-__all__ = ["Outcome", "Report", "Scope", "Waiter", "Waiters"]
+__all__ = ["Outcome", "Report", "Waiter", "Waiters"]
 
 #: What a server may have questions about.
 _CALLS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
@@ -26,42 +27,6 @@ Report: TypeAlias = Callable[[float, float | None, str | None], None]
 """Is told how far a request is: the progress, the total if it is known, a message."""
 
 
-class Scope:
-    """What its asyncio.Task can be made to leave: by the CancelledError that ends here.
-
-    Like `asyncio.timeout` without a time, which was a fifteenth of all that a call costs here.
-    """
-
-    __slots__ = ("_cancelled", "_cancelling", "_leaving", "_task")
-
-    def __enter__(self) -> "Scope":
-        task = asyncio.current_task()
-        assert task is not None  # it is entered in a coroutine
-        self._task = task
-        self._cancelling = task.cancelling()
-        self._cancelled = False
-        self._leaving: asyncio.Handle | None = None
-        return self
-
-    def leave(self) -> None:
-        """Leave it in the next turn of the loop, wherever its task waits then."""
-        if self._leaving is None:
-            self._leaving = self._task.get_loop().call_soon(self._cancel)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        """Take back what was to end here; what else cancels the task goes on."""
-        if self._leaving is None:
-            return False
-        self._leaving.cancel()
-        if not self._cancelled:
-            return False
-        return self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
-
-    def _cancel(self) -> None:
-        self._cancelled = True
-        self._task.cancel()
-
-
 class Waiter:
     """Who waits for the answer to one request: its future, and the scope of its `send`."""
 
@@ -71,7 +36,7 @@ class Waiter:
         self.future: asyncio.Future[Outcome] = loop.create_future()
         self.method = method
         self.report = report
-        self.scope: Scope | None = None
+        self.scope: CancelScope | None = None
 
     def settle(self, outcome: Outcome | ClientError) -> None:
         """Give the answer, or the error that is raised in its place; the first one counts."""
@@ -86,7 +51,7 @@ class Waiter:
         """End the response at once; whoever waits for it gets what was settled."""
         scope = self.scope
         if scope is not None:
-            scope.leave()
+            scope.cancel()
 
     def leave(self) -> bool:
         """Wait no more; return whether nobody has learned what becomes of it.

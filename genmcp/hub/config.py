@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.client.masking import MASK, masked_url, masked_values, shown
+from genmcp.client.options import MASK, mask_url, mask_values, options_repr
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.revisions.chain import REVISIONS
 
@@ -87,10 +87,10 @@ class ServerConfig(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         values["args"] = (MASK,) * len(self.args)
-        values["env"], values["headers"] = masked_values(self.env), masked_values(self.headers)
-        values["url"] = None if self.url is None else masked_url(self.url)
+        values["env"], values["headers"] = mask_values(self.env), mask_values(self.headers)
+        values["url"] = None if self.url is None else mask_url(self.url)
         values["asks_in_turn"] = self.asks_in_turn or None
-        return shown("ServerConfig", values)
+        return options_repr("ServerConfig", values)
 
     def __post_init__(self) -> None:
         """Check that it is one server, whose tools can be told by their names."""

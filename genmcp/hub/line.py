@@ -1,20 +1,18 @@
 """A connection of a hub to one of its servers, from its beginning to its very end."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from genmcp.cancellation import run_to_completion
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.http_options import HttpOptions
 from genmcp.client.listening import Listening
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
-from genmcp.client.targets import Target, transport_to
+from genmcp.client.options import ClientOptions, Command, HttpOptions
+from genmcp.client.transports.targets import Target, transport_to
 from genmcp.hub.catalog import KINDS, Catalog
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.errors import ConnectFailed
@@ -33,7 +31,7 @@ class Line(NamedTuple):
 
     async def close(self) -> None:
         """End it, and return when it is over, even if this is cancelled meanwhile."""
-        await _to_the_end(self.closing.aclose())
+        await run_to_completion(self.closing.aclose())
 
 
 async def connected(
@@ -69,22 +67,12 @@ async def connected(
         if failure is not None:
             raise failure
     except BaseException as error:
-        await _to_the_end(stack.aclose())
+        await run_to_completion(stack.aclose())
         if not isinstance(error, Exception):
             raise
         # Of whatever kind: the `init` of a handler runs here, too.
         raise ConnectFailed(config.name, error) from error
     return Line(client, catalog, changes, stack)
-
-
-async def _to_the_end(work: Coroutine[Any, Any, object]) -> None:
-    """Do *work*; to be cancelled counts once that is done."""
-    doing = asyncio.get_running_loop().create_task(work)
-    try:
-        await asyncio.shield(doing)
-    except asyncio.CancelledError:
-        await asyncio.wait((doing,))
-        raise
 
 
 def _target(config: ServerConfig, options: ClientOptions) -> Target:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
+from genmcp.cancellation import cancel_requested
 from genmcp.client.errors import ClientClosed
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
@@ -102,8 +103,7 @@ class Members(Observer):
         try:
             await coming
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if cancel_requested():
                 if self._members.get(name) is member:  # it has just come
                     await self.remove(name)
                 raise

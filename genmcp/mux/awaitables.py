@@ -6,11 +6,12 @@ from concurrent import futures
 from typing import Any, TypeAlias
 from weakref import ref
 
+from genmcp.cancellation import cancel_requested
 from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.errors import ContractError, WorkerLost
-from genmcp.tasks.outcomes import failure_of
+from genmcp.tasks.attempt import failure_of
 
-__all__ = ["Awaitables", "is_cancelled"]
+__all__ = ["Awaitables"]
 
 _WORK = "what a call waited for"
 
@@ -48,7 +49,7 @@ class Awaitables:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and cancel_requested():
                 raise
             return Failed(failure_of(_WORK, error))
 
@@ -100,16 +101,6 @@ class _Wait:
     def _settle(self, outcome: Callable[[Any], Outcome], of: Any) -> None:
         if not self.over.done():
             self.over.set_result(outcome(of))
-
-
-def is_cancelled() -> bool:
-    """Whether somebody asked for the CancelledError that was just caught.
-
-    One that comes from what a hook awaits (a task that was cancelled elsewhere) is a failure
-    like any other.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _outcome_of(future: Any) -> Outcome:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.cancellation import cancel_requested
 from genmcp.channel import Channel
 from genmcp.core.client_key import ClientKey
 from genmcp.core.failures import is_expected, outcome_of, refusal_of, status_of
@@ -36,7 +37,6 @@ from genmcp.errors import (
     StoreError,
     StoreFull,
 )
-from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.builtin_methods import BuiltinMethods
 from genmcp.mux.bus import MessageBus, ServerRequests
 from genmcp.mux.changes import Listeners, Subscriptions
@@ -57,7 +57,7 @@ from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import ChangeNotifier
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.foreign import ExternalStatus
+from genmcp.tasks.external import ExternalStatus
 from genmcp.tasks.retry import Throttle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import printable
@@ -236,7 +236,7 @@ class Mux:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a hook may raise anything: it costs one call
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and cancel_requested():
                 raise
             return self.failure(request, error)
 

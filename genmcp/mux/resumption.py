@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.cancellation import cancel_requested
 from genmcp.channel import Channel
 from genmcp.continuing import UnknownTag
 from genmcp.core.call import CallEvent, CallPhase, CallState
@@ -20,14 +21,13 @@ from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Finished, Suspended
 from genmcp.errors import ConfigurationError, IllegalTransition, McpError, StoreError, ToolError
 from genmcp.mux.answers import outcome_of
-from genmcp.mux.awaitables import is_cancelled
 from genmcp.mux.continuations import Continuations
 from genmcp.mux.services import Services
 from genmcp.mux.task_channel import StoredRequest, TaskSink
 from genmcp.mux.task_results import finished
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
-from genmcp.tasks.outcomes import Elsewhere
+from genmcp.tasks.attempt import Elsewhere
 from genmcp.tasks.service import TaskService
 
 __all__ = ["Resumption"]
@@ -71,7 +71,7 @@ class Resumption(msgspec.Struct, eq=False):
         except (StoreError, IllegalTransition, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a hook may raise anything: it costs one call
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and cancel_requested():
                 tell(None, error)
                 await self._stopped(task, channel)
                 raise

@@ -7,12 +7,11 @@ from typing import Final
 import msgspec
 
 from genmcp.errors import ConfigurationError
+from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
-from genmcp.stores.url import open_store
-from genmcp.tasks.engine import Engine
-from genmcp.tasks.foreign import ExternalQueue
-from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.engine import Engine, LocalEngine
+from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
 
 __all__ = ["Storage", "storage_of"]

@@ -17,8 +17,8 @@ from genmcp.protocol.params import ProgressNotificationParams, RequestId
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
 from genmcp.protocol.value import Value
 from genmcp.server import Server
-from genmcp.tasks.outcomes import Elsewhere
-from genmcp.tasks.progress import Progress, Reporter
+from genmcp.tasks.attempt import Elsewhere
+from genmcp.tasks.jobs import Progress, Reporter
 from genmcp.tasks.service import TaskService
 from genmcp.wire.jsonrpc import params_of
 

@@ -14,7 +14,7 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
-from genmcp.tasks.outcomes import error_end
+from genmcp.tasks.attempt import error_end
 from genmcp.wire.jsonrpc import ErrorBody
 
 __all__ = ["finished", "handle_of", "held_over", "result_of", "shown", "state_of"]

@@ -1,14 +1,16 @@
 """The store in this process's memory: the default, and the reference for the other engines."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
 from threading import Lock
 from typing import Final
 
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.accounts import Account, Bounds, Usage
-from genmcp.stores.clocks import unix_clock
-from genmcp.stores.deliveries import MemoryDeliveries
+from genmcp.stores.clocks import Deadlines, Waiter, unix_clock
+from genmcp.stores.deliveries import UNBOUNDED, Deliveries, Delivery, OwnerShare
 from genmcp.stores.memory_tables import MemoryLogs, MemoryRecords, Staged
 from genmcp.stores.store import (
     Entry,
@@ -17,12 +19,231 @@ from genmcp.stores.store import (
     Store,
     check_one_subject,
 )
-from genmcp.stores.waiter import Waiter
 
-__all__ = ["MemoryStore"]
+__all__ = ["MemoryDeliveries", "MemoryStore"]
 
 _READ_AT_ONCE: Final = 100  # events a follower holds while it yields them
 _NOTHING: Final = (0, 0)
+
+
+class MemoryDeliveries(Deliveries):
+    """Carries ids inside this process, at most *max_entries*.
+
+    Beyond that `put` raises StoreUnavailable.
+    """
+
+    def __init__(
+        self, *, max_entries: int = 100_000, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_entries = max_entries
+        self._lock = Lock()
+        self._now = clock  # until the store is closed
+        self._queues: dict[str, _Queue] = {}
+        self._queue_of: dict[str, _Queue] = {}
+        self._waiters: dict[Waiter, Collection[str]] = {}  # with the queues of interest
+
+    def __repr__(self) -> str:
+        return f"<MemoryDeliveries: {len(self._queue_of)} in {len(self._queues)} queues>"
+
+    async def put(
+        self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
+    ) -> None:
+        with self._lock:
+            now = self._now()
+            if id in self._queue_of:
+                return
+            if len(self._queue_of) >= self._max_entries:
+                raise StoreUnavailable(f"{self!r} is full (max_entries={self._max_entries})")
+            into = self._queues.setdefault(queue, _Queue(queue))
+            into.put(id, now + delay, owner)
+            self._queue_of[id] = into
+            self._wake(queue)
+
+    async def claim(
+        self,
+        queues: Collection[str],
+        node: str,
+        lease: float,
+        limit: int,
+        *,
+        spare: float = 0.0,
+        share: OwnerShare = UNBOUNDED,
+    ) -> Sequence[Delivery]:
+        with self._lock:
+            now = self._now()
+            if spare:
+                for name in queues:
+                    if queue := self._queues.get(name):
+                        queue.spare(now, now + spare)
+            claimed: list[Delivery] = []
+            while len(claimed) < limit:
+                due, longest = self._first_due(queues, now, share.full)
+                if longest is None or due > now:
+                    break
+                id, owner = longest.take(node, now + lease, share.full)
+                share.take(owner)
+                claimed.append(Delivery(id, longest.name, owner))
+            return claimed
+
+    async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
+        with self._lock:
+            until = self._now() + lease
+            lost = []
+            for id in ids:
+                if queue := self._holding(node, id):
+                    queue.hold(id, node, until)
+                else:
+                    lost.append(id)
+            return lost
+
+    async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
+        with self._lock:
+            self._now()
+            return [id for id in ids if self._holding(node, id) is None]
+
+    async def release(self, node: str, id: str) -> None:
+        with self._lock:
+            now = self._now()
+            if queue := self._holding(node, id):
+                queue.hold(id, None, now)
+                self._wake(queue.name)
+
+    async def drop(self, node: str, id: str) -> None:
+        with self._lock:
+            self._now()
+            if self._holding(node, id):
+                self._forget(id)
+
+    async def cancel(self, id: str) -> None:
+        with self._lock:
+            self._now()
+            if queue := self._queue_of.get(id):
+                self._forget(id)
+                self._wake(queue.name)
+
+    async def next_due(
+        self, queues: Collection[str], share: OwnerShare = UNBOUNDED
+    ) -> float | None:
+        with self._lock:
+            now = self._now()
+            due, _ = self._first_due(queues, now, share.full)
+            return None if due == inf else max(0.0, due - now)
+
+    @contextmanager
+    def news(self, queues: Collection[str] = ()) -> Iterator[Waiter]:
+        waiter = Waiter()
+        with self._lock:
+            self._waiters[waiter] = queues
+        try:
+            yield waiter
+        finally:
+            with self._lock:
+                self._waiters.pop(waiter, None)
+
+    def close(self) -> None:
+        """Refuse whatever is asked from now on; the store does it at its own end."""
+        with self._lock:
+            self._now = _refuse
+            self._queues.clear()
+            self._queue_of.clear()
+            self._wake()
+
+    def _first_due(
+        self, queues: Collection[str], now: float, full: Collection[str]
+    ) -> tuple[float, "_Queue | None"]:
+        """Return when something in *queues* is due, and the queue in which it is due first."""
+        first, found = inf, None
+        for name in queues:
+            if (queue := self._queues.get(name)) and (due := queue.next_due(now, full)) < first:
+                first, found = due, queue
+        return first, found
+
+    def _holding(self, node: str, id: str) -> "_Queue | None":
+        """Return the queue of *id* if *node* holds it."""
+        queue = self._queue_of.get(id)
+        return queue if queue and queue.held[id].node == node else None
+
+    def _forget(self, id: str) -> None:
+        queue = self._queue_of.pop(id)
+        queue.forget(id)
+        if not queue.held:
+            del self._queues[queue.name]
+
+    def _wake(self, queue: str | None = None) -> None:
+        """Wake the waiters for *queue*; None: all of them."""
+        for waiter, queues in tuple(self._waiters.items()):
+            if (queue is None or not queues or queue in queues) and not waiter.wake():
+                del self._waiters[waiter]
+
+
+class _Held:
+    __slots__ = ("deadline", "node", "owner")
+
+    def __init__(self, deadline: float, owner: str) -> None:
+        self.deadline = deadline  # due at this time: after its delay, or when the lease expires
+        self.owner = owner
+        self.node: str | None = None
+
+
+class _Queue:
+    """The deliveries of one queue."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.held: dict[str, _Held] = {}
+        # Due ids by owner. The owner whose turn is next comes first, and so does the id that became
+        # due first.
+        self._due: dict[str, dict[str, None]] = {}
+        self._deadlines = Deadlines(self.held)
+
+    def put(self, id: str, due: float, owner: str) -> None:
+        self.held[id] = _Held(due, owner)
+        self._deadlines.add(id, due)
+
+    def hold(self, id: str, node: str | None, until: float) -> None:
+        held = self.held[id]
+        self._no_longer_due(id, held.owner)
+        held.node, held.deadline = node, until
+        self._deadlines.add(id, until)
+
+    def take(self, node: str, until: float, full: Collection[str]) -> tuple[str, str]:
+        """Hold the next delivery for *node*; return its id and owner."""
+        owner = next(owner for owner in self._due if owner not in full)
+        ids = self._due[owner]
+        id = next(iter(ids))
+        self.hold(id, node, until)
+        if ids:
+            del self._due[owner]
+            self._due[owner] = ids  # behind the other owners
+        return id, owner
+
+    def spare(self, now: float, until: float) -> None:
+        """Extend expired leases to *until*, so that their holders keep the deliveries."""
+        self.next_due(now, ())
+        for id in [id for ids in self._due.values() for id in ids]:
+            if (node := self.held[id].node) is not None:
+                self.hold(id, node, until)
+
+    def forget(self, id: str) -> None:
+        self._no_longer_due(id, self.held.pop(id).owner)
+
+    def next_due(self, now: float, full: Collection[str]) -> float:
+        while self._deadlines.first <= now:
+            for id in self._deadlines.due(now):
+                held = self.held.get(id)
+                if held is not None and held.deadline <= now:
+                    self._due.setdefault(held.owner, {})[id] = None
+        for owner, waiting in self._due.items():
+            if owner not in full:
+                return self.held[next(iter(waiting))].deadline
+        return self._deadlines.next()
+
+    def _no_longer_due(self, id: str, owner: str) -> None:
+        ids = self._due.get(owner)
+        if ids is not None and id in ids:
+            del ids[id]
+            if not ids:
+                del self._due[owner]
 
 
 class MemoryStore(Store):

@@ -8,9 +8,8 @@ from operator import attrgetter
 
 from genmcp.errors import Conflict, LogTruncated
 from genmcp.stores.accounts import Ledger, Owner, Usage, names_of
-from genmcp.stores.deadlines import Deadlines
+from genmcp.stores.clocks import Deadlines, Waiter
 from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put
-from genmcp.stores.waiter import Waiter
 
 __all__ = ["MemoryLogs", "MemoryRecord", "MemoryRecords", "Staged"]
 

@@ -32,11 +32,11 @@ from genmcp.errors import (
     StoreFull,
     TaskNotFound,
 )
+from genmcp.tasks.attempt import error_end
 from genmcp.tasks.follower import TaskFollower
-from genmcp.tasks.heartbeats import Heartbeats
-from genmcp.tasks.outcomes import error_end
 from genmcp.tasks.records import HeldTask, Stored, Transition
-from genmcp.tasks.writer import TaskWriter
+from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.worker import Heartbeats
 
 __all__ = ["KeyedTasks"]
 

@@ -18,14 +18,20 @@ from genmcp.errors import (
     StoreError,
     StoreUnavailable,
 )
-from genmcp.tasks.attempt import AttemptResult, StillRuns, Threads, attempt
-from genmcp.tasks.foreign import ExternalQueue, Watched, Watches
+from genmcp.tasks.attempt import (
+    AttemptResult,
+    Elsewhere,
+    StillRuns,
+    Threads,
+    attempt,
+    error_end,
+    pause_after,
+)
+from genmcp.tasks.external import ExternalQueue, Watched, Watches
+from genmcp.tasks.jobs import Progress, Reports, Run, SavedState, progressed
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.outcomes import Elsewhere, error_end, pause_after
-from genmcp.tasks.progress import Progress, progressed
 from genmcp.tasks.records import HeldTask, Stored
-from genmcp.tasks.run import Reports, Run, SavedState
-from genmcp.tasks.writer import TaskWriter
+from genmcp.tasks.transitions import TaskWriter
 
 __all__ = ["Resume", "TaskRunner"]
 

@@ -13,18 +13,16 @@ from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.engine import Engine
+from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, outcome_of
 from genmcp.tasks.follower import Change, Note, TaskFollower
-from genmcp.tasks.foreign import ExternalJobs, ExternalQueue, ExternalStatus, outcome_of
-from genmcp.tasks.heartbeats import Heartbeats, Presence
+from genmcp.tasks.jobs import Progress, progressed
 from genmcp.tasks.keyed import KeyedTasks
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.progress import Progress, progressed
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
 from genmcp.tasks.runner import Resume, TaskRunner
-from genmcp.tasks.scheduler import StepScheduler
-from genmcp.tasks.worker import TaskWorker
-from genmcp.tasks.writer import TaskWriter
+from genmcp.tasks.transitions import StepScheduler, TaskWriter
+from genmcp.tasks.worker import Heartbeats, Presence, TaskWorker
 
 __all__ = ["Change", "JobValues", "Note", "Resume", "TaskService"]
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from genmcp.cli.form import choices_of
 from genmcp.cli.listing import of_tool
-from genmcp.cli.values import arguments_of, check, kinds_of
+from genmcp.cli.values import arguments_of, check, choices_of, kinds_of
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import ToolDefinition
 from tests.fuzz.hostile_schemas import hostile_schema

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from genmcp.cli.reach import add_options, target_of, way_of
-from genmcp.client.stdio_options import Command
+from genmcp.client.options import Command
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
 

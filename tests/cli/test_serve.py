@@ -21,9 +21,9 @@ from genmcp import Endpoint, Mux, Suite
 from genmcp.cli.command import main
 from genmcp.cli.serve import Http, application, over_http, serve_until_told
 from genmcp.transports.stdio import Streams
-from tests.asgi import PATIENCE, until
-from tests.sockets import Connection, called
-from tests.transports.pipes import line, modern
+from tests.support.asgi import PATIENCE, until
+from tests.support.pipes import line, modern
+from tests.support.sockets import Connection, called
 
 SHOP = """
 print("imported")

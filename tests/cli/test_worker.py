@@ -20,9 +20,9 @@ from genmcp.cli.target import load, mux_of
 from genmcp.cli.worker import Hands, work
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.tasks.local_engine import LocalEngine
-from tests.asgi import PATIENCE, Client, Connection, until
+from genmcp.tasks.engine import LocalEngine
 from tests.cli.studio import SECRET, studio
+from tests.support.asgi import PATIENCE, Client, Connection, until
 
 ROOT = Path(__file__).parents[2]
 LEGACY = "2025-11-25"
@@ -157,7 +157,7 @@ async def test_worker_leaves_a_thread_that_cannot_be_cancelled(tmp_path: Path) -
         "    def continue_(self, tag, outcome, channel):\n"
         "        return str(outcome)\n"
         "async def app(scope, receive, send):\n"
-        "    from tests.asgi import Client\n"
+        "    from tests.support.asgi import Client\n"
         "    await receive()\n"
         "    client = await Client.begin(Endpoint(mux), '2025-11-25')\n"
         "    async with client.open(client.call('works')) as call:\n"

@@ -23,7 +23,7 @@ class Recorder:
         self.ended_sessions: list[ClientError] = []
         self._changed = asyncio.Event()
 
-    def received(self, message: bytes, about: int | str | None = None) -> bool:
+    def on_message(self, message: bytes, about: int | str | None = None) -> bool:
         self.messages.append(message)
         self.abouts.append(about)
         self._changed.set()
@@ -33,20 +33,20 @@ class Recorder:
             return False
         return isinstance(value, dict) and "method" not in value and value.get("id") == about
 
-    def too_long(self, size: int, head: bytes, about: int | str | None = None) -> bool:
+    def on_oversized(self, size: int, head: bytes, about: int | str | None = None) -> bool:
         self.lost.append((size, head))
         self._changed.set()
         return b'"id":%d' % about in head if isinstance(about, int) else False
 
-    def failed(self, id: int | str | None, error: ClientError) -> None:
+    def on_failure(self, id: int | str | None, error: ClientError) -> None:
         self.failures.append((id, error))
         self._changed.set()
 
-    def missed(self) -> None:
+    def on_lost_notifications(self) -> None:
         self.gaps += 1
         self._changed.set()
 
-    def session_ended(self, error: ClientError) -> None:
+    def on_session_ended(self, error: ClientError) -> None:
         self.ended_sessions.append(error)
         self._changed.set()
 

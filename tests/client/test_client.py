@@ -37,7 +37,7 @@ from genmcp.protocol.client_features import Root
 from genmcp.protocol.completion import PromptReference
 from genmcp.protocol.content import TextContent
 from genmcp.server import Server
-from tests.speaking import MODERN, VERSIONS
+from tests.support.speaking import MODERN, VERSIONS
 
 LEGACY = VERSIONS[:-1]
 

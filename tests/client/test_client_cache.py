@@ -9,18 +9,9 @@ from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ReadResourceResult, ResourceUpdatedNotificationParams
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import CacheScope
+from tests.support.clock import Clock
 
 NOTHING = NotificationParams()
-
-
-class Clock:
-    """A time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.time = 100.0
-
-    def __call__(self) -> float:
-        return self.time
 
 
 def tools(ttl_ms: int = 1000, scope: CacheScope = "private") -> ListToolsResult:
@@ -28,7 +19,7 @@ def tools(ttl_ms: int = 1000, scope: CacheScope = "private") -> ListToolsResult:
 
 
 def filled(*what: tuple[str, str], entries: int = 10) -> Cache:
-    cache = Cache(entries, Clock())
+    cache = Cache(entries, Clock(100.0))
     for method, key in what:
         cache.keep(method, key, tools(), cache.changes)
     return cache
@@ -37,22 +28,22 @@ def filled(*what: tuple[str, str], entries: int = 10) -> Cache:
 @pytest.mark.parametrize("scope", ["public", "private"])
 def test_cache_gives_a_result_until_its_time_is_over(scope: CacheScope) -> None:
     """A result is fresh while now < received + ttlMs, whatever its scope."""
-    clock = Clock()
+    clock = Clock(100.0)
     cache = Cache(10, clock)
     result = tools(scope=scope)
     cache.keep("tools/list", "", result, cache.changes)
-    clock.time += 0.999
+    clock.now += 0.999
     assert cache.get("tools/list") == result
-    clock.time += 0.001
+    clock.now += 0.001
     assert cache.get("tools/list") is None
-    clock.time -= 1
+    clock.now -= 1
     assert cache.get("tools/list") is None
 
 
 @pytest.mark.parametrize("ttl", [0, -5])
 def test_cache_does_not_keep_what_is_stale_at_once(ttl: int) -> None:
     """A ttlMs of 0 is stale immediately, and a negative one counts as 0."""
-    cache = Cache(10, Clock())
+    cache = Cache(10, Clock(100.0))
     cache.keep("tools/list", "", tools(ttl), cache.changes)
     assert cache.get("tools/list") is None
 
@@ -110,7 +101,7 @@ def has(cache: Cache, uri: str) -> bool:
 
 def test_cache_does_not_keep_a_result_that_was_asked_for_before_a_change() -> None:
     """A change that is told of while a request runs may concern its result."""
-    cache = Cache(10, Clock())
+    cache = Cache(10, Clock(100.0))
     asked = cache.changes
     cache.heard("notifications/tools/list_changed", NOTHING)
     cache.keep("tools/list", "", tools(), asked)
@@ -131,7 +122,7 @@ def test_cache_forgets_what_it_is_told_to() -> None:
 
 def test_cache_keeps_results_of_different_requests_apart() -> None:
     """A result is never given for another method or other params."""
-    cache = Cache(10, Clock())
+    cache = Cache(10, Clock(100.0))
     contents: Any = ReadResourceResult([], ttl_ms=1000, cache_scope="public")
     cache.keep("resources/read", "a:", contents, cache.changes)
     assert cache.get("resources/read", "b:") is None

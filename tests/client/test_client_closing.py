@@ -10,8 +10,7 @@ import pytest
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed
 from genmcp.client.handler import ClientHandler
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
+from genmcp.client.options import ClientOptions, Command
 from genmcp.suite.suite import Suite
 from tests.client.scripted import Asked, served
 

@@ -11,7 +11,8 @@ from genmcp.client.client import Client
 from genmcp.client.eras import ERAS, Eras
 from genmcp.client.options import ClientOptions
 from tests.client.scripted import Asked, app_of
-from tests.serving import serve
+from tests.support.clock import Clock
+from tests.support.serving import serve
 
 TTL = 60.0
 
@@ -46,15 +47,6 @@ def test_era_expires_however_often_it_is_used() -> None:
     eras.remember("a", "2025-06-18")  # found anew
     clock.now = 119.0
     assert eras.get("a", TTL) == "2025-06-18"
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @tool

@@ -19,7 +19,7 @@ from genmcp.client.errors import (
 )
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
-from genmcp.client.transport import Sink, Transport
+from genmcp.client.transports.base import Transport, TransportSink
 from genmcp.core.client_events import Send
 from genmcp.errors import McpError
 
@@ -51,9 +51,9 @@ class Scripted(Transport):
         self.answer = answer
         self.asked: list[str] = []
         self.called = asyncio.Event()
-        self.sink: Sink
+        self.sink: TransportSink
 
-    async def open(self, sink: Sink) -> None:
+    async def open(self, sink: TransportSink) -> None:
         self.sink = sink
 
     async def send(self, message: Send) -> None:
@@ -72,7 +72,7 @@ class Scripted(Transport):
     def say(self, id: Any, answer: Any) -> None:
         match answer:
             case bytes():
-                self.sink.received(answer)
+                self.sink.on_message(answer)
             case McpError():
                 error = {"code": answer.code, "message": answer.message}
                 self.tell({"id": id, "error": error})
@@ -80,7 +80,7 @@ class Scripted(Transport):
                 self.tell({"id": id, "result": answer})
 
     def tell(self, message: dict[str, Any]) -> None:
-        self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", **message}))
+        self.sink.on_message(msgspec.json.encode({"jsonrpc": "2.0", **message}))
 
     async def close(self) -> None:
         pass
@@ -230,8 +230,8 @@ async def test_client_drops_what_it_does_not_wait_for() -> None:
     async with scripted(answer) as (client, server):
         for id in (1, 2, 99, "x"):
             server.tell({"id": id, "result": {}})
-        server.sink.received(b"\xff\xfe garbage")
-        server.sink.received(b"[]")
+        server.sink.on_message(b"\xff\xfe garbage")
+        server.sink.on_message(b"[]")
         assert (await client.call("t")).content == []
 
 
@@ -240,7 +240,7 @@ async def test_client_fails_what_is_under_way_when_the_process_ends() -> None:
     async with scripted(lambda *_: None) as (client, server):
         call = asyncio.create_task(client.call("t"))
         await server.called.wait()
-        server.sink.failed(None, ProcessExited("the script", 3, "oh no"))
+        server.sink.on_failure(None, ProcessExited("the script", 3, "oh no"))
         with pytest.raises(OutcomeUnknown, match="exit status 3; the last it said: oh no"):
             await call
         with pytest.raises(ProcessExited):
@@ -254,7 +254,7 @@ async def test_client_fails_a_call_whose_answer_is_too_long() -> None:
     async with scripted(lambda *_: None) as (client, server):
         call = asyncio.create_task(client.call("t"))
         await server.called.wait()
-        server.sink.too_long(10**9, b'{"jsonrpc":"2.0","id":2,"result":{"content":[')
+        server.sink.on_oversized(10**9, b'{"jsonrpc":"2.0","id":2,"result":{"content":[')
         with pytest.raises(ProtocolError, match="1000000000 bytes"):
             await call
         await client.ping()

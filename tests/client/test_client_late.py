@@ -12,7 +12,7 @@ import pytest
 from genmcp.client.client import Client
 from genmcp.client.errors import ConnectError, RequestTimeout
 from genmcp.client.options import ClientOptions
-from genmcp.client.transport import Sink, Transport
+from genmcp.client.transports.base import Transport, TransportSink
 from genmcp.core.client_events import Send
 
 DISCOVERED = {
@@ -35,11 +35,11 @@ class Late(Transport):
 
     def __init__(self) -> None:
         self.ids: asyncio.Queue[int] = asyncio.Queue()
-        self.sink: Sink
+        self.sink: TransportSink
 
     async def hears(self, method: str) -> None: ...
 
-    async def open(self, sink: Sink) -> None:
+    async def open(self, sink: TransportSink) -> None:
         self.sink = sink
 
     async def send(self, message: Send) -> None:
@@ -56,7 +56,7 @@ class Late(Transport):
                 await self.hears(said["method"])
 
     def tell(self, **message: Any) -> None:
-        self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", **message}))
+        self.sink.on_message(msgspec.json.encode({"jsonrpc": "2.0", **message}))
 
     async def close(self) -> None: ...
 

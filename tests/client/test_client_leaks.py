@@ -9,9 +9,8 @@ import pytest
 
 from genmcp import Call, Channel, Endpoint, Suite, Tool
 from genmcp.client.client import Client
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
-from tests.serving import serve
+from genmcp.client.options import ClientOptions, Command
+from tests.support.serving import serve
 
 WARM, MORE, TIMES = 500, 2_500, 2
 SPARE = 125

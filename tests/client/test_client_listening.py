@@ -12,7 +12,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed
 from genmcp.client.listening import Listening
 from genmcp.client.options import ClientOptions
-from tests.speaking import MODERN
+from tests.support.speaking import MODERN
 
 BOTH = [MODERN, "2025-11-25"]
 

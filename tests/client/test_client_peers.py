@@ -19,14 +19,12 @@ from genmcp.client.errors import (
     Unauthorized,
 )
 from genmcp.client.handler import ClientHandler
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
-from genmcp.client.targets import Target
+from genmcp.client.options import ClientOptions, Command, HttpOptions
+from genmcp.client.transports.targets import Target
 from genmcp.protocol.params import LoggingMessageNotificationParams
 from tests.client.peer_servers import fastmcp, sdk
-from tests.serving import serve
-from tests.speaking import MODERN, VERSIONS
+from tests.support.serving import serve
+from tests.support.speaking import MODERN, VERSIONS
 
 ERAS = [(None, MODERN), ("2025-11-25", "2025-11-25"), ("2025-03-26", "2025-03-26")]
 # What the peers themselves leave open, and warn of.

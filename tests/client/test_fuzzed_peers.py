@@ -26,10 +26,8 @@ from genmcp.client.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command, StdioOptions
-from genmcp.client.targets import Target
+from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
+from genmcp.client.transports.targets import Target
 from tests.client.fuzzed_http import RESPONSES, http_peer
 from tests.client.fuzzed_peer import (
     ENDING,

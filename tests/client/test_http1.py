@@ -30,8 +30,8 @@ from genmcp.client.errors import (
     OutcomeUnknown,
     ProtocolError,
 )
-from genmcp.client.http1 import Http1
-from genmcp.client.http_options import HttpOptions
+from genmcp.client.options import HttpOptions
+from genmcp.client.transports.http_pool import HttpPool
 from tests.client.scripted import ANSWER, Asked, opened, scripted
 from tests.client.sinks import request
 
@@ -175,7 +175,7 @@ async def test_http_connections_are_bounded(by_httpx: bool) -> None:
         await asked.reply(200, {**ANSWER, "id": json.loads(asked.body)["id"]})
 
     async with httpx.AsyncClient() as client:
-        options = HttpOptions(connections=2, client=client if by_httpx else None)
+        options = HttpOptions(max_connections=2, client=client if by_httpx else None)
         async with scripted(script, options) as (transport, recorder):
             await asyncio.gather(*(transport.send(request(id)) for id in range(8)))
 
@@ -283,7 +283,7 @@ async def test_http_connection_that_is_reset_is_lost(before: bytes) -> None:
 
 async def test_http_closed_pool_connects_to_nobody() -> None:
     """After `close` there is no connection, and there will be none."""
-    pool = Http1(urlsplit("http://127.0.0.1:9/"), "here", connect_timeout=1, most=1)
+    pool = HttpPool(urlsplit("http://127.0.0.1:9/"), "here", connect_timeout=1, most=1)
     await pool.close()
 
     with pytest.raises(ClientClosed):
@@ -371,8 +371,8 @@ async def test_http_connection_on_which_something_came_is_not_used() -> None:
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    pool = Http1(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=9)
-    other = Http1(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=9)
+    pool = HttpPool(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=9)
+    other = HttpPool(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=9)
     async with server, asyncio.timeout(10):
         try:
             await asked(pool)
@@ -387,7 +387,7 @@ async def test_http_connection_on_which_something_came_is_not_used() -> None:
     assert 3 == connections
 
 
-async def asked(pool: Http1) -> None:
+async def asked(pool: HttpPool) -> None:
     reply = await pool.request("GET", "/", [])
     assert BODY == await reply.read(1000)
     await reply.close()
@@ -395,7 +395,7 @@ async def asked(pool: Http1) -> None:
 
 async def test_http_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while, also if nothing more is asked."""
-    monkeypatch.setattr("genmcp.client.http1._IDLE", 0.05)
+    monkeypatch.setattr("genmcp.client.transports.http_pool._IDLE", 0.05)
     connected = asyncio.Barrier(3)
     ended = [asyncio.Event() for _ in range(3)]
     waiting = iter(ended)
@@ -412,7 +412,7 @@ async def test_http_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch)
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    pool = Http1(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=9)
+    pool = HttpPool(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=9)
     async with server, asyncio.timeout(5):
         try:
             await asyncio.gather(*(asked(pool) for _ in ended))
@@ -444,7 +444,7 @@ async def test_http_request_says_host_and_coding(
     monkeypatch.setattr(loop, "create_connection", connect)
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    pool = Http1(urlsplit(f"http://{name}:{port}/"), "here", connect_timeout=5, most=1)
+    pool = HttpPool(urlsplit(f"http://{name}:{port}/"), "here", connect_timeout=5, most=1)
     async with server, asyncio.timeout(5):
         await asked(pool)
         await pool.close()
@@ -466,7 +466,7 @@ async def test_http_close_that_is_cancelled_ends_so() -> None:
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    pool = Http1(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=1)
+    pool = HttpPool(urlsplit(f"http://127.0.0.1:{port}/"), "here", connect_timeout=5, most=1)
     async with server, asyncio.timeout(5):
         await asked(pool)
         closing = asyncio.create_task(pool.close())
@@ -479,7 +479,7 @@ async def test_http_close_that_is_cancelled_ends_so() -> None:
 async def test_http_connection_that_is_silent_is_watched_by_the_system() -> None:
     """A stream whose line is dead ends some time, although nothing is sent on it."""
     async with saying() as url:
-        pool = Http1(urlsplit(url), "here", connect_timeout=5, most=1)
+        pool = HttpPool(urlsplit(url), "here", connect_timeout=5, most=1)
         connection = await pool._connect()
         line = connection.writer.get_extra_info("socket")
         watched = line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

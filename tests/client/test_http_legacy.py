@@ -11,9 +11,9 @@ from genmcp.client.errors import (
     OutcomeUnknown,
     SessionEnded,
 )
-from genmcp.client.event_place import EventPlace
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.requester import Reply
+from genmcp.client.options import HttpOptions
+from genmcp.client.transports.base import HttpResponse
+from genmcp.client.transports.sse import SseCursor
 from tests.client.scripted import ANSWER, NOTE, Asked, event, scripted
 from tests.client.sinks import LEGACY, Recorder, notification, request
 
@@ -33,7 +33,7 @@ async def test_http_broken_stream_of_a_legacy_revision_is_resumed() -> None:
         else:
             await asked.stream(event(ANSWER, id="c"))
 
-    options = HttpOptions(resumptions=1)
+    options = HttpOptions(max_resume_attempts=1)
     async with scripted(script, options) as (transport, recorder):
         await transport.send(request(1, revision=LEGACY))
 
@@ -64,7 +64,7 @@ async def test_http_resumption_in_vain_is_given_up(status: int, attempts: int) -
             await asked.head(200, content_type="text/event-stream", content_length="9")
             raise ConnectionError
 
-    options = HttpOptions(resumptions=2)
+    options = HttpOptions(max_resume_attempts=2)
     async with scripted(script, options) as (transport, recorder):
         await transport.send(request(1, revision=LEGACY))
 
@@ -248,7 +248,7 @@ async def test_http_server_without_a_stream_of_its_own_is_left_alone(status: int
         else:
             await asked.reply(202)
 
-    async with scripted(script, HttpOptions(listen_interval=0.001)) as (transport, recorder):
+    async with scripted(script, HttpOptions(listen_retry_interval=0.001)) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
         await transport.send(notification("notifications/initialized"))
         await transport.hearing()
@@ -282,7 +282,7 @@ async def test_http_stream_that_cannot_be_had_is_asked_for_again(
             await asked.stream(event(NOTE), more=True)
             await asked.receive()
 
-    options = HttpOptions(resumptions=1, listen_interval=0.01)
+    options = HttpOptions(max_resume_attempts=1, listen_retry_interval=0.01)
     async with scripted(script, options) as (transport, recorder):
         await transport.send(notification("notifications/initialized"))
         await transport.hearing()
@@ -354,7 +354,7 @@ async def test_http_what_requests_wait_for_takes_no_place(by_httpx: bool) -> Non
             await asked.reply(202)
 
     async with httpx.AsyncClient() as client:
-        options = HttpOptions(connections=1, client=client if by_httpx else None)
+        options = HttpOptions(max_connections=1, client=client if by_httpx else None)
         async with scripted(script, options) as (transport, recorder):
             await transport.send(notification("notifications/initialized"))
             await recorder.until(messages=1)
@@ -366,7 +366,7 @@ async def test_http_what_requests_wait_for_takes_no_place(by_httpx: bool) -> Non
     assert [NOTE, NOTE, ANSWER] == recorder.said
 
 
-class Told(Reply):
+class Told(HttpResponse):
     """A response with this body."""
 
     def __init__(self, body: bytes) -> None:
@@ -385,7 +385,7 @@ class Told(Reply):
 )
 async def test_http_retry_of_a_server_is_bounded(retry: int, delay: float) -> None:
     """A server makes its client neither run in circles nor wait for ever."""
-    place = EventPlace(1000)
+    place = SseCursor(1000)
     await place.follow(Told(b"retry: %d\ndata:\n\n" % retry), Recorder(), None)
 
     assert delay == place.delay(0)

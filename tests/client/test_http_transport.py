@@ -21,7 +21,7 @@ from genmcp.client.errors import (
     ProtocolError,
     Unauthorized,
 )
-from genmcp.client.http_options import HttpOptions
+from genmcp.client.options import HttpOptions
 from genmcp.core.client_events import Send
 from genmcp.errors import ConfigurationError
 from genmcp.suite.suite import Suite
@@ -29,7 +29,7 @@ from genmcp.tool import Tool
 from genmcp.transports.endpoint import Endpoint
 from tests.client.scripted import ANSWER, NOTE, Asked, event, opened, scripted
 from tests.client.sinks import MODERN, notification, request
-from tests.serving import serve
+from tests.support.serving import serve
 
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -341,7 +341,7 @@ async def test_http_listening_takes_no_place() -> None:
         else:
             await asked.reply(200, {**ANSWER, "id": 2})
 
-    async with scripted(script, HttpOptions(connections=1)) as (transport, recorder):
+    async with scripted(script, HttpOptions(max_connections=1)) as (transport, recorder):
         listening = asyncio.ensure_future(transport.send(request(1, "subscriptions/listen")))
         await recorder.until(messages=1)
         await transport.send(request(2))
@@ -423,9 +423,9 @@ async def test_http_by_httpx_is_the_same(free_port: int) -> None:
     ("options", "name"),
     [
         ({"connect_timeout": 0}, "connect_timeout"),
-        ({"connections": 0}, "connections"),
-        ({"resumptions": -1}, "resumptions"),
-        ({"listen_interval": 0}, "listen_interval"),
+        ({"max_connections": 0}, "max_connections"),
+        ({"max_resume_attempts": -1}, "max_resume_attempts"),
+        ({"listen_retry_interval": 0}, "listen_retry_interval"),
         ({"headers": {"a": "b\r\nc: d"}}, "headers"),
     ],
 )

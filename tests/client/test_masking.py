@@ -7,10 +7,7 @@ import pytest
 
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.masking import masked_url
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
+from genmcp.client.options import ClientOptions, Command, HttpOptions, mask_url
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.errors import ConnectFailed
@@ -33,7 +30,7 @@ SECRET = "hunter2"
 )
 def test_url_is_shown_without_secrets(url: str, shown: str) -> None:
     """Without its query, fragment and user information."""
-    assert masked_url(url) == shown
+    assert mask_url(url) == shown
 
 
 @pytest.mark.parametrize(
@@ -85,7 +82,7 @@ async def test_warnings_of_a_hub_show_no_secret(caplog: pytest.LogCaptureFixture
 def test_repr_shows_no_secret() -> None:
     """Of what holds headers, variables, arguments and URLs."""
     header, value = {"Authorization": f"Bearer {SECRET}"}, {"KEY": SECRET}
-    http = HttpOptions(headers=header, resumptions=1)
+    http = HttpOptions(headers=header, max_resume_attempts=1)
     shown = [
         ServerConfig("a", url=f"https://a.example/?key={SECRET}", headers=header),
         ServerConfig("b", command="b", args=["--key", SECRET], env=value),
@@ -103,4 +100,4 @@ def test_repr_shows_no_secret() -> None:
     )
     assert repr(shown[2]) == "Command(command='c', args=('***', '***'), env={'KEY': '***'})"
     assert "headers={'Authorization': '***'}" in repr(http)
-    assert "resumptions=1" in repr(http)
+    assert "max_resume_attempts=1" in repr(http)

@@ -8,7 +8,7 @@ import pytest
 from genmcp.channel import Channel
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectionLost
-from genmcp.client.memory import AsgiRequester, MemoryTransport
+from genmcp.client.transports.memory import AsgiAdapter, MemoryTransport
 from genmcp.mux.mux import Mux
 from genmcp.suite.suite import Suite
 from genmcp.tool import Tool
@@ -135,8 +135,8 @@ async def test_memory_application_that_fails_breaks_the_connection(
         await send({"type": "http.response.body", "body": b"{", "more_body": True})
 
     with pytest.raises(ConnectionLost, match="before it answered"):
-        await AsgiRequester(raising, "here").request("GET", "/", [])
-    reply = await AsgiRequester(short, "here").request("GET", "/", [])
+        await AsgiAdapter(raising, "here").request("GET", "/", [])
+    reply = await AsgiAdapter(short, "here").request("GET", "/", [])
     with pytest.raises(ConnectionLost, match="within a response"):
         await reply.read(100)
 
@@ -160,7 +160,7 @@ async def test_memory_body_that_is_not_read_waits() -> None:
         except OSError:
             refused.set()
 
-    requester = AsgiRequester(flooding, "here")
+    requester = AsgiAdapter(flooding, "here")
     reply = await requester.request("GET", "/?a=b", [])
     async with asyncio.timeout(5):
         await full.wait()

@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from genmcp.client.client import Client
-from genmcp.client.http_options import HttpOptions
 from genmcp.client.listening import Listening
-from genmcp.client.options import ClientOptions
+from genmcp.client.options import ClientOptions, HttpOptions
 from tests.client.scripted import NOTE, Asked, event, served
 
 CAPABILITIES = {
@@ -77,7 +76,7 @@ async def refused(asked: Asked) -> None:
 @asynccontextmanager
 async def heard(server: Legacy, *uris: str) -> AsyncIterator[tuple[Client, Listening]]:
     """What listens for all that the server tells of."""
-    options = ClientOptions(http=HttpOptions(resumptions=1, listen_interval=0.01))
+    options = ClientOptions(http=HttpOptions(max_resume_attempts=1, listen_retry_interval=0.01))
     async with (
         asyncio.timeout(15),
         served(server) as url,

@@ -14,22 +14,22 @@ from genmcp.client.errors import (
     NotFound,
     OutcomeUnknown,
 )
-from genmcp.client.http_options import HttpOptions
+from genmcp.client.options import HttpOptions
 from genmcp.suite.suite import Suite
 from genmcp.transports.endpoint import Endpoint
 from tests.client.scripted import ANSWER, Asked, event, opened, scripted
 from tests.client.sinks import notification, request
-from tests.serving import serve
+from tests.support.serving import serve
 
 OLD = "2024-11-05"
 WHO = {"name": "test", "version": "1"}
 BEGIN = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": WHO}
 
 
-@pytest.mark.parametrize("connections", [1, 100])
-async def test_sse_pair_is_found_by_itself(connections: int) -> None:
+@pytest.mark.parametrize("max_connections", [1, 100])
+async def test_sse_pair_is_found_by_itself(max_connections: int) -> None:
     """A server that only speaks HTTP+SSE is initialized and used through its two URLs."""
-    options = HttpOptions(connections=connections)
+    options = HttpOptions(max_connections=max_connections)
     app = Starlette(routes=[Endpoint(Suite(name="old", version="1")).sse_route("/sse")])
     async with serve(app) as url, opened(url + "/sse", options) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None, **BEGIN))

@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from genmcp.client.errors import ClientClosed, ConnectError, ProcessExited, RequestTimeout
-from genmcp.client.stdio import StdioTransport
-from genmcp.client.stdio_options import Command, StdioOptions
+from genmcp.client.options import Command, StdioOptions
+from genmcp.client.transports.stdio import StdioTransport
 from tests.client.sinks import Recorder, notification, request
 
 QUICK = StdioOptions(exit_timeout=0.3, term_timeout=0.3)
@@ -224,7 +224,10 @@ async def test_stdio_request_that_is_cancelled_before_it_is_written_is_never_wri
 async def test_stdio_notification_does_not_wait_for_ever_for_a_server_that_does_not_read() -> None:
     """It fails after a while, or at once if too many wait already."""
     source = "print('{}', flush=True)\ntime.sleep(60)"
-    async with running(source, StdioOptions(stall=0.01, exit_timeout=0)) as (transport, recorder):
+    async with running(source, StdioOptions(write_timeout=0.01, exit_timeout=0)) as (
+        transport,
+        recorder,
+    ):
         await recorder.until(messages=1)
         await transport.send(request(1, text="x" * 5_000_000))
         with pytest.raises(RequestTimeout, match="notifications/x"):
@@ -322,9 +325,8 @@ async def test_stdio_close_gives_up_a_process_it_may_not_end(
         sent.append(number)
         raise PermissionError
 
-    monkeypatch.setattr("genmcp.client.process._KILLED", 0.1)
     monkeypatch.setattr(os, "killpg", refused)
-    options = StdioOptions(exit_timeout=0.1, term_timeout=0.1)
+    options = StdioOptions(exit_timeout=0.1, term_timeout=0.1, kill_timeout=0.1)
     async with running("print('{}', flush=True)\ntime.sleep(60)", options) as (transport, recorder):
         await recorder.until(messages=1)
         async with asyncio.timeout(5):
@@ -344,8 +346,8 @@ async def test_stdio_killed_parent_leaves_no_orphan(by: str) -> None:
     """
     source = f"LAUNCHED = {by != 'itself'}\n" + textwrap.dedent("""
         import asyncio
-        from genmcp.client.stdio import StdioTransport
-        from genmcp.client.stdio_options import Command
+        from genmcp.client.transports.stdio import StdioTransport
+        from genmcp.client.options import Command
         from tests.client.sinks import Recorder
 
         SERVER = "import time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\\n" \\

@@ -6,14 +6,13 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp.client.http import HttpTransport
-from genmcp.client.http1 import Http1
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.httpx_requester import HttpxRequester
-from genmcp.client.memory import MemoryTransport
-from genmcp.client.stdio import StdioTransport
-from genmcp.client.stdio_options import Command
-from genmcp.client.targets import transport_to
+from genmcp.client.options import Command, HttpOptions
+from genmcp.client.transports.http import HttpTransport
+from genmcp.client.transports.http_pool import HttpPool
+from genmcp.client.transports.httpx_adapter import HttpxAdapter
+from genmcp.client.transports.memory import MemoryTransport
+from genmcp.client.transports.stdio import StdioTransport
+from genmcp.client.transports.targets import transport_to
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
 from genmcp.suite.suite import Suite
@@ -72,12 +71,12 @@ def test_target_that_is_none_is_refused(target: Any, why: str) -> None:
 @pytest.mark.parametrize(
     ("environment", "options", "kind"),
     [
-        ({}, {}, Http1),
-        ({}, {"client": httpx.AsyncClient()}, HttpxRequester),
-        ({"https_proxy": "http://proxy.example:3128"}, {}, HttpxRequester),
-        ({"all_proxy": "http://proxy.example:3128"}, {}, HttpxRequester),
-        ({"http_proxy": "http://proxy.example:3128"}, {}, Http1),
-        ({"https_proxy": "http://proxy.example:3128", "no_proxy": "example.com"}, {}, Http1),
+        ({}, {}, HttpPool),
+        ({}, {"client": httpx.AsyncClient()}, HttpxAdapter),
+        ({"https_proxy": "http://proxy.example:3128"}, {}, HttpxAdapter),
+        ({"all_proxy": "http://proxy.example:3128"}, {}, HttpxAdapter),
+        ({"http_proxy": "http://proxy.example:3128"}, {}, HttpPool),
+        ({"https_proxy": "http://proxy.example:3128", "no_proxy": "example.com"}, {}, HttpPool),
     ],
 )
 def test_target_uses_httpx_only_for_what_needs_it(

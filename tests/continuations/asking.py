@@ -16,8 +16,8 @@ from genmcp import (
     Suite,
     Tool,
 )
-from tests.asgi import MODERN, Client, Connection
 from tests.protocol.definitions import validator
+from tests.support.asgi import MODERN, Client, Connection
 
 ABLE: Mapping[str, Any] = {
     "elicitation": {"form": {}, "url": {}},

@@ -3,8 +3,8 @@
 from typing import Any
 
 from genmcp import Accepted, Call, Channel, Continue, Done, Outcome, Tool, elicit
-from tests.asgi import Connection, serving
 from tests.continuations.asking import Asked, text_of
+from tests.support.asgi import Connection, serving
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 

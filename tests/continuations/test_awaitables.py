@@ -28,8 +28,8 @@ from genmcp import (
     WorkRaised,
     elicit,
 )
-from tests.asgi import ALL, Client, serving, until
 from tests.continuations.asking import Waits, text_of
+from tests.support.asgi import ALL, Client, serving, until
 
 
 async def soon(value: Any) -> Any:
@@ -203,7 +203,7 @@ async def test_awaitable_that_somebody_cancels_is_a_failure(makes: Any) -> None:
 
 @pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
 async def test_future_that_nobody_keeps_is_lost(makes: Any) -> None:
-    """Row 8: whoever was to end it has let go of it; nobody can, and the call does not hang."""
+    """Whoever was to end it has let go of it; nobody can, and the call does not hang."""
     kept = [makes()]
     waits = Waits(lambda arguments: kept[0])
     client = Client(serving(waits))
@@ -257,7 +257,7 @@ async def test_task_that_nobody_keeps_runs_on() -> None:
 async def test_future_given_twice_is_refused_the_second_time(
     makes: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Row 13: -32603 for the second call; the first one gets its value."""
+    """-32603 for the second call; the first one gets its value."""
     one = makes()
     waits = Waits(lambda arguments: one)
     client = Client(serving(waits))
@@ -276,7 +276,7 @@ async def test_future_given_twice_is_refused_the_second_time(
 
 @pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
 async def test_future_given_again_once_its_call_is_over_is_fine(makes: Any) -> None:
-    """Row 14: it has its value still."""
+    """It has its value still."""
     one = makes()
     waits = Waits(lambda arguments: one)
     client = Client(serving(waits))
@@ -303,7 +303,7 @@ async def test_future_of_another_event_loop_is_refused(caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("version", ALL)
 async def test_two_calls_with_one_tag_are_independent(version: str) -> None:
-    """Row 12: each gets what it waits for itself, in whichever order."""
+    """Each gets what it waits for itself, in whichever order."""
     ends = {name: asyncio.Future[str]() for name in ("first", "second")}
     waits = Waits(lambda arguments: ends[arguments["name"]])
     client = await Client.begin(serving(waits), version)
@@ -324,7 +324,7 @@ async def test_two_calls_with_one_tag_are_independent(version: str) -> None:
 
 @pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
 async def test_outcome_comes_once(makes: Any) -> None:
-    """Row 10: a future that is dropped as soon as it has ended is not lost as well."""
+    """A future that is dropped as soon as it has ended is not lost as well."""
     kept = [makes()]
     waits = Waits(lambda arguments: kept[0])
     client = Client(serving(waits))
@@ -386,7 +386,7 @@ async def test_coroutine_is_cancelled_with_its_call() -> None:
 
 
 async def test_task_is_its_makers_and_only_not_waited_for_any_more() -> None:
-    """Row 19: it goes on when its call is cancelled, and may be given to another call."""
+    """It goes on when its call is cancelled, and may be given to another call."""
     works = Works()
     task = asyncio.create_task(works.work())
     waits = Waits(lambda arguments: task)
@@ -443,7 +443,7 @@ async def test_steps_follow_each_other_on_one_response(steps: type[Tool], versio
 
 
 async def test_steps_may_wait_for_one_future_twice() -> None:
-    """Row 14: it is let go of before the next step."""
+    """It is let go of before the next step."""
     one = asyncio.get_running_loop().create_future()
 
     class Twice(Tool):
@@ -463,7 +463,7 @@ async def test_steps_may_wait_for_one_future_twice() -> None:
 
 @pytest.mark.parametrize("on", [3, None, "text", soon, [asyncio.sleep]])
 def test_continue_takes_what_can_be_waited_for(on: Any) -> None:
-    """Row 15: a TypeError at once, where it is made, and it names the tag."""
+    """A TypeError at once, where it is made, and it names the tag."""
     with pytest.raises(TypeError, match=r"Continue\('found', \.\.\.\) cannot wait for"):
         Continue("found", on)
 

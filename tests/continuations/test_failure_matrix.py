@@ -46,8 +46,8 @@ from genmcp import (
     WorkRaised,
     elicit,
 )
-from tests.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving, until
 from tests.continuations.asking import YES, Asked, Waits, failure_of, text_of
+from tests.support.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving, until
 
 
 @pytest.fixture(params=LEGACIES)

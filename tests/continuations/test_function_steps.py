@@ -27,9 +27,9 @@ from genmcp import (
     tool,
     wait_for,
 )
-from tests.asgi import MODERN, TASKS, Client, Connection, until
 from tests.continuations.asking import Asked, failure_of, muxed, text_of
 from tests.prompts.answering import ASKABLE, request
+from tests.support.asgi import MODERN, TASKS, Client, Connection, until
 
 OPEN: list[Mux] = []
 

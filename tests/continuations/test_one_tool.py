@@ -20,8 +20,8 @@ from genmcp import (
     roots,
     sample,
 )
-from tests.asgi import MODERN, PATIENCE, Connection, serving
 from tests.continuations.asking import ABLE, ROOTS, SAID, Asked, text_of
+from tests.support.asgi import MODERN, PATIENCE, Connection, serving
 
 
 class Confirm(msgspec.Struct):

@@ -24,7 +24,6 @@ from genmcp import (
     roots,
     sample,
 )
-from tests.asgi import serving
 from tests.continuations.asking import (
     ROOTS,
     SAID,
@@ -34,6 +33,7 @@ from tests.continuations.asking import (
     muxed,
     text_of,
 )
+from tests.support.asgi import serving
 
 ELICITING = ["2025-11-25", "2025-06-18"]
 LEGACY = [*ELICITING, "2025-03-26"]
@@ -206,7 +206,7 @@ async def test_answer_of_somebody_else_is_refused(version: str) -> None:
 
 @pytest.mark.parametrize("id", ["forged", 1, None, "g1" + "A" * 200])
 async def test_answer_to_nothing_is_refused(id: Any) -> None:
-    """Row 36: only what was asked can be answered."""
+    """Only what was asked can be answered."""
     client = await Asked.begin(serving(Waits(where)), LEGACY[0])
 
     answer = await client.send({"jsonrpc": "2.0", "id": id, "result": {}})
@@ -215,7 +215,7 @@ async def test_answer_to_nothing_is_refused(id: Any) -> None:
 
 
 async def test_answer_that_comes_again_is_dropped(version: str) -> None:
-    """Row 11: the call goes on once."""
+    """The call goes on once."""
     waits = Waits(where)
     client = await Asked.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:

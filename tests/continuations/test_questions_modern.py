@@ -26,8 +26,8 @@ from genmcp import (
     roots,
     sample,
 )
-from tests.asgi import Connection, serving
 from tests.continuations.asking import ROOTS, SAID, YES, Asked, Waits, failure_of, muxed, text_of
+from tests.support.asgi import Connection, serving
 
 
 class Person(msgspec.Struct):

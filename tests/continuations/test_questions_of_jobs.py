@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from genmcp import Accepted, Call, Channel, Continue, Done, Failed, Outcome, Run, Tool, elicit, job
-from tests.asgi import MODERN, serving
 from tests.continuations.asking import YES, Asked, text_of
+from tests.support.asgi import MODERN, serving
 
 
 @job(name="asking.weigh")

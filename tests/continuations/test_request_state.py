@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from genmcp import Call, Channel, Limits, Outcome, elicit, roots
-from tests.asgi import Connection
 from tests.continuations.asking import ROOTS, YES, Asked, Waits, muxed, text_of
+from tests.support.asgi import Connection
 
 SECRET = "one secret of many letters"
 

@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.asgi import until
-from tests.serving import PATIENCE
+from tests.support.asgi import until
+from tests.support.serving import PATIENCE
 
 VERSION = "2025-11-25"
 HEADERS = {

@@ -32,7 +32,7 @@ from genmcp import (
 )
 from genmcp.core.waiting import Job, Working
 from genmcp.errors import WorkRaised
-from tests.asgi import PATIENCE, TASKS, Client
+from tests.support.asgi import PATIENCE, TASKS, Client
 from tests.tasks.bench import Bench, ended, made, opened, until
 
 ASKS = {"elicitation": {"form": {}}, **TASKS}

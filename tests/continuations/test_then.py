@@ -44,9 +44,9 @@ from genmcp import (
     roots,
     wait_for,
 )
-from tests.asgi import MODERN, PATIENCE, TASKS, Client, Connection
 from tests.continuations.asking import Asked, failure_of, muxed, text_of
 from tests.prompts.answering import ASKABLE, request
+from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, Connection
 
 OPEN: list[Mux] = []
 

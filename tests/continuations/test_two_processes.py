@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.continuations.asking import ROOTS
-from tests.serving import PATIENCE
+from tests.support.serving import PATIENCE
 
 HEADERS = {
     "accept": "application/json, text/event-stream",

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from hypothesis.strategies import DataObject, booleans, data, sampled_from
 
-from genmcp.client.http_headers import headers_of
+from genmcp.client.transports.http_endpoint import headers_of
 from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions, State
 from genmcp.core.client_events import (
     Answered,

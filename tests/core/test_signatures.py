@@ -37,7 +37,7 @@ def is_any(annotation: ast.expr | None) -> bool:
 
 
 def test_core_names_its_types() -> None:
-    """`Any` only stands within another type, such as a mapping of a user's values: DESIGN.md, 4."""
+    """`Any` only stands within another type, such as a mapping of a user's values."""
     found = [
         f"{path.name}:{fault}"
         for path in sorted(CORE.glob("*.py"))

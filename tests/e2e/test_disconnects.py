@@ -14,8 +14,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
-from tests.serving import serve
-from tests.sockets import Connection, begun, called, http
+from tests.support.serving import serve
+from tests.support.sockets import Connection, begun, called, http
 
 CLIENTS = 1000
 CALLS = 6000

@@ -17,7 +17,7 @@ from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
 from tests.client.peer_servers import fastmcp, sdk
-from tests.serving import serve
+from tests.support.serving import serve
 
 SDK = """
 import os

@@ -12,11 +12,10 @@ import pytest
 from genmcp import Endpoint, Suite, tool
 from genmcp.client.client import Client
 from genmcp.client.errors import ProtocolError
-from genmcp.client.options import ClientOptions
-from genmcp.client.stdio_options import Command
+from genmcp.client.options import ClientOptions, Command
 from tests.e2e.pip import MCP_1, pip_environment
 from tests.e2e.processes import serving
-from tests.serving import serve
+from tests.support.serving import serve
 
 # The first run installs it.
 pytestmark = pytest.mark.timeout(300)

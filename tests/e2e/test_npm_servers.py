@@ -14,7 +14,7 @@ from genmcp import Accepted
 from genmcp.client.client import Client
 from genmcp.client.errors import OutcomeUnknown, ProcessExited
 from genmcp.client.handler import ClientHandler
-from genmcp.client.stdio_options import Command
+from genmcp.client.options import Command
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace

@@ -12,8 +12,8 @@ from mcp.types import ImageContent
 from starlette.applications import Starlette
 
 from genmcp import Call, Channel, Image, Tool, ToolError, tool
-from tests.asgi import PATIENCE, serving
-from tests.serving import serve
+from tests.support.asgi import PATIENCE, serving
+from tests.support.serving import serve
 
 MODES = ["auto", "legacy"]
 

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from example_app import create_app
-from tests.serving import serve
+from tests.support.serving import serve
 
 PATIENCE = 20  # seconds for a process to start, and to stop
 REPOSITORY = Path(__file__).parents[2]

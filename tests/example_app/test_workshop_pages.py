@@ -16,7 +16,7 @@ from example_app.database import Database
 from example_app.seed import fill
 from genmcp import ClientOptions, HttpOptions
 from tests.example_app.connecting import PATIENCE, command, until, url_in
-from tests.serving import serve
+from tests.support.serving import serve
 
 
 async def test_workshop_pages_show_stock_and_repairs(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from genmcp import Endpoint, Limits, Mux, Security, Suite
-from tests.asgi import LEGACIES, MODERN, Client
 from tests.fuzz.case import Case
 from tests.fuzz.generation import BODY_LIMIT, ORIGINS, Known
 from tests.fuzz.tools import Deliberate, suite
+from tests.support.asgi import LEGACIES, MODERN, Client
 
 SECRET = "z" * 32
 PATIENCE = 5.0  # seconds; a case takes a millisecond

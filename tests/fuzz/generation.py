@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from tests.asgi import ALL, LEGACIES, MODERN, Client
 from tests.fuzz import hostile, mutation
 from tests.fuzz.case import Case, Ending
+from tests.support.asgi import ALL, LEGACIES, MODERN, Client
 
 Table = dict[bytes, list[bytes]]
 

@@ -5,9 +5,9 @@ from random import Random
 from typing import Any
 
 from genmcp import Channel, ResourceRepo, Suite, prefix_matches, prompt
-from tests.asgi import Client
 from tests.fuzz import mutation
 from tests.fuzz.tools import Anything
+from tests.support.asgi import Client
 
 _REQUESTS = ["ping", "tools/list", "resources/list", "prompts/list"]
 _NOTIFICATIONS = [

@@ -10,7 +10,7 @@ import msgspec
 from genmcp.channel import Channel
 from genmcp.client.errors import ConnectError, SessionEnded
 from genmcp.client.handler import ClientHandler
-from genmcp.client.transport import Sink, Transport
+from genmcp.client.transports.base import Transport, TransportSink
 from genmcp.core.client_events import Send
 from genmcp.core.client_key import LOCAL
 
@@ -43,11 +43,11 @@ class Far(Transport):
         self.cancelled = asyncio.Event()
         self.over = asyncio.Event()
         self.replies: asyncio.Queue[Any] = asyncio.Queue()
-        self.sink: Sink
+        self.sink: TransportSink
         self.questions: asyncio.Queue[Any] = asyncio.Queue()
         self.stream: asyncio.Task[None] | None = None
 
-    async def open(self, sink: Sink) -> None:
+    async def open(self, sink: TransportSink) -> None:
         """Be there."""
         self.sink = sink
 
@@ -64,7 +64,7 @@ class Far(Transport):
         method, params = body.get("method"), body.get("params", {})
         if self.down:
             assert message.id is not None
-            self.sink.failed(message.id, ConnectError("far", "it is down"))
+            self.sink.on_failure(message.id, ConnectError("far", "it is down"))
         elif method is None:
             self.replies.put_nowait(body)
         elif method == "notifications/cancelled":
@@ -77,7 +77,7 @@ class Far(Transport):
             if method == "tools/call":
                 if self.forgets:
                     self.forgets = False
-                    self.sink.failed(message.id, SessionEnded("far", 404))
+                    self.sink.on_failure(message.id, SessionEnded("far", 404))
                     return
                 self.called.append(params["name"])
                 method = params["name"]
@@ -105,7 +105,7 @@ class Far(Transport):
         answer = {"error": {"code": -32601, "message": "unknown"}}
         if result is not None:
             answer = {"result": result}
-        self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", "id": id, **answer}), id)
+        self.sink.on_message(msgspec.json.encode({"jsonrpc": "2.0", "id": id, **answer}), id)
 
     async def ask(self) -> None:
         """Ask, or say, what is put into `questions`, on a stream of no request."""
@@ -115,7 +115,7 @@ class Far(Transport):
                 id, message = said
                 params = {"message": message, "requestedSchema": WHO}
                 said = {"id": id, "method": "elicitation/create", "params": params}
-            self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", **said}))
+            self.sink.on_message(msgspec.json.encode({"jsonrpc": "2.0", **said}))
             self.questions.task_done()
 
 

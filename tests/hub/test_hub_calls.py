@@ -285,7 +285,7 @@ async def test_hub_hears_of_changes_again_after_it_could_not(breaks: str) -> Non
     def told(far: Far, method: str, id: Any, **params: Any) -> None:
         meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": id}}
         body = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params | meta}
-        far.sink.received(msgspec.json.encode(body), id)
+        far.sink.on_message(msgspec.json.encode(body), id)
 
     async def listen(far: Far, message: Send) -> Any:
         listens.append(message.id)

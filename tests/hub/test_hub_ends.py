@@ -134,7 +134,7 @@ async def test_hub_has_let_go_of_a_server_when_unregister_returns(moment: str) -
     async def tools(_: Far, message: Send) -> Any:
         if again.is_set():
             assert message.id is not None
-            far.sink.failed(message.id, ProtocolError("bad", "far"))
+            far.sink.on_failure(message.id, ProtocolError("bad", "far"))
         return {"resultType": "complete", "tools": []}
 
     far.answers["tools/list"] = tools

@@ -16,7 +16,7 @@ from genmcp.hub.errors import ConnectFailed
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
-from tests.serving import PATIENCE, Server
+from tests.support.serving import PATIENCE, Server
 
 
 @tool

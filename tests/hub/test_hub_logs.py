@@ -15,7 +15,7 @@ from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.params import LoggingLevel, LoggingMessageNotificationParams
 from tests.hub.far import TIME, Far, Piped, gate, said
-from tests.serving import serve
+from tests.support.serving import serve
 
 NEW, OLD = "2026-07-28", "2025-11-25"
 
@@ -118,7 +118,7 @@ async def test_hub_server_passes_on_what_is_logged_just_before_the_answer() -> N
     async def quick(far: Far, message: Send) -> Any:
         params = {"level": "error", "data": "hot"}
         body = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
-        far.sink.received(msgspec.json.encode(body), message.id)
+        far.sink.on_message(msgspec.json.encode(body), message.id)
         return said("done")
 
     reader = Reader()

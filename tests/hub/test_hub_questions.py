@@ -16,16 +16,15 @@ from genmcp import Accepted, Call, Channel, Continue, Done, Endpoint, Outcome, S
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.http_options import HttpOptions
-from genmcp.client.options import ClientOptions
+from genmcp.client.options import ClientOptions, HttpOptions
 from genmcp.core.client_key import ClientKey
 from genmcp.errors import ConfigurationError, Overloaded
 from genmcp.hub.asked import Asked
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.limits import HubLimits
-from tests.serving import serve
-from tests.sockets import Connection, http
+from tests.support.serving import serve
+from tests.support.sockets import Connection, http
 
 TIME = 20.0
 REVISIONS = ["2026-07-28", "2025-11-25"]

@@ -19,7 +19,7 @@ from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
 from genmcp.protocol.resources import SubscriptionFilter
 from tests.hub.far import TIME, Far, gate
-from tests.serving import serve
+from tests.support.serving import serve
 
 NEW, OLD = "2026-07-28", "2025-11-25"
 NOTE, LIST = "note://today", "list://all"
@@ -97,7 +97,7 @@ class Library(Far):
     def update(self, uri: str) -> None:
         """Say that a resource was updated."""
         body = {"method": "notifications/resources/updated", "params": {"uri": uri}}
-        self.sink.received(msgspec.json.encode({"jsonrpc": "2.0", **body}))
+        self.sink.on_message(msgspec.json.encode({"jsonrpc": "2.0", **body}))
 
     async def until(self, count: int) -> list[tuple[str, Any]]:
         """Return what was asked, as soon as that is so much."""
@@ -285,7 +285,7 @@ async def test_hub_server_hears_again_after_a_stream_has_ended(breaks: str) -> N
     def told(far: Far, method: str, id: Any, **params: Any) -> None:
         meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": id}}
         body = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params | meta}
-        far.sink.received(msgspec.json.encode(body), id)
+        far.sink.on_message(msgspec.json.encode(body), id)
 
     async def listen(far: Far, message: Send) -> Any:
         listens.append(message.id)

@@ -19,7 +19,7 @@ from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Event
 from genmcp.wire.jsonrpc import Message
-from tests.asgi import PATIENCE, until
+from tests.support.asgi import PATIENCE, until
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True):

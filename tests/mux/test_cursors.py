@@ -9,7 +9,7 @@ from genmcp import Endpoint, Limits, Mux, PromptTemplate, Suite, tool
 from genmcp.channel import Channel
 from genmcp.protocol.value import PaginatedResult
 from genmcp.wire import encoder
-from tests.asgi import ALL, Client
+from tests.support.asgi import ALL, Client
 
 
 @tool

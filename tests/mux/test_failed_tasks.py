@@ -3,7 +3,7 @@
 from typing import Any
 
 from genmcp import Call, Channel, McpError, Tool
-from tests.asgi import MODERN, TASKS, Client, serving
+from tests.support.asgi import MODERN, TASKS, Client, serving
 
 
 class Fails(Tool):

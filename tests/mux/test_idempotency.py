@@ -33,7 +33,7 @@ from genmcp import (
 )
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import Delete, Op, Put
-from tests.asgi import ALL, MODERN, PATIENCE, TASKS, Client, Connection, until
+from tests.support.asgi import ALL, MODERN, PATIENCE, TASKS, Client, Connection, until
 
 KEY = "io.genmcp/idempotencyKey"
 LEGACY = "2025-11-25"

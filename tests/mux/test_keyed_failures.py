@@ -28,7 +28,7 @@ from genmcp import (
 from genmcp.core.task import Task
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.store import Delete, Op, Put
-from tests.asgi import PATIENCE, TASKS, Client, Connection, until
+from tests.support.asgi import PATIENCE, TASKS, Client, Connection, until
 
 KEY = "io.genmcp/idempotencyKey"
 NOT_KEPT = "its result was not kept"

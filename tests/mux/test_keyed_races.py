@@ -10,9 +10,9 @@ import pytest
 from genmcp import Continue, MemoryStore, Run, SQLiteStore, Store, Tool, elicit, job
 from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.stores.store import Append, Entry, Op, Put
-from tests.asgi import PATIENCE, TASKS, Client, until
 from tests.mux.test_idempotency import ASKS, BOB, NAME, begin, call, keyed, said, serving
 from tests.mux.test_keyed_failures import end_of
+from tests.support.asgi import PATIENCE, TASKS, Client, until
 
 
 class Held(Store):

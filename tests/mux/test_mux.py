@@ -14,7 +14,7 @@ from genmcp.protocol.completion import CompleteResult, Completion
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
 from genmcp.stores.memory import MemoryStore
-from tests.asgi import Client
+from tests.support.asgi import Client
 
 
 @tool
@@ -87,7 +87,7 @@ async def test_mux_lists_by_method_and_cursor() -> None:
 
 @pytest.mark.parametrize("answer", [None, "text", {"a": 1}])
 async def test_mux_takes_nothing_but_results(answer: Any, caplog: Any) -> None:
-    """Row 1: a server that answers with something else costs one request, and is named."""
+    """A server that answers with something else costs one request, and is named."""
     client = Client(Endpoint(Own(answer)))
 
     said = await client.send(client.request("completion/complete", COMPLETE))

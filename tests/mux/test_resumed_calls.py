@@ -24,7 +24,7 @@ from genmcp import (
 )
 from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.stores.store import Op, Put
-from tests.asgi import PATIENCE, TASKS, Client
+from tests.support.asgi import PATIENCE, TASKS, Client
 
 
 @job(name="resumed.work")

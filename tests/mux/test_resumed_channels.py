@@ -29,7 +29,7 @@ from genmcp.errors import StoreUnavailable
 from genmcp.protocol.client_features import ElicitRequestParams
 from genmcp.server import Route
 from genmcp.stores.store import Append, Op
-from tests.asgi import PATIENCE, TASKS, Client, until
+from tests.support.asgi import PATIENCE, TASKS, Client, until
 
 
 class Stage:

@@ -7,7 +7,7 @@ import pytest
 
 from genmcp import Channel, Continue, Endpoint, MemoryStore, Mux, Suite, Tool, elicit
 from genmcp.question.sampling import roots
-from tests.asgi import TASKS, Client
+from tests.support.asgi import TASKS, Client
 
 
 class Quick(Tool):

@@ -22,8 +22,8 @@ from genmcp import (
 )
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import Op, Put
-from tests.asgi import TASKS, Client, until
 from tests.mux.test_keyed_failures import end_of
+from tests.support.asgi import TASKS, Client, until
 
 begun: asyncio.Event
 go: asyncio.Event

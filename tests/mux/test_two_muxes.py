@@ -23,8 +23,8 @@ from genmcp import (
     job,
 )
 from genmcp.core.outcome import Outcome
-from tests.asgi import PATIENCE, TASKS, Client, until
 from tests.continuations.asking import YES, Asked
+from tests.support.asgi import PATIENCE, TASKS, Client, until
 
 
 @job

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.asgi import MODERN, Connection
 from tests.continuations.asking import Asked
+from tests.support.asgi import MODERN, Connection
 
 __all__ = ["ASKABLE", "request"]
 

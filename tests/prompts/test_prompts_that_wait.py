@@ -31,8 +31,8 @@ from genmcp import (
 )
 from genmcp.errors import PromptNotFound
 from genmcp.testing import connect
-from tests.asgi import MODERN, Connection
 from tests.prompts.answering import ASKABLE, request
+from tests.support.asgi import MODERN, Connection
 
 
 class City(msgspec.Struct):

@@ -12,7 +12,7 @@ from genmcp.errors import McpError, ToolNotFound
 from genmcp.registry.errors import RegistrySessionNotFound, ServerDisabled, ServerNotFound
 from genmcp.registry.live import GLOBAL, LiveRegistry, SessionRegistries
 from genmcp.registry.registry import Registry, Status
-from tests.asgi import PATIENCE
+from tests.support.asgi import PATIENCE
 
 
 @tool

@@ -31,7 +31,7 @@ from genmcp.registry.endpoint import RegistryEndpoint
 from genmcp.registry.live import LiveRegistry
 from genmcp.registry.registry import Registry
 from genmcp.testing import connect
-from tests.asgi import PATIENCE, Client
+from tests.support.asgi import PATIENCE, Client
 
 
 @tool

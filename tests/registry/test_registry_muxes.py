@@ -19,8 +19,8 @@ from genmcp import (
     Tool,
     tool,
 )
-from tests.asgi import PATIENCE, until
-from tests.asgi import Client as Asgi
+from tests.support.asgi import PATIENCE, until
+from tests.support.asgi import Client as Asgi
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -33,7 +33,7 @@ from genmcp.client.errors import ServerError
 from genmcp.errors import ContractError, InternalError, InvalidParams
 from genmcp.protocol.completion import PromptReference, ResourceTemplateReference
 from genmcp.testing import connect
-from tests.asgi import PATIENCE, Client
+from tests.support.asgi import PATIENCE, Client
 
 
 @tool

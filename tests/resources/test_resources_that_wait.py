@@ -29,8 +29,8 @@ from genmcp import (
     job,
 )
 from genmcp.protocol.resources import ReadResourceResult
-from tests.asgi import MODERN, Connection
 from tests.prompts.answering import ASKABLE, request
+from tests.support.asgi import MODERN, Connection
 
 
 class Word(msgspec.Struct):

@@ -12,6 +12,7 @@ from genmcp.stores.accounts import Account, Usage
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, Put, Store
+from tests.support.clock import Clock
 
 CAPACITY = 1_000_000
 """Bytes that each store under test may hold."""
@@ -21,15 +22,6 @@ BOB = (Account("bob", share=0.25),)
 CROWD = Account("anonymous", share=0.2, setting="Limits.kept_of_anonymous")
 
 Opened: TypeAlias = Callable[[], Store]
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from genmcp.stores.deadlines import Deadlines
+from genmcp.stores.clocks import Deadlines
 
 
 class Held:

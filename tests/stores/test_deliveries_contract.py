@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 from genmcp.errors import StoreUnavailable
+from genmcp.stores.clocks import Waiter
 from genmcp.stores.deliveries import Deliveries, Delivery, OwnerShare
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.stores.waiter import Waiter
+from tests.support.clock import Clock
 
 BOUND = 5.0
 """Seconds after which what should have come is said not to come."""
@@ -29,31 +30,19 @@ class Bench(NamedTuple):
 
     deliveries: Deliveries
     store: Store
-    pass_time: PassTime
-
-
-class Clock:
-    """A clock that goes when it is told to."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def pass_time(self, seconds: float) -> None:
-        self.now += seconds
+    advance: PassTime
 
 
 def memory(folder: Path) -> Bench:
     clock = Clock()
     store = MemoryStore(clock=clock)
-    return Bench(store.deliveries, store, clock.pass_time)
+    return Bench(store.deliveries, store, clock.advance)
 
 
 def sqlite(folder: Path) -> Bench:
     clock = Clock()
     store = SQLiteStore(folder / "store.db", clock=clock)
-    return Bench(store.deliveries, store, clock.pass_time)
+    return Bench(store.deliveries, store, clock.advance)
 
 
 @pytest.fixture(params=[memory, sqlite])
@@ -74,8 +63,8 @@ def deliveries(bench: Bench) -> Deliveries:
 
 
 @pytest.fixture
-def pass_time(bench: Bench) -> PassTime:
-    return bench.pass_time
+def advance(bench: Bench) -> PassTime:
+    return bench.advance
 
 
 async def claimed(
@@ -138,14 +127,14 @@ async def test_claims_that_race_share_what_is_there(deliveries: Deliveries) -> N
 
 
 async def test_claim_gives_the_longest_due_of_the_queues_asked_for(
-    deliveries: Deliveries, pass_time: PassTime
+    deliveries: Deliveries, advance: PassTime
 ) -> None:
     """In the order in which they became due, over all queues, and never of another queue."""
     await deliveries.put("late", "slow", delay=10)
     for id, queue in (("1", "slow"), ("2", "fast"), ("3", "slow"), ("4", "other"), ("5", "fast")):
         await deliveries.put(id, queue)
-        await pass_time(1)
-    await pass_time(10)
+        await advance(1)
+    await advance(10)
 
     assert ["1", "2", "3"] == await claimed(deliveries, "n1", "fast", "slow", limit=3)
     assert ["5", "late"] == await claimed(deliveries, "n1", "slow", "fast", "nothing")
@@ -195,28 +184,28 @@ async def test_node_holds_no_more_than_a_share_of_one_owner(deliveries: Deliveri
 
 
 async def test_owners_take_turns_after_delays_and_leases(
-    deliveries: Deliveries, pass_time: PassTime
+    deliveries: Deliveries, advance: PassTime
 ) -> None:
     """What becomes due later, or lapses, is in its owner's turn like what was due at once."""
     for number in range(10):
         await deliveries.put(f"mallory {number}", delay=number % 2, owner="mallory")
     await claimed(deliveries, "n1", limit=3, lease=5)
     await deliveries.put("bob", delay=5, owner="bob")
-    await pass_time(6)
+    await advance(6)
 
     assert "bob" in await claimed(deliveries, "n2", limit=3)
     assert 8 == len(await claimed(deliveries, "n2"))
 
 
 async def test_put_does_nothing_where_the_id_is_there(
-    deliveries: Deliveries, pass_time: PassTime
+    deliveries: Deliveries, advance: PassTime
 ) -> None:
     """Waiting or held; once it is gone it may be put again."""
     await deliveries.put("a", delay=10)
     await deliveries.put("a", "other")
     assert [] == await claimed(deliveries, "n1", "default", "other")
 
-    await pass_time(10)
+    await advance(10)
     assert ["a"] == await claimed(deliveries, "n1")
     await deliveries.put("a")
     assert [] == await claimed(deliveries, "n2")
@@ -227,72 +216,72 @@ async def test_put_does_nothing_where_the_id_is_there(
 
 
 async def test_delivery_is_due_when_its_delay_is_over(
-    deliveries: Deliveries, pass_time: PassTime
+    deliveries: Deliveries, advance: PassTime
 ) -> None:
     """And not before, whatever was put after it."""
     await deliveries.put("later", delay=10)
     await deliveries.put("now")
     assert ["now"] == await claimed(deliveries, "n1")
 
-    await pass_time(9)
+    await advance(9)
     assert [] == await claimed(deliveries, "n1")
-    await pass_time(1)
+    await advance(1)
     assert ["later"] == await claimed(deliveries, "n1")
 
 
 async def test_lease_that_runs_out_makes_it_due_again(
-    deliveries: Deliveries, pass_time: PassTime
+    deliveries: Deliveries, advance: PassTime
 ) -> None:
     """For others, and for the node itself if nobody else came."""
     await deliveries.put("a")
     assert ["a"] == await claimed(deliveries, "n1", lease=10)
-    await pass_time(11)
+    await advance(11)
     assert ["a"] == await claimed(deliveries, "n1", lease=10)
-    await pass_time(11)
+    await advance(11)
     assert ["a"] == await claimed(deliveries, "n2", lease=10)
 
 
 async def test_lapsed_delivery_may_stay_with_its_holder(
-    deliveries: Deliveries, pass_time: PassTime
+    deliveries: Deliveries, advance: PassTime
 ) -> None:
     """As long as the claimer, which was away, cannot judge; what nobody holds is claimed."""
     for id in ("held", "waiting"):
         await deliveries.put(id)
     assert ["held"] == await claimed(deliveries, "n1", lease=10, limit=1)
-    await pass_time(11)
+    await advance(11)
     for node in ("n2", "n3"):
         left = await deliveries.claim(QUEUES, node, 10, 9, spare=5)
         assert (["waiting"] if node == "n2" else []) == [each.id for each in left]
     assert 5 == await deliveries.next_due(QUEUES)
     assert [] == await deliveries.lost("n1", ["held"])
 
-    await pass_time(4)
+    await advance(4)
     assert [] == await claimed(deliveries, "n4")
-    await pass_time(1)
+    await advance(1)
     assert ["held"] == await claimed(deliveries, "n4")
-    await pass_time(5)
+    await advance(5)
     assert {"waiting"} == set(await claimed(deliveries, "n4"))
 
 
-async def test_renewed_lease_lasts(deliveries: Deliveries, pass_time: PassTime) -> None:
+async def test_renewed_lease_lasts(deliveries: Deliveries, advance: PassTime) -> None:
     """From the renewal on, also if it had run out and nobody took the delivery."""
     await deliveries.put("a")
     await claimed(deliveries, "n1", lease=10)
-    await pass_time(8)
+    await advance(8)
     assert [] == list(await deliveries.renew("n1", ["a"], 10))
-    await pass_time(8)
+    await advance(8)
     assert [] == await claimed(deliveries, "n2")
 
-    await pass_time(8)
+    await advance(8)
     assert [] == list(await deliveries.renew("n1", ["a"], 10))
     assert [] == await claimed(deliveries, "n2")
 
 
-async def test_holder_is_told_what_it_lost(deliveries: Deliveries, pass_time: PassTime) -> None:
+async def test_holder_is_told_what_it_lost(deliveries: Deliveries, advance: PassTime) -> None:
     """Taken by another, cancelled, dropped or never there; the rest is renewed."""
     await deliveries.put("taken")
     await claimed(deliveries, "n1", lease=10)
-    await pass_time(11)
+    await advance(11)
     assert ["taken"] == await claimed(deliveries, "n2")
     for id in ("mine", "cancelled", "dropped"):
         await deliveries.put(id)
@@ -302,15 +291,13 @@ async def test_holder_is_told_what_it_lost(deliveries: Deliveries, pass_time: Pa
 
     ids = ["mine", "taken", "cancelled", "dropped", "never"]
     assert set(ids[1:]) == set(await deliveries.lost("n1", ids))
-    await pass_time(8)
+    await advance(8)
     assert set(ids[1:]) == set(await deliveries.renew("n1", ids, 10))
-    await pass_time(8)
+    await advance(8)
     assert [] == await claimed(deliveries, "n3")
 
 
-async def test_released_delivery_is_due_at_once(
-    deliveries: Deliveries, pass_time: PassTime
-) -> None:
+async def test_released_delivery_is_due_at_once(deliveries: Deliveries, advance: PassTime) -> None:
     """Whoever does not hold it cannot release it."""
     await deliveries.put("a")
     await claimed(deliveries, "n1")
@@ -323,22 +310,22 @@ async def test_released_delivery_is_due_at_once(
     assert ["a"] == await claimed(deliveries, "n2")
 
 
-async def test_dropped_delivery_is_gone(deliveries: Deliveries, pass_time: PassTime) -> None:
+async def test_dropped_delivery_is_gone(deliveries: Deliveries, advance: PassTime) -> None:
     """Whoever does not hold it, or does no more, cannot drop it."""
     await deliveries.put("a")
     await deliveries.drop("n1", "a")
     assert ["a"] == await claimed(deliveries, "n1", lease=10)
-    await pass_time(11)
+    await advance(11)
     assert ["a"] == await claimed(deliveries, "n2", lease=10)
     await deliveries.drop("n1", "a")
     assert [] == list(await deliveries.lost("n2", ["a"]))
 
     await deliveries.drop("n2", "a")
-    await pass_time(11)
+    await advance(11)
     assert [] == await claimed(deliveries, "n1")
 
 
-async def test_cancelled_delivery_is_gone(deliveries: Deliveries, pass_time: PassTime) -> None:
+async def test_cancelled_delivery_is_gone(deliveries: Deliveries, advance: PassTime) -> None:
     """Waiting, due or held; cancelling nothing is no error."""
     await deliveries.put("waiting", delay=10)
     await deliveries.put("held")
@@ -346,16 +333,14 @@ async def test_cancelled_delivery_is_gone(deliveries: Deliveries, pass_time: Pas
     await deliveries.put("due")
     for id in ("waiting", "held", "due", "never"):
         await deliveries.cancel(id)
-    await pass_time(100)
+    await advance(100)
 
     assert [] == await claimed(deliveries, "n2")
     assert ["held"] == list(await deliveries.lost("n1", ["held"]))
     assert await deliveries.next_due(QUEUES) is None
 
 
-async def test_next_due_says_when_to_look_again(
-    deliveries: Deliveries, pass_time: PassTime
-) -> None:
+async def test_next_due_says_when_to_look_again(deliveries: Deliveries, advance: PassTime) -> None:
     """At the end of a delay or of a lease, whichever comes first, in the queues asked for."""
     assert await deliveries.next_due(QUEUES) is None
     await deliveries.put("other", "other")
@@ -365,7 +350,7 @@ async def test_next_due_says_when_to_look_again(
     assert 5 == await deliveries.next_due(QUEUES)
     assert 0 == await deliveries.next_due(["default", "other"])
 
-    await pass_time(5)
+    await advance(5)
     assert 0 == await deliveries.next_due(QUEUES)
     await claimed(deliveries, "n1", lease=10)
     assert 10 == await deliveries.next_due(QUEUES)
@@ -373,7 +358,7 @@ async def test_next_due_says_when_to_look_again(
     assert 12 == await deliveries.next_due(QUEUES)
     await deliveries.drop("n1", "sooner")
     assert 15 == await deliveries.next_due(QUEUES)
-    await pass_time(20)
+    await advance(20)
     assert 0 == await deliveries.next_due(QUEUES)
 
 

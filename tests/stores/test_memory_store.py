@@ -8,21 +8,12 @@ from contextlib import aclosing
 import pytest
 
 from genmcp.errors import ConfigurationError, LogTruncated, StoreUnavailable
+from genmcp.stores.clocks import Waiter
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, Event, Put
-from genmcp.stores.waiter import Waiter
+from tests.support.clock import Clock
 
 EMPTY = "<MemoryStore: 0 records, 0 events in 0 logs, 0 bytes>"
-
-
-class Clock:
-    """A clock that goes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

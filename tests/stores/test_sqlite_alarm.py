@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from genmcp.stores.sqlite.alarm import Alarm
 from genmcp.stores.sqlite.store import SQLiteStore
-from tests.asgi import until
+from genmcp.stores.sqlite.watch import Alarm
+from tests.support.asgi import until
 
 BOUND = 5.0
 
@@ -86,9 +86,9 @@ async def test_process_looks_where_the_system_tells_nothing(
         def inotify_add_watch(self, watch: int, file: bytes, mask: int) -> int:
             return -1
 
-    monkeypatch.setattr("genmcp.stores.sqlite.alarm.ctypes.CDLL", Library)
+    monkeypatch.setattr("genmcp.stores.sqlite.watch.ctypes.CDLL", Library)
     if refusal == "another system":
-        monkeypatch.setattr("genmcp.stores.sqlite.alarm.sys", SimpleNamespace(platform="win32"))
+        monkeypatch.setattr("genmcp.stores.sqlite.watch.sys", SimpleNamespace(platform="win32"))
     here, there = opened(), opened()
     with here.deliveries.news() as news:
         await here.deliveries.lost("", ())

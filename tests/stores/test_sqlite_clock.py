@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from genmcp.stores import clocks
-from genmcp.stores.sqlite import file_clock
+from genmcp.stores.sqlite import connection
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Put
 
@@ -82,7 +82,7 @@ async def test_clock_behind_after_a_boot_stops_no_queue(
     store = opened()
     await store.deliveries.put("waiting")
     await store.apply(Put("result", b"1", ttl=3600.0))
-    monkeypatch.setattr(file_clock, "boot", lambda: "the next boot")
+    monkeypatch.setattr(connection, "boot", lambda: "the next boot")
     set_clock(-time.time())
 
     other = opened()
@@ -94,13 +94,13 @@ async def test_file_has_unix_time_where_no_steady_clock_is_shared(
     opened: Callable[[], SQLiteStore], set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On macOS and Windows."""
-    monkeypatch.setattr(file_clock, "boot", lambda: None)
+    monkeypatch.setattr(connection, "boot", lambda: None)
     set_clock(DAY)
     await opened().apply(Put("result", b"1", ttl=60.0))
     set_clock(0.0)
 
-    with closing(sqlite3.connect(opened()._settings.path)) as connection:
-        (deadline,) = connection.execute("SELECT deadline FROM records").fetchone()
+    with closing(sqlite3.connect(opened()._settings.path)) as file:
+        (deadline,) = file.execute("SELECT deadline FROM records").fetchone()
     assert abs(deadline - time.time() - DAY - 60.0) < BOUND
 
 

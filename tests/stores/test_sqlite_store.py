@@ -18,9 +18,11 @@ import pytest
 import genmcp.stores
 from genmcp.errors import ConfigurationError, Conflict, LogTruncated, StoreUnavailable
 from genmcp.stores.deliveries import Delivery
-from genmcp.stores.sqlite import connection, logs
+from genmcp.stores.sqlite import connection
+from genmcp.stores.sqlite import store as sqlite_store
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, Entry, Event, Put
+from tests.support.clock import Clock
 
 BOUND = 10.0
 """Seconds after which what should have come is said not to come."""
@@ -90,15 +92,6 @@ async def ended(process: Process) -> list[str]:
 async def data(followed: AsyncGenerator[Event, None]) -> bytes:
     async with asyncio.timeout(BOUND):
         return (await anext(followed)).data
-
-
-class Clock:
-    """A clock that goes when it is told to."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 # Several processes
@@ -534,7 +527,7 @@ async def test_sqlite_follower_outlives_the_logs_it_does_not_follow(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A follower that waits long is not told of a gap because others were forgotten meanwhile."""
-    monkeypatch.setattr(logs, "LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(sqlite_store, "REFRESH_AFTER", 0.001)
     clock = Clock()
     store = opened(clock=clock)
     async with aclosing(store.follow("mine")) as followed:

@@ -13,6 +13,7 @@ from genmcp.errors import Conflict, ContractError, LogTruncated, StoreUnavailabl
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put, Store, subject_of
+from tests.support.clock import Clock
 
 BOUND = 5.0
 """Seconds after which what should have come is said not to come."""
@@ -24,29 +25,17 @@ class Bench(NamedTuple):
     """A store under test, and how its time passes: at a clock's word, or by sleeping."""
 
     store: Store
-    pass_time: PassTime
-
-
-class Clock:
-    """A clock that goes when it is told to."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def pass_time(self, seconds: float) -> None:
-        self.now += seconds
+    advance: PassTime
 
 
 def memory(folder: Path) -> Bench:
     clock = Clock()
-    return Bench(MemoryStore(clock=clock), clock.pass_time)
+    return Bench(MemoryStore(clock=clock), clock.advance)
 
 
 def sqlite(folder: Path) -> Bench:
     clock = Clock()
-    return Bench(SQLiteStore(folder / "store.db", clock=clock), clock.pass_time)
+    return Bench(SQLiteStore(folder / "store.db", clock=clock), clock.advance)
 
 
 @pytest.fixture(params=[memory, sqlite])
@@ -62,8 +51,8 @@ def store(bench: Bench) -> Store:
 
 
 @pytest.fixture
-def pass_time(bench: Bench) -> PassTime:
-    return bench.pass_time
+def advance(bench: Bench) -> PassTime:
+    return bench.advance
 
 
 async def entry(store: Store, key: str) -> Entry:
@@ -168,7 +157,7 @@ async def test_delete_expecting_none_spares_a_new_record(store: Store) -> None:
 
 @pytest.mark.parametrize("runs_out", [True, False])
 async def test_version_of_a_record_that_was_gone_is_not_used_again(
-    store: Store, pass_time: PassTime, *, runs_out: bool
+    store: Store, advance: PassTime, *, runs_out: bool
 ) -> None:
     """Whoever held a lease that lapsed cannot renew somebody else's."""
     versions = set()
@@ -178,7 +167,7 @@ async def test_version_of_a_record_that_was_gone_is_not_used_again(
         await store.apply(Put("other", b""))
         versions |= {(await entry(store, "lease:sweep")).version}
         if runs_out:
-            await pass_time(11)
+            await advance(11)
         else:
             await store.apply(Delete("lease:sweep"))
     await store.apply(Put("lease:sweep", b"theirs", ttl=10, expect=0))
@@ -302,46 +291,46 @@ def test_subject_ends_at_the_first_number_sign(name: str) -> None:
 # Time
 
 
-async def test_now_is_the_clock_of_ttls(store: Store, pass_time: PassTime) -> None:
+async def test_now_is_the_clock_of_ttls(store: Store, advance: PassTime) -> None:
     """A record expires its ttl after the time that `now` gave when it was written."""
     written = store.now()
     await store.apply(Put("k", b"", ttl=10))
-    await pass_time(9)
+    await advance(9)
     assert abs(store.now() - written - 9) < 1
     assert await store.get("k")
 
-    await pass_time(2)
+    await advance(2)
     assert store.now() > written + 10
     assert await store.get("k") is None
 
 
-async def test_record_is_gone_when_its_time_has_run_out(store: Store, pass_time: PassTime) -> None:
+async def test_record_is_gone_when_its_time_has_run_out(store: Store, advance: PassTime) -> None:
     """A record lives for its ttl, or until it is deleted."""
     for key, ttl in (("short", 10), ("long", 100), ("ever", None)):
         await store.apply(Put(key, b"", ttl=ttl))
-    await pass_time(11)
+    await advance(11)
 
     assert await store.get("short") is None
     assert await store.get("long")
     await store.apply(Put("short", b"again", expect=0))
-    await pass_time(1000)
+    await advance(1000)
     assert await store.get("long") is None
     assert await store.get("ever")
 
 
-async def test_put_sets_the_time_anew(store: Store, pass_time: PassTime) -> None:
+async def test_put_sets_the_time_anew(store: Store, advance: PassTime) -> None:
     """The last Put alone says how long the record lives."""
     for key, ttl in (("longer", 40), ("shorter", 5), ("ever", None)):
         await store.apply(Put(key, b"", ttl=20))
         await store.apply(Put(key, b"", ttl=ttl))
-    await pass_time(21)
+    await advance(21)
 
     assert await store.get("longer")
     assert await store.get("shorter") is None
     assert await store.get("ever")
 
 
-async def test_touch_sets_the_time_and_keeps_the_version(store: Store, pass_time: PassTime) -> None:
+async def test_touch_sets_the_time_and_keeps_the_version(store: Store, advance: PassTime) -> None:
     """A touched record lives for the new ttl, and whoever holds its version still does."""
     await store.apply(Put("longer", b"", ttl=10))
     await store.apply(Put("shorter", b"", ttl=100))
@@ -349,30 +338,30 @@ async def test_touch_sets_the_time_and_keeps_the_version(store: Store, pass_time
 
     assert await store.touch("longer", 60)
     assert await store.touch("shorter", 10)
-    await pass_time(11)
+    await advance(11)
     assert read == await store.get("longer")
     assert await store.get("shorter") is None
 
 
-async def test_touch_does_not_bring_back_what_is_gone(store: Store, pass_time: PassTime) -> None:
+async def test_touch_does_not_bring_back_what_is_gone(store: Store, advance: PassTime) -> None:
     """Touching nothing says so, and makes nothing."""
     await store.apply(Put("gone", b"", ttl=10))
-    await pass_time(11)
+    await advance(11)
 
     assert not await store.touch("gone", 60)
     assert not await store.touch("never", 60)
     assert await store.get("gone") is None
 
 
-async def test_log_is_gone_a_ttl_after_the_last_append(store: Store, pass_time: PassTime) -> None:
+async def test_log_is_gone_a_ttl_after_the_last_append(store: Store, advance: PassTime) -> None:
     """Each append lets the whole log live for another ttl."""
     await store.apply(Append("log", b"1", ttl=10))
-    await pass_time(8)
+    await advance(8)
     await store.apply(Append("log", b"2", ttl=10))
-    await pass_time(8)
+    await advance(8)
 
     assert [b"1", b"2"] == await data(store, "log")
-    await pass_time(3)
+    await advance(3)
     assert [] == await data(store, "log")
 
 
@@ -447,7 +436,7 @@ async def test_reader_is_told_of_an_id_that_is_none(store: Store, after: str) ->
                 await take(followed, 1)
 
 
-async def test_log_that_was_gone_begins_past_its_old_ids(store: Store, pass_time: PassTime) -> None:
+async def test_log_that_was_gone_begins_past_its_old_ids(store: Store, advance: PassTime) -> None:
     """An id from before a log ran out is not mistaken for one of the log that came after."""
     old: list[str] = []
     missed: list[str] = []  # what came after the last id of a log that ran out is all there
@@ -460,7 +449,7 @@ async def test_log_that_was_gone_begins_past_its_old_ids(store: Store, pass_time
                 await store.read("log", gone)
         old += ids
         missed += ids[:1]
-        await pass_time(11)
+        await advance(11)
         with pytest.raises(LogTruncated):
             await store.read("log", ids[0])
 
@@ -569,7 +558,7 @@ async def test_follower_is_told_that_it_missed_the_beginning(store: Store) -> No
             await waiting
 
 
-async def test_follower_that_saw_everything_has_no_gap(store: Store, pass_time: PassTime) -> None:
+async def test_follower_that_saw_everything_has_no_gap(store: Store, advance: PassTime) -> None:
     """A log may run out, or drop what was seen, under a follower that is up to date."""
     async with aclosing(store.follow("log")) as followed:
         for number in range(4):
@@ -577,7 +566,7 @@ async def test_follower_that_saw_everything_has_no_gap(store: Store, pass_time: 
             await until_it_waits(store)
             await store.apply(Append("log", b"%d" % number, ttl=10, keep=1))
             assert [b"%d" % number] == await waiting
-            await pass_time(11 * (number % 2))
+            await advance(11 * (number % 2))
 
 
 async def test_follow_can_be_closed_and_cancelled(store: Store) -> None:

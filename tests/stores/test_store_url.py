@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from genmcp.errors import ConfigurationError
+from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.stores.url import open_store
 
 
 def test_store_url_names_a_file_or_the_memory(

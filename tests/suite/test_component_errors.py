@@ -19,7 +19,7 @@ from genmcp import (
     ToolError,
     result,
 )
-from tests.speaking import MODERN, VERSIONS, Answer, speak
+from tests.support.speaking import MODERN, VERSIONS, Answer, speak
 
 
 class Offline(Resource):

@@ -9,8 +9,8 @@ import pytest
 
 from genmcp import Continue, Endpoint, Mux, Provider, Run, Suite, Tool, elicit, job
 from genmcp.testing import connect
-from tests.asgi import MODERN, PATIENCE, TASKS, Client, until
 from tests.continuations.asking import YES, Asked
+from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, until
 
 LEGACY = "2025-11-25"
 

@@ -30,7 +30,7 @@ from genmcp.protocol.prompts import PromptDefinition
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.collection import TOOLS, Collection
 from genmcp.testing import connect
-from tests.speaking import MODERN, VERSIONS, speak
+from tests.support.speaking import MODERN, VERSIONS, speak
 
 
 @tool

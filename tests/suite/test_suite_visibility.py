@@ -32,8 +32,8 @@ from genmcp import (
     tool,
 )
 from genmcp.protocol.prompts import PromptDefinition
-from tests.asgi import Client
-from tests.speaking import Speaker
+from tests.support.asgi import Client
+from tests.support.speaking import Speaker
 
 
 def staff_only(principal: str | None) -> bool:

@@ -14,8 +14,8 @@ from genmcp.core.waiting import Finished, Suspended, Work
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.tasks.foreign import ExternalQueue
-from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.engine import LocalEngine
+from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import Change, Note, Resume, TaskService
 

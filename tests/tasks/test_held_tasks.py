@@ -13,7 +13,7 @@ from genmcp.stores.store import Entry, Op
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
-from tests.asgi import until
+from tests.support.asgi import until
 
 
 class Yielding(MemoryStore):

@@ -8,8 +8,7 @@ import pytest
 
 from genmcp.core.waiting import Job
 from genmcp.errors import ConfigurationError
-from genmcp.tasks.job import JobFunction, find, job
-from genmcp.tasks.run import Run, SavedState
+from genmcp.tasks.jobs import JobFunction, Run, SavedState, find, job
 
 
 @job

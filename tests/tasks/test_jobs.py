@@ -25,11 +25,9 @@ from genmcp.errors import (
 )
 from genmcp.stores.store import Delete
 from genmcp.tasks.follower import TaskFollower
-from genmcp.tasks.job import job
+from genmcp.tasks.jobs import Progress, Run, job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.progress import Progress
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.run import Run
 from genmcp.tasks.service import Change, Note, TaskService
 from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opened, until
 

@@ -10,9 +10,8 @@ import pytest
 from genmcp.core.outcome import Failed
 from genmcp.core.waiting import Working
 from genmcp.errors import WaitTimedOut
-from genmcp.tasks.job import job
-from genmcp.tasks.run import Run
-from tests.asgi import until as until_true
+from genmcp.tasks.jobs import Run, job
+from tests.support.asgi import until as until_true
 from tests.tasks.bench import BOUND, Bench, ended, made, opened
 
 

@@ -10,7 +10,7 @@ from genmcp.core.outcome import Done, Failed
 from genmcp.core.task import Task
 from genmcp.core.waiting import Awaiting, ExternalJob, Following, Suspended
 from genmcp.errors import ConfigurationError, WaitCancelled, WorkRaised
-from genmcp.tasks.foreign import ExternalJobs, ExternalQueue, ExternalStatus
+from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
-from genmcp.stores.deliveries import Delivery, MemoryDeliveries
-from genmcp.stores.memory import MemoryStore
-from genmcp.tasks.engine import Engine
-from genmcp.tasks.heartbeats import Heartbeats, Presence
-from genmcp.tasks.local_engine import LocalEngine
+from genmcp.stores.deliveries import Delivery
+from genmcp.stores.memory import MemoryDeliveries, MemoryStore
+from genmcp.tasks.engine import Engine, LocalEngine
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.worker import TaskWorker
+from genmcp.tasks.worker import Heartbeats, Presence, TaskWorker
 from tests.tasks.bench import BOUND
 
 

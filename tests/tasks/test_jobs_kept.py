@@ -13,23 +13,13 @@ from genmcp.core.waiting import Asking, ExternalJob, Finished, Running, Suspende
 from genmcp.errors import StoreUnavailable, TaskNotFound, UnknownFormat
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry, Put
-from genmcp.tasks.foreign import ExternalJobs
-from genmcp.tasks.job import job
+from genmcp.tasks.external import ExternalJobs
+from genmcp.tasks.jobs import Progress, Run, job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.progress import Progress
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.run import Run
 from genmcp.tasks.service import Change, Note, TaskService
+from tests.support.clock import Clock
 from tests.tasks.bench import BOUND, Bench, ended, made, opened
-
-
-class Clock:
-    """A clock that somebody else sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Timed(MemoryStore):

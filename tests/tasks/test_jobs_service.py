@@ -22,13 +22,11 @@ from genmcp.core.waiting import (
 from genmcp.errors import Conflict, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, Op, Put
-from genmcp.tasks.foreign import ExternalQueue, ExternalStatus
-from genmcp.tasks.job import job
-from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.engine import LocalEngine
+from genmcp.tasks.external import ExternalQueue, ExternalStatus
+from genmcp.tasks.jobs import Progress, Reporter, Run, job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.progress import Progress, Reporter
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.run import Run
 from genmcp.tasks.service import Change
 from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened, until
 
@@ -204,7 +202,7 @@ async def test_worker_goes_on_when_the_store_is_back(
         return await claim(*arguments, **options)
 
     monkeypatch.setattr(store.deliveries, "claim", fails_once)
-    monkeypatch.setattr("genmcp.tasks.local_engine._RESPITE", 0.01)
+    monkeypatch.setattr("genmcp.tasks.engine._RESPITE", 0.01)
     jobs = bench.jobs(store=store)
     await jobs.create(made(Working(reports.job())), b"")
 
@@ -282,7 +280,7 @@ async def test_step_that_will_not_be_cancelled_is_not_given_to_another(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the end of a worker it is still held, until its lease has run out."""
-    monkeypatch.setattr("genmcp.tasks.local_engine._GRACE", 0.01)
+    monkeypatch.setattr("genmcp.tasks.engine._GRACE", 0.01)
     free, begun = asyncio.Event(), asyncio.Event()
 
     async def step(id: str) -> None:
@@ -357,7 +355,7 @@ async def test_progress_is_written_again_after_a_silence() -> None:
 
 async def test_progress_needs_no_writer_in_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """What writes is gone when there is nothing to write, and there again with the next report."""
-    monkeypatch.setattr("genmcp.tasks.progress._PACE", 0)
+    monkeypatch.setattr("genmcp.tasks.jobs._PACE", 0)
     written: asyncio.Queue[Progress] = asyncio.Queue()
     reporter = Reporter(written.put)
     before = asyncio.all_tasks()

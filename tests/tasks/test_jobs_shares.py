@@ -17,9 +17,8 @@ from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Put, Store
-from genmcp.tasks.job import job
+from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.run import Run
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made
 
 RAN: list[str] = []

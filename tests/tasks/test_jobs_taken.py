@@ -6,8 +6,7 @@ import pytest
 
 from genmcp.core.waiting import OnLost, Working
 from genmcp.stores.memory import MemoryStore
-from genmcp.tasks.job import job
-from genmcp.tasks.run import Run
+from genmcp.tasks.jobs import Run, job
 from tests.tasks.bench import BOUND, Bench, ended, made
 
 runs: asyncio.Queue[str]

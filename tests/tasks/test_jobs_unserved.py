@@ -10,8 +10,7 @@ from genmcp.core.waiting import Working
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry
-from genmcp.tasks.job import job
-from genmcp.tasks.run import Run
+from genmcp.tasks.jobs import Run, job
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened
 
 

@@ -22,13 +22,11 @@ from genmcp.core.waiting import (
 from genmcp.errors import IllegalTransition, StoreUnavailable, TaskNotFound, WorkerLost
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Delete, Op, Put
-from genmcp.tasks.engine import Engine
-from genmcp.tasks.foreign import ExternalQueue, ExternalStatus
-from genmcp.tasks.job import job
-from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.engine import Engine, LocalEngine
+from genmcp.tasks.external import ExternalQueue, ExternalStatus
+from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.run import Run
 from genmcp.tasks.service import Resume, TaskService
 from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened
 

@@ -13,8 +13,7 @@ from genmcp.core.waiting import Suspended, Working
 from genmcp.errors import ContractError, OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Op, Put
-from genmcp.tasks.job import job
-from genmcp.tasks.run import Run
+from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.service import Change
 from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opened
 

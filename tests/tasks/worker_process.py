@@ -11,10 +11,9 @@ from genmcp.core.outcome import Outcome
 from genmcp.core.task import Task
 from genmcp.core.waiting import Finished
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.tasks.job import job
-from genmcp.tasks.local_engine import LocalEngine
+from genmcp.tasks.engine import LocalEngine
+from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.run import Run
 from genmcp.tasks.service import TaskService
 from tests.tasks.bench import as_result
 

@@ -21,7 +21,7 @@ from genmcp import (
     tool,
 )
 from genmcp.telemetry.log import LoggingTelemetry
-from tests.asgi import TASKS, Client, until
+from tests.support.asgi import TASKS, Client, until
 
 
 @tool

@@ -27,7 +27,7 @@ from genmcp import (
     tool,
 )
 from genmcp.telemetry.otel import OpenTelemetry
-from tests.asgi import TASKS, Client, until
+from tests.support.asgi import TASKS, Client, until
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"

@@ -29,7 +29,7 @@ from genmcp.mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.value import Result
-from tests.asgi import ALL, PATIENCE, TASKS, Client, until
+from tests.support.asgi import ALL, PATIENCE, TASKS, Client, until
 
 _heard_in: ContextVar[str] = ContextVar("_heard_in", default="nowhere")
 

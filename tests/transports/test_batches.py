@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool, tool
-from tests.asgi import LEGACIES, Client, serving, until
+from tests.support.asgi import LEGACIES, Client, serving, until
 
 BATCHES = "2025-03-26"
 
@@ -159,7 +159,7 @@ async def test_batch_that_is_empty_is_refused() -> None:
 
 @pytest.mark.parametrize("version", [each for each in LEGACIES if each != BATCHES])
 async def test_batch_on_another_revision_is_refused(version: str) -> None:
-    """Row 37: 400, and words that name the revision."""
+    """400, and words that name the revision."""
     client = await Client.begin(serving(echo), version)
 
     answer = await client.send([client.request("ping")])

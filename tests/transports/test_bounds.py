@@ -10,7 +10,7 @@ import pytest
 from genmcp import Channel, ConfigurationError, Endpoint, Limits, Mux, Suite, tool
 from genmcp import Client as McpClient
 from genmcp.mux.threads import Turns
-from tests.asgi import MODERN, PATIENCE, Client, until
+from tests.support.asgi import MODERN, PATIENCE, Client, until
 
 
 def served(*tools: Any, principal: Any = None, **limits: Any) -> Endpoint:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp import Call, Channel, Security, Tool
-from tests.asgi import Client, serving
+from tests.support.asgi import Client, serving
 
 PAGE = "https://app.example.com"
 

@@ -30,10 +30,10 @@ from genmcp.mux.telemetry import Telemetry
 from genmcp.policy import RESULT_TOOL
 from genmcp.protocol.value import Result
 from genmcp.stores.store import Op, Put
-from tests.asgi import TASKS, Client, until
 from tests.mux.test_idempotency import ASKS, LEGACY, NAME, begin, keyed, over, refused, said
 from tests.mux.test_keyed_races import HeldMemory, writes_record
-from tests.transports.pipes import modern, piped, request
+from tests.support.asgi import TASKS, Client, until
+from tests.support.pipes import modern, piped, request
 from tests.transports.test_promotion_races import Doubtful
 from tests.transports.test_sse_pair import app_of, connected
 

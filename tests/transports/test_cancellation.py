@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Call, Channel, Continue, Limits, Mux, SendStatus, Suite, Tool, elicit, tool
 from genmcp.transports.endpoint import Endpoint
-from tests.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, until
+from tests.support.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, until
 
 
 class Held(Tool):
@@ -120,7 +120,7 @@ async def test_cancel_during_validate() -> None:
 
 
 async def test_cancel_drops_the_result_of_a_thread() -> None:
-    """Row 20: a `def` hook cannot be cancelled; its result is dropped, its thread comes back."""
+    """A `def` hook cannot be cancelled; its result is dropped, its thread comes back."""
     begun, go, ended = threading.Event(), threading.Event(), threading.Event()
 
     @tool

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from genmcp import Channel, tool
-from tests.asgi import Client, serving, until
-from tests.serving import serve
+from tests.support.asgi import Client, serving, until
+from tests.support.serving import serve
 
 CLIENTS = 200
 

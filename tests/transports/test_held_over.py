@@ -23,7 +23,7 @@ from genmcp import (
 )
 from genmcp.errors import StoreUnavailable
 from genmcp.suite.collection import TOOLS
-from tests.asgi import MODERN, PATIENCE, TASKS, Client, Connection, until
+from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, Connection, until
 
 VERSIONS = ["2025-11-25", MODERN]
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}}

@@ -10,7 +10,7 @@ import pytest
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
-from tests.asgi import MODERN, PATIENCE, Client, serving, until
+from tests.support.asgi import MODERN, PATIENCE, Client, serving, until
 
 VERSIONS = [MODERN, "2025-11-25"]
 

@@ -11,7 +11,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.testclient import TestClient
 
 from genmcp import Call, Channel, ConfigurationError, Endpoint, Mux, Security, Suite, Tool
-from tests.asgi import Client, serving
+from tests.support.asgi import Client, serving
 
 
 class Tell(Tool):

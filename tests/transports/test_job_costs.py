@@ -8,7 +8,7 @@ from typing import Any
 import genmcp
 from genmcp import Continue, Done, Endpoint, MemoryStore, Mux, Run, Storage, Suite, Tool, job
 from genmcp.stores.store import Delete, Entry, Op, Put
-from tests.asgi import Client
+from tests.support.asgi import Client
 
 PACKAGE = str(Path(genmcp.__file__).parent)
 CALLS = 640

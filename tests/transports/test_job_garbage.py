@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from genmcp import Call, Channel, Continue, Done, Endpoint, Outcome, Run, Tool, ToolError, job
-from tests.asgi import TASKS, Client, serving
-from tests.garbage import kinds, no_collections
+from tests.support.asgi import TASKS, Client, serving
+from tests.support.garbage import kinds, no_collections
 
 __all__ = ["no_collections"]
 

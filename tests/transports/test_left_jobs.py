@@ -9,7 +9,7 @@ import pytest
 from genmcp import Continue, Done, Endpoint, JobOptions, Mux, Run, Storage, Suite, Tool, job
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
-from tests.asgi import PATIENCE, Client, serving, until
+from tests.support.asgi import PATIENCE, Client, serving, until
 
 done: asyncio.Event
 

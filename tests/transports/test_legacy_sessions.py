@@ -10,7 +10,7 @@ import pytest
 from genmcp import Call, Channel, Endpoint, InvalidParams, Limits, Mux, Suite, Tool, tool
 from genmcp.errors import ResourceNotFound
 from genmcp.mux import sessions
-from tests.asgi import LEGACIES, MODERN, Client, serving
+from tests.support.asgi import LEGACIES, MODERN, Client, serving
 
 
 @tool
@@ -338,7 +338,7 @@ async def test_legacy_ended_session_stays_dead(version: str) -> None:
 
 
 async def test_legacy_delete_cancels_what_the_session_has_open(version: str) -> None:
-    """Row 32: its calls are cancelled, its streams end; those of others go on."""
+    """Its calls are cancelled, its streams end; those of others go on."""
     cancelled: list[str] = []
     waiting = asyncio.Semaphore(0)
     go = asyncio.Event()
@@ -380,7 +380,7 @@ async def test_legacy_delete_cancels_what_the_session_has_open(version: str) -> 
 
 
 async def test_legacy_calls_of_one_session_run_side_by_side(version: str) -> None:
-    """Row 31: a call that blocks holds up no other."""
+    """A call that blocks holds up no other."""
     go = asyncio.Event()
 
     @tool
@@ -400,7 +400,7 @@ async def test_legacy_calls_of_one_session_run_side_by_side(version: str) -> Non
 
 
 async def test_legacy_responses_nobody_waits_for_are_400(version: str) -> None:
-    """Row 36: a response answers nothing, as nothing was asked."""
+    """A response answers nothing, as nothing was asked."""
     client = await Client.begin(serving(echo), version)
 
     responses: list[dict[str, Any]] = [{"result": {}}, {"error": {"code": 1, "message": "no"}}]
@@ -412,7 +412,7 @@ async def test_legacy_responses_nobody_waits_for_are_400(version: str) -> None:
 
 
 async def test_legacy_progress_from_a_client_is_ignored(version: str) -> None:
-    """Row 35: 202."""
+    """202."""
     client = await Client.begin(serving(echo), version)
 
     answer = await client.send(

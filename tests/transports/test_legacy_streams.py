@@ -8,7 +8,7 @@ import pytest
 from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append
-from tests.asgi import LEGACIES, Client, Connection, serving
+from tests.support.asgi import LEGACIES, Client, Connection, serving
 
 SECRET = "a secret that is long enough"
 
@@ -136,7 +136,7 @@ async def test_stream_released_before_anything_was_said_can_be_resumed() -> None
 
 
 async def test_stream_a_client_leaves_is_finished_and_fetched(version: str) -> None:
-    """Row 19: a disconnect is no cancellation; the answer waits for Last-Event-ID."""
+    """A disconnect is no cancellation; the answer waits for Last-Event-ID."""
     steps = Steps()
     client = await Client.begin(serving(steps), version)
     async with client.open(client.call("steps")) as connection:

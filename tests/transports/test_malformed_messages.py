@@ -10,8 +10,8 @@ from genmcp import Call, Channel, Endpoint, Server, Tool
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
-from tests.asgi import ALL, LEGACIES, Client, serving
-from tests.garbage import no_collections as no_collections
+from tests.support.asgi import ALL, LEGACIES, Client, serving
+from tests.support.garbage import no_collections as no_collections
 
 
 class Reports(Tool):

@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Call, Channel, InvalidParams, McpError, Tool, ToolError, tool
 from genmcp.errors import MissingCapability, Overloaded
-from tests.asgi import MODERN, PATIENCE, Client, serving
+from tests.support.asgi import MODERN, PATIENCE, Client, serving
 
 JSON_ONLY = {"accept": "application/json"}
 
@@ -65,7 +65,7 @@ async def test_modern_result_first_is_one_json_body() -> None:
 
 
 async def test_modern_notification_first_is_an_event_stream() -> None:
-    """Row 28: a call that reports before its result is a stream, progress first, result last."""
+    """A call that reports before its result is a stream, progress first, result last."""
     client = Client(serving(report))
 
     answer = await client.send(client.call("report", progressToken="t"))
@@ -81,7 +81,7 @@ async def test_modern_notification_first_is_an_event_stream() -> None:
 
 
 async def test_modern_progress_without_a_token_is_not_sent() -> None:
-    """Row 29: who did not ask for progress gets none, and one JSON body."""
+    """Who did not ask for progress gets none, and one JSON body."""
     client = Client(serving(report))
 
     answer = await client.send(client.call("report"))
@@ -149,7 +149,7 @@ async def test_modern_stream_may_be_started_from_a_thread() -> None:
 
 
 async def test_modern_silence_turns_a_held_call_into_a_stream_with_comments() -> None:
-    """Row 30: however long a call takes, its response shows that it is alive."""
+    """However long a call takes, its response shows that it is alive."""
     go = asyncio.Event()
 
     @tool
@@ -192,7 +192,7 @@ async def test_modern_silence_leaves_a_json_client_alone() -> None:
 
 
 async def test_modern_error_behind_progress_is_an_event() -> None:
-    """Row 27: an error after progress is an event on the stream, whose status is 200 already."""
+    """An error after progress is an event on the stream, whose status is 200 already."""
 
     @tool
     async def fail(channel: Channel) -> str:
@@ -277,7 +277,7 @@ async def test_modern_unknown_methods_are_404(method: str) -> None:
 
 
 async def test_modern_unknown_tool_is_an_error_that_names_it() -> None:
-    """Row 23: -32602, with the name of the tool."""
+    """-32602, with the name of the tool."""
     client = Client(serving(echo))
 
     answer = await client.send(client.call("sing"))
@@ -287,7 +287,7 @@ async def test_modern_unknown_tool_is_an_error_that_names_it() -> None:
 
 
 async def test_modern_missing_arguments_are_an_empty_object() -> None:
-    """Row 25: a call without `arguments` is one with none of them."""
+    """A call without `arguments` is one with none of them."""
     client = Client(serving(report))
 
     answer = await client.send(client.request("tools/call", {"name": "report"}))
@@ -296,7 +296,7 @@ async def test_modern_missing_arguments_are_an_empty_object() -> None:
 
 
 async def test_modern_arguments_that_are_no_object_are_400() -> None:
-    """Row 26: -32602 with 400."""
+    """-32602 with 400."""
     client = Client(serving(echo))
 
     answer = await client.send(client.request("tools/call", {"name": "echo", "arguments": [1]}))
@@ -305,7 +305,7 @@ async def test_modern_arguments_that_are_no_object_are_400() -> None:
 
 
 async def test_modern_invalid_arguments_are_a_result_the_model_reads() -> None:
-    """Row 24, as SEP-1303 has it: an isError result that says what is wrong."""
+    """As SEP-1303 has it: an isError result that says what is wrong."""
     client = Client(serving(echo))
 
     answer = await client.send(client.call("echo", {"text": 1}))
@@ -460,7 +460,7 @@ async def test_modern_notifications_are_accepted(method: str) -> None:
 
 
 async def test_modern_responses_are_refused() -> None:
-    """Row 36; 2026-07-28, "Sending Messages", point 4: a client must not send them."""
+    """2026-07-28, "Sending Messages", point 4: a client must not send them."""
     client = Client(serving(echo))
 
     answer = await client.send({"jsonrpc": "2.0", "id": 1, "result": {}})
@@ -469,7 +469,7 @@ async def test_modern_responses_are_refused() -> None:
 
 
 async def test_modern_batches_are_refused() -> None:
-    """Row 37: batches exist in 2025-03-26 only."""
+    """Batches exist in 2025-03-26 only."""
     client = Client(serving(echo))
 
     answer = await client.send([client.call("echo", {"text": "x"})])

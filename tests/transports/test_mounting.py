@@ -17,8 +17,8 @@ from starlette.routing import Mount, Router
 from starlette.testclient import TestClient
 
 from genmcp import Channel, Endpoint, Limits, Mux, Security, Suite, tool
-from tests.asgi import MODERN, Client, serving
-from tests.serving import serve
+from tests.support.asgi import MODERN, Client, serving
+from tests.support.serving import serve
 
 
 @tool

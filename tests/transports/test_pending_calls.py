@@ -14,8 +14,8 @@ import pytest
 from genmcp import Call, Channel, ClientLogHandler, MemoryStore, Mux, Suite, Tool
 from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.timers import TICK, TimerTable
-from tests.asgi import MODERN, Client, serving, until
-from tests.garbage import kinds, no_collections
+from tests.support.asgi import MODERN, Client, serving, until
+from tests.support.garbage import kinds, no_collections
 
 __all__ = ["no_collections"]
 

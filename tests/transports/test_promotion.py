@@ -1,4 +1,4 @@
-"""How a call that runs long becomes a task: DESIGN.md, "How long a call is held", step by step."""
+"""Promotion: a call that runs long becomes a task."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import pytest
 from genmcp import Call, Channel, Continue, Done, Endpoint, Failed, MemoryStore, Mux, Suite, Tool
 from genmcp.core.outcome import Outcome
 from genmcp.stores.store import Delete, Op, Put
-from tests.asgi import MODERN, PATIENCE, TASKS, Client, Connection, until
+from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, Connection, until
 
 CLIENT: dict[str, Any] = {"capabilities": TASKS}
 

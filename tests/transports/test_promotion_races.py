@@ -11,7 +11,7 @@ from genmcp.core.outcome import Outcome
 from genmcp.errors import StoreUnavailable
 from genmcp.policy import TaskUse
 from genmcp.stores.store import Op, Put
-from tests.asgi import PATIENCE, TASKS, Client, until
+from tests.support.asgi import PATIENCE, TASKS, Client, until
 
 OPEN: list[Mux] = []
 

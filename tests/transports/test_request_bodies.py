@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from genmcp import Channel, Endpoint, Limits, Mux, ResourceRepo, Suite, tool
-from tests.asgi import PATIENCE, Client, until
-from tests.serving import serve
+from tests.support.asgi import PATIENCE, Client, until
+from tests.support.serving import serve
 
 
 @tool

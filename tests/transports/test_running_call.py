@@ -15,7 +15,7 @@ from genmcp.core.request import ClientInfo, Request
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.transports.running_call import RunningCall
-from tests import asgi
+from tests.support import asgi
 
 
 class Host:

@@ -13,7 +13,7 @@ from genmcp.errors import StoreUnavailable
 from genmcp.mux.bus import EVERYBODY
 from genmcp.mux.sessions import Ended
 from genmcp.stores.store import Event, Store
-from tests.asgi import LEGACIES, Client, until
+from tests.support.asgi import LEGACIES, Client, until
 
 RAN: list[str] = []
 

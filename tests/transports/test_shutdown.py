@@ -1,4 +1,4 @@
-"""How what is open ends when the server goes away (DESIGN.md, section 3, "Shutdown")."""
+"""Shutdown: open calls, streams and sessions end in order."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from genmcp import Call, Channel, Tool, tool
 from genmcp.transports import shutdown
 from genmcp.transports.shutdown import Shutdown
 from genmcp.transports.timers import TICK
-from tests.asgi import Client, serving, until
+from tests.support.asgi import Client, serving, until
 
 SERVER = '''
 import asyncio

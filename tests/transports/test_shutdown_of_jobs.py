@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from genmcp import Call, Channel, Endpoint, JobOptions, Mux, Storage, Suite, Tool
-from tests.asgi import TASKS, Client, until
+from tests.support.asgi import TASKS, Client, until
 from tests.transports.handing_on import SECRET, mux
 
 APPS = "tests.transports.handing_on"

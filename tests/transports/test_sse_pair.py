@@ -30,8 +30,8 @@ from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Op
-from tests.asgi import LEGACIES, MODERN, Client, Connection
-from tests.serving import serve
+from tests.support.asgi import LEGACIES, MODERN, Client, Connection
+from tests.support.serving import serve
 
 OLD = "2024-11-05"
 

@@ -29,8 +29,8 @@ from genmcp import (
 from genmcp.errors import StoreUnavailable
 from genmcp.transports.pipe import PipedCall
 from genmcp.transports.stdio import Reader, Streams, serve_streams
-from tests.asgi import PATIENCE, TASKS, until
-from tests.transports.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
+from tests.support.asgi import PATIENCE, TASKS, until
+from tests.support.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
 
 ROOT = Path(__file__).parents[2]
 SERVER = [sys.executable, "-m", "tests.transports.stdio_server"]

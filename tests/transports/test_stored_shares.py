@@ -25,7 +25,7 @@ from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Put
 from genmcp.tasks.options import JobOptions
 from genmcp.tool import Tool
-from tests.asgi import LEGACIES, TASKS, Client, Connection
+from tests.support.asgi import LEGACIES, TASKS, Client, Connection
 
 LEGACY = LEGACIES[0]
 KEY = "io.genmcp/idempotencyKey"

@@ -23,7 +23,7 @@ from genmcp import (
     tool,
 )
 from genmcp.stores.memory import MemoryStore
-from tests.asgi import LEGACIES, Client, Connection, until
+from tests.support.asgi import LEGACIES, Client, Connection, until
 
 ID = "io.modelcontextprotocol/subscriptionId"
 NOTE = "note://today"

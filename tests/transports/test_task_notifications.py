@@ -21,7 +21,7 @@ from genmcp import (
     job,
 )
 from genmcp.core.outcome import Outcome
-from tests.asgi import TASKS, Client
+from tests.support.asgi import TASKS, Client
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 ABLE = {**TASKS, "elicitation": {}}

@@ -14,10 +14,9 @@ from math import inf
 from sqlite3 import Connection
 from typing import Final
 
-from genmcp.stores.clocks import steady
+from genmcp.stores.clocks import Waiter, steady
 from genmcp.stores.deliveries import UNBOUNDED, Deliveries, Delivery, OwnerShare
 from genmcp.stores.sqlite.database import Database, Transaction
-from genmcp.stores.waiter import Waiter
 
 __all__ = ["SQLiteDeliveries"]
 

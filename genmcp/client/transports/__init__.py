@@ -1,0 +1,1 @@
+"""The transports of a client: HTTP, the HTTP+SSE transport of 2024-11-05, stdio and in memory."""
