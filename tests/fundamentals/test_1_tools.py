@@ -1,4 +1,4 @@
-"""The first chapter: tools. Read from the top; each test is one idea."""
+"""The first chapter: tools. Read from the top; each test shows one feature."""
 
 from typing import Annotated, Any
 
@@ -9,12 +9,12 @@ from genmcp.protocol.content import TextContent
 from genmcp.testing import connect
 
 
-async def test_a_tool_is_a_function() -> None:
-    """Its name, docstring and type hints are all a client needs to know."""
+async def test_tool_is_a_function() -> None:
+    """Its name, docstring and type hints are listed for the client's model."""
 
     @tool
     def greet(name: str) -> str:
-        """Greets somebody."""
+        """Greets a person."""
         return f"Hello, {name}."
 
     suite = Suite(name="tutorial", version="1.0", tools=[greet])
@@ -25,7 +25,7 @@ async def test_a_tool_is_a_function() -> None:
     assert [TextContent("Hello, Ada.")] == answer.content
 
 
-async def test_a_function_may_await() -> None:
+async def test_function_may_be_async() -> None:
     """An `async def` runs on the server's event loop; a `def` in a thread, so that it may block."""
 
     @tool
@@ -38,8 +38,8 @@ async def test_a_function_may_await() -> None:
     assert [TextContent("Hello, you.")] == answer.content
 
 
-async def test_a_tool_is_a_class() -> None:
-    """Its arguments are a type of yours, which checks what comes and is what `call` gets."""
+async def test_tool_is_a_class() -> None:
+    """The type argument is the type of the arguments: they are validated and decoded into it."""
 
     class Sum(Struct):
         a: float
@@ -59,8 +59,8 @@ async def test_a_tool_is_a_class() -> None:
     assert [TextContent("3.0")] == answer.content
 
 
-async def test_a_tool_may_bring_its_own_schema() -> None:
-    """Any JSON Schema will do: arguments are then a dict, with the schema's defaults filled in."""
+async def test_tool_has_a_json_schema() -> None:
+    """The arguments are then a dict, with the schema's defaults filled in."""
 
     class Search(Tool):
         """Searches."""
@@ -81,8 +81,8 @@ async def test_a_tool_may_bring_its_own_schema() -> None:
     assert [TextContent("3 times bolt")] == answer.content
 
 
-async def test_a_model_is_told_what_is_wrong_with_its_arguments() -> None:
-    """Arguments that do not fit never reach the tool; the model reads why, and tries again."""
+async def test_invalid_arguments_are_explained_to_the_model() -> None:
+    """They never reach the tool. The model reads each fault, and can try again."""
 
     @tool
     def book(seats: Annotated[int, Meta(ge=1, description="How many.")], name: str) -> str:
@@ -91,15 +91,15 @@ async def test_a_model_is_told_what_is_wrong_with_its_arguments() -> None:
     async with connect(Suite(name="tutorial", version="1.0", tools=[book])) as client:
         answer = await client.call("book", {"seats": 0})
 
-    (said,) = answer.content
+    (text,) = answer.content
     assert answer.is_error
-    assert isinstance(said, TextContent)
-    assert said.text.startswith("Invalid arguments for tool book:")
-    assert '(root): missing required property "name"' in said.text
+    assert isinstance(text, TextContent)
+    assert text.text.startswith("Invalid arguments for tool book:")
+    assert '(root): missing required property "name"' in text.text
 
 
-async def test_a_tool_may_have_rules_of_its_own() -> None:
-    """`validate` sees the call first: it refuses it, or passes it on, perhaps another one."""
+async def test_tool_validates_further() -> None:
+    """`validate` runs before `call`: it rejects the request, or returns it, changed or not."""
 
     class Span(Struct):
         first: int
@@ -125,8 +125,8 @@ async def test_a_tool_may_have_rules_of_its_own() -> None:
     assert [TextContent("pages 90 to 100")] == answer.content
 
 
-async def test_a_tool_that_fails_says_so_to_the_model() -> None:
-    """The text of a ToolError is for the model; that of any other exception is for your log."""
+async def test_error_of_a_tool_is_a_result() -> None:
+    """The text of a ToolError is for the model; that of any other exception is for the log."""
 
     @tool
     async def divide(a: int, b: int) -> str:
@@ -135,16 +135,16 @@ async def test_a_tool_that_fails_says_so_to_the_model() -> None:
         return str(a // b)
 
     async with connect(Suite(name="tutorial", version="1.0", tools=[divide])) as client:
-        told = await client.call("divide", {"a": 101, "b": 1})
+        shown = await client.call("divide", {"a": 101, "b": 1})
         broken = await client.call("divide", {"a": 1, "b": 0})
 
-    assert (True, [TextContent("That is too much for me.")]) == (told.is_error, told.content)
+    assert (True, [TextContent("That is too much for me.")]) == (shown.is_error, shown.content)
     assert broken.is_error
     assert "ZeroDivisionError" not in str(broken.content)
 
 
-async def test_a_tool_may_return_data() -> None:
-    """An object is structured content; its JSON goes along as text. A return type is a promise."""
+async def test_tool_returns_structured_content() -> None:
+    """The return type is the output schema. The JSON is sent as text, too."""
 
     class Order(Struct):
         id: int
@@ -163,8 +163,8 @@ async def test_a_tool_may_return_data() -> None:
     assert listed.output_schema is not None
 
 
-async def test_a_result_may_have_several_parts() -> None:
-    """`result` puts texts, pictures and data together, or an error and what to say about it."""
+async def test_result_has_several_parts() -> None:
+    """`result` combines texts, images and data, or makes an error."""
 
     @tool
     async def stock(part: str) -> Any:
@@ -183,8 +183,8 @@ async def test_a_result_may_have_several_parts() -> None:
     assert (True, [TextContent("There is no nut.")]) == (missing.is_error, missing.content)
 
 
-async def test_one_class_may_be_several_tools() -> None:
-    """An instance carries its own configuration in its attributes, its name among them."""
+async def test_class_is_registered_twice() -> None:
+    """The attributes of an instance are its configuration, its name included."""
 
     class Count(Tool):
         """Counts."""

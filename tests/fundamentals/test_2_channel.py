@@ -1,12 +1,12 @@
-"""The second chapter: the channel, a hook's line to its client."""
+"""The second chapter: the channel, which connects a hook with its client."""
 
 from genmcp import Channel, Endpoint, Mux, Suite, tool
 from genmcp.protocol.content import TextContent
 from genmcp.testing import connect
 
 
-async def test_a_tool_reports_how_far_it_is() -> None:
-    """A parameter annotated Channel gets the channel, whatever it is called."""
+async def test_tool_reports_progress() -> None:
+    """A parameter annotated `Channel` gets the channel, whatever its name."""
 
     @tool
     async def copy(files: int, channel: Channel) -> str:
@@ -22,8 +22,8 @@ async def test_a_tool_reports_how_far_it_is() -> None:
     ]
 
 
-async def test_a_tool_in_a_thread_reports_through_the_loop() -> None:
-    """A `def` cannot await; `in_loop` does it for it."""
+async def test_tool_in_a_thread_reports_progress() -> None:
+    """A `def` cannot await: `in_loop` runs a coroutine on the event loop and waits for it."""
 
     @tool
     def copy(channel: Channel) -> str:
@@ -36,8 +36,8 @@ async def test_a_tool_in_a_thread_reports_through_the_loop() -> None:
     assert [1] == [said.progress for said in client.progress]
 
 
-async def test_a_tool_may_log() -> None:
-    """A client gets the messages of the level it wants, and those above."""
+async def test_tool_sends_log_messages() -> None:
+    """A client gets the messages of the level that it has set, and of higher ones."""
 
     @tool
     async def work(channel: Channel) -> str:
@@ -54,8 +54,8 @@ async def test_a_tool_may_log() -> None:
     ]
 
 
-async def test_a_tool_finds_what_the_application_gives_it() -> None:
-    """Assigns are the mux's own, and those keys of the host's request state you ask for."""
+async def test_tool_reads_the_state_of_the_application() -> None:
+    """Assigns are those of the mux, and the named keys of the host's `request.state`."""
 
     @tool
     async def whoami(channel: Channel) -> str:

@@ -1,4 +1,4 @@
-"""The third chapter: serving, wrapping, and writing a server."""
+"""The third chapter: serving, middleware, and writing a server."""
 
 import httpx
 from starlette.applications import Starlette
@@ -15,12 +15,12 @@ from genmcp.testing import connect
 
 @tool
 async def ping() -> str:
-    """Answers."""
+    """Returns pong."""
     return "pong"
 
 
-async def test_a_suite_is_mounted_in_an_application() -> None:
-    """An endpoint is an ASGI application; `route` puts it at a path of yours."""
+async def test_suite_is_mounted_in_an_application() -> None:
+    """An endpoint is an ASGI application; `route` mounts it at a path."""
     suite = Suite(name="tutorial", version="1.0", tools=[ping])
     app = Starlette(routes=[Endpoint(suite).route("/mcp")])
 
@@ -44,24 +44,24 @@ async def test_a_suite_is_mounted_in_an_application() -> None:
     assert "tutorial" == response.json()["result"]["serverInfo"]["name"]
 
 
-async def test_a_server_is_wrapped_to_see_every_call() -> None:
-    """A wrapper forwards what it does not change: that is middleware."""
+async def test_middleware_sees_each_call() -> None:
+    """Middleware forwards every request that it does not handle."""
     seen: list[str] = []
 
-    class Noting(Middleware):
+    class Recording(Middleware):
         async def handle(self, request: Request, channel: Channel) -> Result | Continue:
             seen.append(request.method)
             return await self.inner.handle(request, channel)
 
     suite = Suite(name="tutorial", version="1.0", tools=[ping])
-    async with connect(Noting(suite)) as client:
+    async with connect(Recording(suite)) as client:
         answer = await client.call("ping")
 
     assert (["tools/call"], [TextContent("pong")]) == (seen, answer.content)
 
 
-async def test_a_server_may_be_written_by_hand() -> None:
-    """A Suite is one server; anything that finds, lists and handles is another."""
+async def test_server_is_written_by_hand() -> None:
+    """A Suite is one implementation of Server: find, list and handle."""
 
     class Parrot(Server):
         info = Implementation(name="parrot", version="1.0")
