@@ -25,8 +25,8 @@ from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
 from genmcp.client.transports.base import TransportSink
 from genmcp.client.transports.memory import MemoryTransport
-from genmcp.core.client_asked import notified
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
+from genmcp.core.client.receiving import notified
 from genmcp.mux.mux import Mux
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.params import (

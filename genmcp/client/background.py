@@ -8,7 +8,7 @@ from contextvars import Context
 from genmcp.client.complaints import Complaints
 from genmcp.client.errors import ClientClosed, ClientError, ProcessExited
 from genmcp.client.transports.base import Transport
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 
 __all__ = ["Alarm", "Background"]
 

@@ -6,7 +6,7 @@ from genmcp.client.errors import ClientError, ProcessExited
 from genmcp.client.inlet import Inlet
 from genmcp.client.readiness import Readiness
 from genmcp.client.transports.base import Transport
-from genmcp.core.client_dispatch import ClientDispatch, State
+from genmcp.core.client.dispatch import ClientDispatch, State
 
 __all__ = ["begin"]
 

@@ -15,7 +15,7 @@ from genmcp.client.offers import Offers
 from genmcp.client.reports import ProgressCallback, Reports
 from genmcp.client.requests import Patience, Requests
 from genmcp.client.tasks import Listen, TaskHandle
-from genmcp.core.client_events import TaskCreated
+from genmcp.core.client.events import TaskCreated
 from genmcp.errors import HeaderMismatch, MethodNotFound
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 

@@ -20,9 +20,9 @@ from genmcp.client.options import ClientOptions
 from genmcp.client.readiness import Readiness
 from genmcp.client.transports.base import Transport
 from genmcp.client.waiting import Outcome, Report, Waiter, Waiters
-from genmcp.core import client_events as events
-from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions
-from genmcp.core.client_pending import Timeouts
+from genmcp.core.client import events
+from genmcp.core.client.dispatch import ClientDispatch, DispatchOptions
+from genmcp.core.client.lifecycle import Timeouts
 from genmcp.errors import McpError, Overloaded
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities
 from genmcp.protocol.params import ProgressNotificationParams

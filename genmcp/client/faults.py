@@ -11,8 +11,8 @@ from genmcp.client.errors import (
     ServerError,
     SessionEnded,
 )
-from genmcp.core.client_dispatch import TransportFailure
-from genmcp.core.client_events import Send
+from genmcp.core.client.dispatch import TransportFailure
+from genmcp.core.client.events import Send
 from genmcp.errors import McpError
 
 __all__ = ["afterwards", "failure_of", "left", "said", "unanswered"]

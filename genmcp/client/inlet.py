@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from genmcp.client.errors import ClientError, HttpStatusError, SessionEnded
 from genmcp.client.faults import failure_of
-from genmcp.core import client_events as events
-from genmcp.core.client_dispatch import ClientDispatch
+from genmcp.core.client import events
+from genmcp.core.client.dispatch import ClientDispatch
 from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Inlet"]

@@ -14,8 +14,8 @@ import msgspec
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.connection import Connection
 from genmcp.client.errors import ClientError, ProtocolError, RequestTimeout
-from genmcp.core.client_events import Notified
-from genmcp.core.client_pending import Timeouts
+from genmcp.core.client.events import Notified
+from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ResourceUpdatedNotificationParams, SubscriptionFilter
 from genmcp.wire.jsonrpc import RequestId

@@ -19,7 +19,7 @@ from genmcp.client.offers import Offers
 from genmcp.client.options import ClientOptions, Command
 from genmcp.client.requests import Requests
 from genmcp.client.transports.targets import Target, transport_to
-from genmcp.core.client_events import (
+from genmcp.core.client.events import (
     Connected,
     ConnectionFailed,
     Disconnected,
@@ -27,7 +27,7 @@ from genmcp.core.client_events import (
     Notified,
     Reset,
 )
-from genmcp.core.client_pending import Timeouts
+from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.capabilities import DiscoverResult
 from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.resources import SubscriptionFilter

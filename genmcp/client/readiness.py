@@ -5,7 +5,7 @@ import asyncio
 from genmcp.client.background import Background
 from genmcp.client.errors import ClientClosed, ClientError
 from genmcp.client.faults import said
-from genmcp.core.client_dispatch import ClientDispatch
+from genmcp.core.client.dispatch import ClientDispatch
 
 __all__ = ["Readiness"]
 

@@ -19,9 +19,9 @@ from genmcp.client.errors import (
 from genmcp.client.faults import afterwards
 from genmcp.client.options import ClientOptions
 from genmcp.client.waiting import Outcome, Report
-from genmcp.core.client_encoder import Params
-from genmcp.core.client_events import Answered, InputRequired, ParamHeaders, TaskCreated
-from genmcp.core.client_pending import Timeouts
+from genmcp.core.client.codec import Params
+from genmcp.core.client.events import Answered, InputRequired, ParamHeaders, TaskCreated
+from genmcp.core.client.lifecycle import Timeouts
 from genmcp.protocol.completion import (
     CompleteRequestParams,
     CompleteResult,

@@ -26,7 +26,7 @@ from genmcp.client.repeating import may_pass, repeated
 from genmcp.client.requests import Patience, Requests, Wait
 from genmcp.client.task_news import TaskNews
 from genmcp.client.waiting import Report
-from genmcp.core.client_pending import Timeouts
+from genmcp.core.client.lifecycle import Timeouts
 from genmcp.errors import GenmcpError
 from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.tasks import PROGRESS, DetailedTask

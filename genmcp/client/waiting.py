@@ -9,8 +9,8 @@ import msgspec
 from genmcp.cancellation import CancelScope
 from genmcp.client.errors import ClientError, RequestTimeout
 from genmcp.client.faults import said
-from genmcp.core import client_events as events
-from genmcp.core.client_faults import LateAnswer
+from genmcp.core.client import events
+from genmcp.core.client.events import LateAnswer
 from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Outcome", "Report", "Waiter", "Waiters"]

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from genmcp.client.errors import ClientError
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"

@@ -20,7 +20,7 @@ from genmcp.client.errors import (
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.transports.base import Transport, TransportSink
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.errors import McpError
 
 TASK = {

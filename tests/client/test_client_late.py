@@ -13,7 +13,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ConnectError, RequestTimeout
 from genmcp.client.options import ClientOptions
 from genmcp.client.transports.base import Transport, TransportSink
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 
 DISCOVERED = {
     "supportedVersions": ["2026-07-28"],

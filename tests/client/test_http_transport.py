@@ -22,7 +22,7 @@ from genmcp.client.errors import (
     Unauthorized,
 )
 from genmcp.client.options import HttpOptions
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.errors import ConfigurationError
 from genmcp.suite.suite import Suite
 from genmcp.tool import Tool

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions, State
-from genmcp.core.client_events import HangUp, Outcome, Send
+from genmcp.core.client.dispatch import ClientDispatch, DispatchOptions, State
+from genmcp.core.client.events import HangUp, Outcome, Send
 from genmcp.protocol.capabilities import (
     TASKS,
     ClientCapabilities,

@@ -6,19 +6,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.core.client_dispatch import ClientDispatch, State
-from genmcp.core.client_events import (
+from genmcp.core.client.dispatch import ClientDispatch, State
+from genmcp.core.client.events import (
     Answered,
     Dropped,
     InputRequired,
     Notified,
+    PeerFault,
     Pinged,
     Rejected,
     RequestFailed,
     Send,
     TaskCreated,
 )
-from genmcp.core.client_faults import PeerFault
 from genmcp.errors import (
     GenmcpError,
 )

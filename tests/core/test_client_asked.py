@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.client_dispatch import State, Timeouts
-from genmcp.core.client_events import (
+from genmcp.core.client.dispatch import State, Timeouts
+from genmcp.core.client.events import (
     Asked,
     Dropped,
     Ended,
     HangUp,
+    PeerIllegalTransition,
     Pinged,
     Send,
     Withdrawn,
 )
-from genmcp.core.client_faults import PeerIllegalTransition
 from genmcp.errors import (
     InvalidParams,
     McpError,

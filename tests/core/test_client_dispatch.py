@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.core.client_dispatch import ClientDispatch, State, TransportFailure
-from genmcp.core.client_events import (
+from genmcp.core.client.dispatch import ClientDispatch, State, TransportFailure
+from genmcp.core.client.events import (
     Answered,
     ConnectionFailed,
     Disconnected,
     Dropped,
     Ended,
     InputRequired,
+    PeerFault,
     Rejected,
     RequestFailed,
     Restart,
@@ -22,7 +23,6 @@ from genmcp.core.client_events import (
     TaskCreated,
     TimedOutRequest,
 )
-from genmcp.core.client_faults import PeerFault
 from genmcp.errors import (
     LocalIllegalTransition,
 )

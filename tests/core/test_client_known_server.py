@@ -2,8 +2,8 @@
 
 import pytest
 
-from genmcp.core.client_dispatch import State, TransportFailure
-from genmcp.core.client_events import ConnectionFailed, Reset
+from genmcp.core.client.dispatch import State, TransportFailure
+from genmcp.core.client.events import ConnectionFailed, Reset
 from genmcp.errors import ConfigurationError, LocalIllegalTransition
 from tests.core.client_lines import (
     DISCOVERED,

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.client_dispatch import ClientDispatch, State, Timeouts
-from genmcp.core.client_events import (
+from genmcp.core.client.dispatch import ClientDispatch, State, Timeouts
+from genmcp.core.client.events import (
     Dropped,
     HangUp,
     Notified,
+    PeerIllegalTransition,
     Progress,
     TimedOutRequest,
 )
-from genmcp.core.client_faults import PeerIllegalTransition
 from genmcp.protocol.client_features import ListRootsResult
 from genmcp.protocol.params import (
     LoggingMessageNotificationParams,

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.client_dispatch import ClientDispatch, State, TransportFailure
-from genmcp.core.client_events import Connected, ConnectionFailed, Dropped, Restart, Send
-from genmcp.core.client_faults import PeerFault
+from genmcp.core.client.dispatch import ClientDispatch, State, TransportFailure
+from genmcp.core.client.events import Connected, ConnectionFailed, Dropped, PeerFault, Restart, Send
 from genmcp.errors import LocalIllegalTransition, McpError
 from genmcp.protocol.capabilities import (
     TASKS,

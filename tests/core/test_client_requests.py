@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.core.client_dispatch import ClientDispatch, State
-from genmcp.core.client_events import (
+from genmcp.core.client.dispatch import ClientDispatch, State
+from genmcp.core.client.events import (
     Send,
 )
 from genmcp.errors import (

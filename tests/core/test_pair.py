@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from hypothesis.strategies import DataObject, booleans, data, sampled_from
 
 from genmcp.client.transports.http_endpoint import headers_of
-from genmcp.core.client_dispatch import ClientDispatch, DispatchOptions, State
-from genmcp.core.client_events import (
+from genmcp.core.client.dispatch import ClientDispatch, DispatchOptions, State
+from genmcp.core.client.events import (
     Answered,
     Asked,
     ConnectionFailed,

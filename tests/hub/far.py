@@ -11,7 +11,7 @@ from genmcp.channel import Channel
 from genmcp.client.errors import ConnectError, SessionEnded
 from genmcp.client.handler import ClientHandler
 from genmcp.client.transports.base import Transport, TransportSink
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.core.client_key import LOCAL
 
 __all__ = ["NEW", "NOBODY", "OLD", "TIME", "Far", "Piped", "User", "gate", "said"]

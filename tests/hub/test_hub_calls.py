@@ -10,7 +10,7 @@ from genmcp import McpError, Mux
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectError, OutcomeUnknown
 from genmcp.client.options import ClientOptions
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.hub.asked import Asked
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.errors import ConnectFailed

@@ -7,7 +7,7 @@ import pytest
 
 from genmcp.client.errors import ProtocolError
 from genmcp.client.options import ClientOptions
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.errors import ConnectFailed, UnknownServer
 from genmcp.hub.hub import Hub

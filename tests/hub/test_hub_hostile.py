@@ -8,7 +8,7 @@ import pytest
 from genmcp import Client, Hub, Mux, ServerConfig, Suite, tool
 from genmcp.client import tool_schemas
 from genmcp.client.options import ClientOptions
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.schema.document import Document
 from tests.hub.far import OLD, TIME, Far, said
 

@@ -9,7 +9,7 @@ from genmcp import Accepted, CapabilityMissing, Continue, Done, Failed, McpError
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.hub.asked import Asked
 from genmcp.hub.config import ServerConfig

@@ -11,7 +11,7 @@ from genmcp import Mux
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.hub.asked import Asked
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub

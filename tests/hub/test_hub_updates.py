@@ -13,7 +13,7 @@ from genmcp import Channel, Endpoint, Middleware, Mux, Resource, ResourceRepo, S
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Protocol
 
 from genmcp.client.errors import ClientError, MessageTooLarge
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.wire.jsonrpc import RequestId
 
 __all__ = ["Headers", "HttpRequester", "HttpResponse", "Transport", "TransportSink"]

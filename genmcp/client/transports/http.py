@@ -21,11 +21,16 @@ from genmcp.client.errors import (
 )
 from genmcp.client.faults import unanswered
 from genmcp.client.options import HttpOptions
-from genmcp.client.transports.base import HttpRequester, HttpResponse, Transport, TransportSink
+from genmcp.client.transports.base import (
+    HttpRequester,
+    HttpResponse,
+    Transport,
+    TransportSink,
+)
 from genmcp.client.transports.http_endpoint import HttpEndpoint, media_type
 from genmcp.client.transports.sse import PASSING, ServerStream, SseCursor, SseTransport
-from genmcp.core.client_events import Send
-from genmcp.core.client_opening import MODERN_CODES
+from genmcp.core.client.events import Send
+from genmcp.core.client.opening import MODERN_CODES
 from genmcp.errors import InvalidRequest, MethodNotFound, ParseError
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.wire import jsonrpc

@@ -18,7 +18,7 @@ from genmcp.client.errors import (
 )
 from genmcp.client.options import HttpOptions, mask_url
 from genmcp.client.transports.base import HttpRequester, HttpResponse
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.errors import InvalidRequest, ParseError
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.wire import jsonrpc

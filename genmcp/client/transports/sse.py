@@ -26,7 +26,7 @@ from genmcp.client.transports.http_endpoint import (
     path_of,
     resolved,
 )
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.wire.jsonrpc import RequestId
 from genmcp.wire.lines import MAX_MESSAGE, OversizedMessage
 from genmcp.wire.sse import Event, EventReader

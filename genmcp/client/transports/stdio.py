@@ -23,7 +23,7 @@ from genmcp.client.errors import (
 )
 from genmcp.client.options import Command, StdioOptions
 from genmcp.client.transports.base import Transport, TransportSink
-from genmcp.core.client_events import Send
+from genmcp.core.client.events import Send
 from genmcp.wire.lines import MAX_MESSAGE, LineReader, OversizedMessage, frame
 
 __all__ = ["OrphanGuard", "StdioTransport", "_ServerProcess"]

@@ -6,7 +6,17 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.core.client.events import (
+    Answered,
+    InputRequired,
+    Outcome,
+    PeerFault,
+    TaskCreated,
+)
+from genmcp.core.client.lifecycle import Pending
+from genmcp.errors import McpError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
+from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.params import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -18,10 +28,12 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
-from genmcp.protocol.value import Value
+from genmcp.protocol.tasks import CreateTaskResult
+from genmcp.protocol.value import CacheableResult, Value, decoder_for
 from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["ClientEncoder", "Params"]
+__all__ = ["ClientEncoder", "Params", "error_of", "read"]
 
 Params = Value | Mapping[str, Any] | None
 """Params in the shape of 2026-07-28; a mapping has the names of the wire."""
@@ -80,11 +92,11 @@ class ClientEncoder:
     def _meta(self, revision: Revision, others: Mapping[str, Any]) -> bytes:
         """Return the members of a request's `_meta`: what every request has, and *others*."""
         if not revision.modern:
-            return _members(others)
+            return _object_members(others)
         constant = self._constant.get(revision.version)
         if constant is None:
-            constant = self._constant[revision.version] = _members(self._known(revision))
-        return _members({**others, **self._known(revision)}) if others else constant
+            constant = self._constant[revision.version] = _object_members(self._known(revision))
+        return _object_members({**others, **self._known(revision)}) if others else constant
 
     def _known(self, revision: Revision) -> dict[str, Any]:
         known: dict[str, Any] = {
@@ -110,10 +122,10 @@ def _parts(revision: Revision, params: Params) -> tuple[bytes, Mapping[str, Any]
     own: Any = params.get("_meta", {})
     if isinstance(own, msgspec.Raw):
         own = msgspec.json.decode(own)
-    return _members({key: value for key, value in params.items() if key != "_meta"}), own
+    return _object_members({key: value for key, value in params.items() if key != "_meta"}), own
 
 
-def _members(values: Mapping[str, Any]) -> bytes:
+def _object_members(values: Mapping[str, Any]) -> bytes:
     """Return *values* as JSON without its braces."""
     return _json.encode(values)[1:-1]
 
@@ -121,3 +133,74 @@ def _members(values: Mapping[str, Any]) -> bytes:
 @lru_cache(maxsize=64)
 def _text(method: str) -> bytes:
     return _json.encode(method)
+
+
+class _Typed(msgspec.Struct):
+    resultType: str = "complete"  # noqa: N815  # read by this name only, so none other is needed
+
+
+_typed: Final = msgspec.json.Decoder(_Typed)
+_anything: Final = msgspec.json.Decoder()
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+_COMPLETE: Final = b'{"resultType":"complete"'
+_COMPLETE_SIZE: Final = len(_COMPLETE)
+#: 2026-07-28, "Caching": what a server does not say may not be kept.
+_NOT_KEPT: Final = {"ttlMs": msgspec.Raw(b"0"), "cacheScope": msgspec.Raw(b'"private"')}
+
+
+def read(request: Pending, raw: msgspec.Raw, *, tasks: bool) -> Outcome:
+    """Return what the result *raw* is to *request*; *tasks*: whether it may become a task.
+
+    Raises:
+        PeerFault: it is not what the specification lets the server answer.
+    """
+    try:
+        kind = _kind_of(request, raw)
+        if kind == "complete":
+            return Answered(request.id, _result(request, raw), raw)
+        if kind == "input_required" and request.known is not None and request.known.may_ask:
+            return _input_required(request, raw)
+        if kind == "task" and tasks:
+            task: CreateTaskResult = decoder_for(CreateTaskResult).decode(raw)
+            return TaskCreated(request.id, task)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise PeerFault(f"the result of {request.method} is not what it must be: {error}") from None
+    # 2026-07-28, basic, "ResultType": what is not recognized MUST be considered invalid.
+    raise PeerFault(f"the result of {request.method} is of type {kind!r}, which it cannot be")
+
+
+def error_of(request: Pending, body: ErrorBody, status: int = 200) -> McpError:
+    """Return the error that answers *request*, with the code it has on 2026-07-28."""
+    code = body.code
+    if request.method == "resources/read" and code == request.revision.resource_not_found:
+        code = -32602  # 2026-07-28, server/resources, "Error Handling"
+    return McpError(body.message, body.data, code=code, status=status)
+
+
+def _kind_of(request: Pending, raw: msgspec.Raw) -> str:
+    """Return the `resultType`; what has none is complete, and so is all that is older."""
+    if not request.revision.modern or bytes(memoryview(raw)[:_COMPLETE_SIZE]) == _COMPLETE:
+        return "complete"
+    return _typed.decode(raw).resultType
+
+
+def _result(request: Pending, raw: msgspec.Raw) -> Any:
+    known = request.known
+    if known is None or known.result is None:
+        return _anything.decode(raw)
+    decoder = decoder_for(known.result)
+    try:
+        value = decoder.decode(raw)
+    except msgspec.ValidationError:
+        if not issubclass(known.result, CacheableResult):
+            raise
+        value = decoder.decode(_json.encode(_NOT_KEPT | _members.decode(raw)))
+    return request.revision.up(value)
+
+
+def _input_required(request: Pending, raw: msgspec.Raw) -> InputRequired:
+    result: InputRequiredResult = decoder_for(InputRequiredResult).decode(raw)
+    if result.input_requests is None and result.request_state is None:
+        raise ValueError("it asks for nothing, and has no `requestState`")
+    return InputRequired(request.id, result.input_requests or {}, result.request_state)

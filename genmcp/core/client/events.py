@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from genmcp.errors import GenmcpError, McpError
+from genmcp.errors import GenmcpError, IllegalTransition, McpError
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.params import RequestId
@@ -26,10 +26,13 @@ __all__ = [
     "Event",
     "HangUp",
     "InputRequired",
+    "LateAnswer",
     "Missed",
     "Notified",
     "Outcome",
     "ParamHeaders",
+    "PeerFault",
+    "PeerIllegalTransition",
     "Pinged",
     "Progress",
     "Rejected",
@@ -260,3 +263,21 @@ Event = (
     | Dropped
 )
 Outcome = Action | Event
+
+
+class PeerFault(GenmcpError):
+    """The peer broke the protocol; the message says how."""
+
+
+class LateAnswer(PeerFault):
+    """The peer answered what does not wait for an answer, or not any more."""
+
+
+class PeerIllegalTransition(IllegalTransition, PeerFault):
+    """The peer sent what it may not send then: *step* and *state* in words."""
+
+    fault = "the peer"
+
+    def __init__(self, step: object, state: object) -> None:
+        super().__init__(step, state)
+        self.args = (f"the server sent {step} {state}, which it must not",)

@@ -11,10 +11,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from genmcp.core.client_asked import AskedRequests
-from genmcp.core.client_connecting import Connecting, DispatchOptions, TransportFailure
-from genmcp.core.client_encoder import ClientEncoder, Params
-from genmcp.core.client_events import (
+from genmcp.core.client.codec import ClientEncoder, Params
+from genmcp.core.client.events import (
     Connected,
     HangUp,
     Outcome,
@@ -24,9 +22,9 @@ from genmcp.core.client_events import (
     TimedOutRequest,
     Withdrawn,
 )
-from genmcp.core.client_lifecycle import Lifecycle, State, Step
-from genmcp.core.client_pending import Pending, PendingRequests, Timeouts
-from genmcp.core.client_receiving import Receiving
+from genmcp.core.client.lifecycle import Lifecycle, Pending, PendingRequests, State, Step, Timeouts
+from genmcp.core.client.opening import Connecting, DispatchOptions, TransportFailure
+from genmcp.core.client.receiving import AskedRequests, Receiving
 from genmcp.errors import InternalError, McpError, MethodNotFound, Overloaded
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities, Implementation
 from genmcp.protocol.methods import Method
