@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 from benchmarks.soaked import memory
 from genmcp import (
-    Call,
     Channel,
     Continue,
     Endpoint,
@@ -25,6 +24,7 @@ from genmcp import (
     Run,
     Suite,
     Tool,
+    ToolRequest,
     elicit,
     job,
     tool,
@@ -74,7 +74,7 @@ class Work(Tool):
     name = "work"
     input_schema = {"type": "object", "properties": {"seconds": {"type": "number"}}}
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return Continue("slept", nap.job(request.arguments["seconds"]))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -86,7 +86,7 @@ class Ask(Tool):
 
     name = "ask"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return Continue("asked", elicit("Are you sure?"))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:

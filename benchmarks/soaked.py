@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool
+from genmcp import Channel, Endpoint, Limits, Mux, Suite, Tool, ToolRequest
 
 ended: Counter[str] = Counter()
 """How hooks ended, by tool."""
@@ -29,7 +29,7 @@ class Echo(Tool):
     name = "echo"
     input_schema = {"type": "object", "properties": {"text": {"type": "string"}}}
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return request.arguments["text"]
 
 
@@ -38,7 +38,7 @@ class Steps(Tool):
 
     name = "steps"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         for number in range(request.arguments["times"]):
             await channel.progress(number)
             await asyncio.sleep(0.001)
@@ -50,7 +50,7 @@ class Wait(Tool):
 
     name = "wait"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return await _counted(self.name, asyncio.Event().wait(), channel)
 
 
@@ -59,7 +59,7 @@ class Linger(Tool):
 
     name = "linger"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return await _counted(self.name, asyncio.sleep(0.02), channel)
 
 

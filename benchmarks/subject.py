@@ -5,7 +5,7 @@ import os
 import time
 from typing import Any
 
-from genmcp import Call, Channel, Endpoint, Suite, Tool
+from genmcp import Channel, Endpoint, Suite, Tool, ToolRequest
 
 
 class Echo(Tool):
@@ -20,7 +20,7 @@ class Echo(Tool):
     def __init__(self, name: str = "echo") -> None:
         self.name = name
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         message: str = request.arguments["message"]
         return message
 
@@ -35,7 +35,7 @@ class Count(Tool):
         "required": ["numbers"],
     }
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return str(len(request.arguments["numbers"]))
 
 
@@ -44,7 +44,7 @@ class Sleep(Tool):
 
     name = "sleep"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         seconds: float = request.arguments["seconds"]
         await asyncio.sleep(seconds)
         return "slept"
@@ -55,7 +55,7 @@ class Progress(Tool):
 
     name = "progress"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         times: Any = request.arguments["times"]
         for number in range(times):
             await channel.progress(number)
@@ -69,7 +69,7 @@ class Tick(Tool):
     message = "x" * 500  # in a minute far more than what the kernel holds for a slow reader
     reported = 0
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         began = time.monotonic()
         for number in range(1000 * request.arguments["seconds"]):
             await channel.progress(number, message=self.message)
@@ -83,7 +83,7 @@ class Change(Tool):
 
     name = "change"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         channel.changes.tools_list_changed()
         return "said"
 
@@ -93,7 +93,7 @@ class Ticks(Tool):
 
     name = "ticks"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return str(Tick.reported)
 
 

@@ -9,7 +9,6 @@ import time
 from typing import Any
 
 from genmcp import (
-    Call,
     Channel,
     Continue,
     Done,
@@ -21,6 +20,7 @@ from genmcp import (
     Storage,
     Suite,
     Tool,
+    ToolRequest,
     job,
 )
 from genmcp.core.outcome import Outcome
@@ -47,7 +47,7 @@ class Inline(Tool):
 
     name = "inline"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return await nap()
 
 
@@ -56,7 +56,7 @@ class Continued(Tool):
 
     name = "continued"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("done", nap())
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -69,7 +69,7 @@ class Stamped(Continued):
 
     name = "stamped"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("done", stamp.job(submitted=time.monotonic()))
 
 
@@ -79,7 +79,7 @@ class Wait(Continued):
     name = "wait"
     waiting: list["asyncio.Future[str]"] = []
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         future = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
         return Continue("done", future)
@@ -90,7 +90,7 @@ class Release(Tool):
 
     name = "release"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         for future in Wait.waiting:
             future.set_result("released")
         return str(len(Wait.waiting))

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, json
 from example_app.resources import sheet_uri
 from example_app.tools.assigned import workshop_of
 from example_app.workshop import Refusal
-from genmcp import Call, Channel, InvalidParams, Prompt, embedded_resource, prefix_matches
+from genmcp import Channel, InvalidParams, Prompt, PromptRequest, embedded_resource, prefix_matches
 
 __all__ = ["CustomerLetter"]
 
@@ -24,7 +24,7 @@ class CustomerLetter(Prompt[LetterArguments]):
     name = "customer_letter"
     title = "Letter to a customer"
 
-    def get(self, request: Call[LetterArguments], channel: Channel) -> list[Any]:
+    def get(self, request: PromptRequest[LetterArguments], channel: Channel) -> list[Any]:
         wanted = request.arguments
         try:
             sheet = workshop_of(channel).sheet(wanted.repair)

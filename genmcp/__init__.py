@@ -7,6 +7,7 @@ from genmcp.channel import Channel, SendStatus
 from genmcp.completion import prefix_matches
 from genmcp.content import Audio, Image, embedded_resource, resource_link, result
 from genmcp.core.outcome import Done, Failed, Outcome
+from genmcp.core.request import PromptRequest, Request, ResourceRequest, ToolRequest
 from genmcp.core.waiting import Continue, ExternalJob, Job, wait_for
 from genmcp.decorator import prompt, tool
 from genmcp.errors import (
@@ -57,7 +58,7 @@ from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.telemetry.log import LoggingTelemetry
-from genmcp.tool import Call, Tool
+from genmcp.tool import Tool
 from genmcp.transports.endpoint import Endpoint
 from genmcp.wire.http import Security
 
@@ -110,7 +111,6 @@ __all__ = [
     "Annotations",
     "AssignUnavailable",
     "Audio",
-    "Call",
     "CallToolResult",
     "Cancelled",
     "CapabilityMissing",
@@ -163,12 +163,14 @@ __all__ = [
     "PromptError",
     "PromptNotFound",
     "PromptRepo",
+    "PromptRequest",
     "PromptTemplate",
     "Provider",
     "Question",
     "Registry",
     "RegistryEndpoint",
     "RegistryError",
+    "Request",
     "RequestTimeout",
     "Resource",
     "ResourceContents",
@@ -176,6 +178,7 @@ __all__ = [
     "ResourceError",
     "ResourceNotFound",
     "ResourceRepo",
+    "ResourceRequest",
     "Retry",
     "Run",
     "SQLiteStore",
@@ -195,6 +198,7 @@ __all__ = [
     "Tool",
     "ToolAnnotations",
     "ToolError",
+    "ToolRequest",
     "Unauthorized",
     "WaitCancelled",
     "WaitError",

@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, MutableMap
 from concurrent.futures import wait
 from enum import Enum
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 import msgspec
+from typing_extensions import TypeVar
 
 from genmcp.core.call import CallState
 from genmcp.core.client_key import ClientKey
@@ -28,6 +29,7 @@ from genmcp.tasks.records import HeldTask
 __all__ = ["Channel", "SendStatus", "Sink", "is_detached"]
 
 T = TypeVar("T")
+R_co = TypeVar("R_co", bound=Request, default=Request, covariant=True)
 
 
 class SendStatus(Enum):
@@ -112,7 +114,7 @@ class Sink(Protocol):
         """Run a blocking *function* in the bounded pool of threads."""
 
 
-class Channel(msgspec.Struct, eq=False):
+class Channel(msgspec.Struct, Generic[R_co], eq=False):
     """The connection of a hook to its request and its client.
 
     request: the request. client: the client, as it describes itself. principal: the identity that
@@ -123,7 +125,7 @@ class Channel(msgspec.Struct, eq=False):
     `channel.in_loop(channel.progress(1, 3))`.
     """
 
-    request: Request
+    request: R_co
     sink: Sink
     principal: str | None = None
     _static: Mapping[str, Any] | None = None

@@ -5,8 +5,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
-from msgspec.structs import replace
-
 from genmcp.channel import Channel
 from genmcp.completion import Completer
 from genmcp.continuing import (
@@ -60,7 +58,7 @@ class ServerComponent:
         hook = cls.__genmcp_hook__
         check_continues(f"{cls.__name__}.{hook}", getattr(cls, hook, None), cls)
 
-    def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel[Any]) -> Any:
         """Continue a request that waited under *tag*, and return what the first hook may return.
 
         It is the general form of `then`. It may run in another process than the first hook: the
@@ -207,8 +205,8 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         """Run the first hook for *request*."""
 
     @abstractmethod
-    def seen(self, request: Request, channel: Channel) -> Any:
-        """Return the arguments, or the key, that the first hook gets, or an awaitable of it.
+    async def prepare(self, request: Request, channel: Channel) -> Request:
+        """Return *request* with its arguments, decoded and validated, or the key of a resource.
 
         Raises:
             McpError: the request is invalid.
@@ -223,8 +221,8 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         """
 
     def first_of(self, request: Request) -> Any:
-        """Return the first argument of a method for *request*, whose arguments are set."""
-        return request.arguments
+        """Return the first argument of a method for `then`."""
+        return request
 
     def declined(self, text: str) -> Any:
         """Return the value for a question that was declined or cancelled, as *text* states.
@@ -233,18 +231,6 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
             ToolError: such a text would be no result.
         """
         raise ToolError(text)
-
-    def waiting(self, hook: str, step: Continue, seen: Any, channel: Channel) -> Continue:
-        """Return *step*, which the first *hook* has returned, and store *seen* in the channel.
-
-        *seen* is the argument of the hook: `continue_` reads it as `channel.request.arguments`.
-
-        Raises:
-            ContractError: the provider has no hook, method or step in which the call can continue.
-        """
-        self._check_step(hook, step)
-        channel.request = replace(channel.request, arguments=seen)
-        return step
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
@@ -261,8 +247,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
             hook = "continue_"
             value = await self._in_continue(continuation, outcome, channel)
         if type(value) is Continue:
-            self._check_step(hook, value)
-            return value
+            return self.waiting(hook, value)
         return self.result_of(hook, value, channel.request)
 
     async def _in_continue(
@@ -327,11 +312,12 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
             )
         return method, parameter
 
-    def _check_step(self, hook: str, step: Continue) -> None:
-        """Check that the call can continue after *step*, which *hook* has returned.
+    def waiting(self, hook: str, step: Continue) -> Continue:
+        """Return *step*, which *hook* has returned, if the call can continue after it.
 
         Raises:
-            ContractError: it cannot. The awaited work is released.
+            ContractError: the provider has no hook, method or step in which it can. The awaited
+                work is released.
         """
         try:
             if step.method is not None:
@@ -343,6 +329,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         except ContractError:
             step.close()
             raise
+        return step
 
     def _check_method(self, hook: str, given: Callable[..., Any]) -> None:
         try:
@@ -363,11 +350,8 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
 
     async def set_arguments(self, channel: Channel) -> None:
         """Set the arguments of the request of *channel* to those of the first hook, once."""
-        request = channel.request
-        if request.arguments is None:
-            seen = self.seen(request, channel)
-            seen = await seen if inspect.isawaitable(seen) else seen
-            channel.request = replace(request, arguments=seen)
+        if channel.request.arguments is None:
+            channel.request = await self.prepare(channel.request, channel)
 
     def hook_name(self, hook: str) -> str:
         """Return the name of a *hook* in errors."""

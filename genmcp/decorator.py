@@ -24,6 +24,7 @@ from genmcp.channel import Channel
 from genmcp.component import ServerComponent, check_continues
 from genmcp.content import CONTENT
 from genmcp.continuing import FunctionStep, HasSteps, StepValue, hint_of
+from genmcp.core.request import Request
 from genmcp.errors import ConfigurationError
 from genmcp.hook import Visible
 from genmcp.metadata import Metadata
@@ -34,7 +35,7 @@ from genmcp.protocol.value import CacheScope
 from genmcp.schema.arguments import Extra
 from genmcp.schema.schema import Formats
 from genmcp.signature import Signature, is_channel, name_of
-from genmcp.tool import Call, Tool, ToolRoute
+from genmcp.tool import Tool, ToolRoute
 
 __all__ = ["FunctionPrompt", "FunctionTool", "Stepped", "function_component", "prompt", "tool"]
 
@@ -277,7 +278,7 @@ def _hook_of(function: Callable[..., Any], signature: Signature) -> Callable[...
     if not inspect.iscoroutinefunction(function):
         return lambda request, channel: function(**signature.given(request.arguments, channel))
 
-    async def hook(request: Call[Any], channel: Channel) -> Any:
+    async def hook(request: Request, channel: Channel) -> Any:
         return await function(**signature.given(request.arguments, channel))
 
     return hook

@@ -82,7 +82,7 @@ def _hints(owner: str, function: Callable[..., Any], decorator: str) -> dict[str
 
 def is_channel(hint: Any) -> bool:
     """Return whether a parameter with the annotation *hint* gets the channel."""
-    return hint is Channel or Channel in get_args(hint)
+    return any(each is Channel or get_origin(each) is Channel for each in (hint, *get_args(hint)))
 
 
 def _described(owner: str, name: str, hint: Any) -> Any:

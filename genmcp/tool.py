@@ -7,7 +7,7 @@ A tool is a class with hooks; each may be `def` or `async def`:
 
         name = "add"
 
-        async def call(self, request: Call[AddArguments], channel: Channel) -> float:
+        async def call(self, request: ToolRequest[AddArguments], channel: Channel) -> float:
             return request.arguments.a + request.arguments.b
 
 A `def call` runs in a pool of threads, so that it may block; a `def validate` runs at once.
@@ -21,12 +21,13 @@ from collections.abc import Mapping
 from typing import Any, Generic, Literal, is_typeddict
 
 import msgspec
+from msgspec.structs import force_setattr, replace
 from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
 from genmcp.component import ComponentRoute, DescribedComponent, can_continue
 from genmcp.content import json_of, to_result
-from genmcp.core.request import Request
+from genmcp.core.request import Request, ToolRequest
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ArgumentFaults,
@@ -49,37 +50,15 @@ from genmcp.metadata import (
 )
 from genmcp.policy import OnLost, Policy, TaskUse
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.params import RequestId
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 from genmcp.protocol.value import CacheScope
 from genmcp.schema.arguments import Arguments, Extra, arguments_of
 from genmcp.schema.of_type import schema_of
 from genmcp.schema.schema import Formats, Schema
 
-__all__ = ["Call", "Tool", "ToolRoute"]
+__all__ = ["Tool", "ToolRoute"]
 
 A = TypeVar("A", default=dict[str, Any])
-
-
-class Call(msgspec.Struct, Generic[A], frozen=True):
-    """One call of a tool: its *arguments*, as the tool's own type, and the *request* it is in."""
-
-    arguments: A
-    request: Request
-
-    @property
-    def id(self) -> RequestId:
-        """The JSON-RPC id of the request."""
-        return self.request.id
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The request's `_meta`."""
-        return self.request.meta
-
-    def replace(self, arguments: A) -> "Call[A]":
-        """Return the same call with other *arguments*, for `validate` to return."""
-        return Call(arguments, self.request)
 
 
 class Tool(DescribedComponent, Generic[A]):
@@ -159,8 +138,8 @@ class Tool(DescribedComponent, Generic[A]):
         _check(cls.__name__, values)
         _schemas(cls.__name__, values.get("input_schema"), values.get("output_schema"))
 
-    def validate(self, request: Call[A], channel: Channel) -> Any:
-        """Return the call that `call` gets.
+    def validate(self, request: ToolRequest[A], channel: Channel) -> Any:
+        """Return the request that `call` gets: *request*, or `request.replace(arguments)`.
 
         It runs after the check of the schema and before `call`. It must have no effects: it runs
         again when the call continues with another request or in another process.
@@ -170,7 +149,7 @@ class Tool(DescribedComponent, Generic[A]):
         """
         return request
 
-    def call(self, request: Call[A], channel: Channel) -> Any:
+    def call(self, request: ToolRequest[A], channel: Channel) -> Any:
         """Do the work and return its result, as `genmcp.content` lists them; or a wait.
 
         A wait names the method in which the call continues: `elicit("Sure?").then(self.sure)`. The
@@ -181,7 +160,7 @@ class Tool(DescribedComponent, Generic[A]):
         """
         raise NotImplementedError
 
-    def on_cancel(self, channel: Channel) -> Any:
+    def on_cancel(self, channel: Channel[ToolRequest[A]]) -> Any:
         """Handle the cancellation of the call by its client, whatever it waited for.
 
         Its result is dropped. If it waited for a job, `channel.run_id` is the id of that job, the
@@ -229,7 +208,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         )
         policy = Policy.of(owner, tool, definition.annotations)
         if policy.auto_hold and not can_continue(tool):
-            policy = msgspec.structs.replace(policy, auto_hold=False)
+            policy = replace(policy, auto_hold=False)
         return cls(
             owner=owner,
             place=f"tool {tool.name!r}",
@@ -249,31 +228,32 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> CallToolResult | Continue:
         """Run the tool's hooks for *request*."""
-        call = self._call(request)
+        arguments = self._decode(request)
         if self.validates:
-            call = await self._validated(call, channel)
-        if self.is_async:
-            value = await self.provider.call(call, channel)
+            request = await self._validated(request, arguments, channel)
         else:
-            value = await channel.in_thread(self.provider.call, call, channel)
+            # A replaced request would be one more object for every call. Nobody else has the
+            # arguments of a request whose hooks have not begun.
+            force_setattr(request, "arguments", arguments)
+        channel.request = request
+        if self.is_async:
+            value = await self.provider.call(request, channel)  # type: ignore[arg-type]
+        else:
+            value = await channel.in_thread(self.provider.call, request, channel)
             if inspect.isawaitable(value):
                 value = await value
         if type(value) is str and self.output is None:
             return CallToolResult(content=[TextContent(value)])
         if type(value) is Continue:
-            return self.waiting("call", value, call.arguments, channel)
+            return self.waiting("call", value)
         return self.result_of("call", value, request)
 
-    async def seen(self, request: Request, channel: Channel) -> Any:
-        """Return the validated arguments of *request*."""
-        call = self._call(request)
+    async def prepare(self, request: Request, channel: Channel) -> Request:
+        """Return *request* with its arguments, decoded and validated."""
+        arguments = self._decode(request)
         if self.validates:
-            call = await self._validated(call, channel)
-        return call.arguments
-
-    def first_of(self, request: Request) -> Call[Any]:
-        """Return the call with its validated arguments."""
-        return Call(request.arguments, request)
+            return await self._validated(request, arguments, channel)
+        return replace(request, arguments=arguments)
 
     def declined(self, text: str) -> str:
         """Return *text*, unless the tool has an output schema."""
@@ -304,22 +284,22 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             await self.set_arguments(channel)
             await self.cancels(channel, channel)
 
-    def _call(self, request: Request) -> Call[Any]:
+    def _decode(self, request: Request) -> Any:
         try:
-            arguments = self.arguments.decode(request.params.arguments)  # type: ignore[attr-defined]
+            return self.arguments.decode(request.params.arguments)  # type: ignore[attr-defined]
         except ArgumentFaults as error:
             raise InvalidArguments(self.definition.name, error.faults) from None
-        return Call(arguments, request)
 
-    async def _validated(self, call: Call[Any], channel: Channel) -> Call[Any]:
+    async def _validated(self, request: Request, arguments: Any, channel: Channel) -> Request:
         try:
-            validated = self.provider.validate(call, channel)
+            given: Any = replace(request, arguments=arguments)
+            validated = self.provider.validate(given, channel)
             if inspect.isawaitable(validated):
                 validated = await validated
         except InvalidParams as error:
             # SEP-1303: the model should read what `validate` rejects, too.
             raise InvalidArguments(self.definition.name, [error.message], error.data) from error
-        if not isinstance(validated, Call):
+        if not isinstance(validated, ToolRequest):
             raise self.broken("validate", validated, "return request, or request.replace(...)")
         return validated
 

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SendStatus, Suite, Tool, tool
+from genmcp.core.request import ToolRequest
 from genmcp.mux.threads import Threads
 from genmcp.protocol.params import SEVERITY, NotificationParams
 from genmcp.testing import connect
-from genmcp.tool import Call
 from tests.support.speaking import VERSIONS, speak
 
 PATIENCE = 5
@@ -31,7 +31,7 @@ def doing(hook: Callable[[Channel], Awaitable[Any]]) -> Suite:
     class Do(Tool):
         name = "do"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return {"value": await hook(channel)}
 
     return suite(Do)
@@ -375,7 +375,7 @@ def test_channel_in_loop_does_not_outwait_its_loop() -> None:
         async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
             return function(*arguments)
 
-    channel = Channel(None, Sink())  # type: ignore[arg-type]
+    channel = Channel(None, Sink())  # type: ignore[type-var, arg-type]
     loop = asyncio.new_event_loop()
     loop.run_until_complete(channel.in_thread(int))
     closing = threading.Timer(0.6, loop.close)

@@ -12,7 +12,6 @@ import pytest
 
 from genmcp import (
     Audio,
-    Call,
     Channel,
     ContractError,
     Done,
@@ -22,6 +21,7 @@ from genmcp import (
     Run,
     Suite,
     Tool,
+    ToolRequest,
     WorkerLost,
     elicit,
     embedded_resource,
@@ -62,7 +62,7 @@ async def returned(value: Any, version: str = MODERN, schema: Any = None) -> Ans
         name = "give"
         output_schema = schema
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return value() if isinstance(value, Callable) else value  # type: ignore[arg-type]
 
     async with speak(Suite(name="test", version="1", tools=[Give]), version) as client:
@@ -335,7 +335,7 @@ async def test_content_schema_is_listed_where_it_can_be_said(version: str) -> No
         name = "objects"
         output_schema = ORDER
 
-        async def call(self, request: Call, channel: Channel) -> Any: ...
+        async def call(self, request: ToolRequest, channel: Channel) -> Any: ...
 
     class Numbers(Objects):
         name = "numbers"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import About, Call, Channel, ConfigurationError, Continue, Suite, Tool, ToolError
+from genmcp import About, Channel, ConfigurationError, Continue, Suite, Tool, ToolError, ToolRequest
 from genmcp.core.request import Request
 from genmcp.protocol.value import Result
 from genmcp.server import Middleware
@@ -95,7 +95,7 @@ async def test_server_wrapper_hears_of_failures() -> None:
     class Fail(Tool):
         name = "fail"
 
-        async def call(self, request: Call, channel: Channel) -> None:
+        async def call(self, request: ToolRequest, channel: Channel) -> None:
             raise KeyError("secret")
 
     class Kind(Middleware):

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from genmcp import About, Call, Channel, ConfigurationError, Resource, Suite, Tool, tool
+from genmcp import (
+    About,
+    Channel,
+    ConfigurationError,
+    Resource,
+    Suite,
+    Tool,
+    ToolRequest,
+    tool,
+)
 from genmcp.protocol.capabilities import Icon
 from genmcp.testing import connect
 from tests.support.speaking import VERSIONS, speak
@@ -16,7 +25,7 @@ class Echo(Tool):
 
     name = "echo"
 
-    async def call(self, request: Call, channel: Channel) -> dict[str, Any]:
+    async def call(self, request: ToolRequest, channel: Channel) -> dict[str, Any]:
         return request.arguments
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from genmcp import (
     Accepted,
-    Call,
     Channel,
     ClientHandler,
     Endpoint,
@@ -19,6 +18,7 @@ from genmcp import (
     ServerError,
     Suite,
     Tool,
+    ToolRequest,
     tool,
 )
 from genmcp.protocol.capabilities import ClientCapabilities, SamplingCapability
@@ -209,7 +209,7 @@ async def test_testing_client_mirrors_arguments_in_headers() -> None:
             },
         }
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return request.arguments
 
     arguments = {"region": "north", "limit": 5, "where": {"city": "Tromsø"}}

@@ -1,7 +1,9 @@
 """Tools: what a class may say of itself, what it is asked, what becomes of what it answers."""
 
+import asyncio
 import functools
 import inspect
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,24 +15,23 @@ import pydantic
 import pytest
 
 from genmcp import (
-    Call,
     Channel,
     ConfigurationError,
     Continue,
     ContractError,
     InvalidParams,
     McpError,
-    Middleware,
     Outcome,
     ServerError,
     Suite,
     Tool,
     ToolError,
+    ToolRequest,
+    wait_for,
 )
 from genmcp.core.request import Request
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations, ToolDefinition
-from genmcp.protocol.value import Result
 from genmcp.testing import connect
 from genmcp.tool import ToolRoute
 from tests.support.speaking import VERSIONS, speak
@@ -46,7 +47,7 @@ class Pair(msgspec.Struct):
     b: int = 2
 
 
-async def echo(self: Any, request: Call[Any], channel: Channel) -> Any:
+async def echo(self: Any, request: ToolRequest[Any], channel: Channel) -> Any:
     """The `call` of most tools here."""
     return {"got": request.arguments}
 
@@ -168,7 +169,7 @@ async def test_tool_leaves_out_what_it_does_not_say() -> None:
     class Plain(Tool):
         name = "plain"
 
-        async def call(self, request: Call, channel: Channel) -> None: ...
+        async def call(self, request: ToolRequest, channel: Channel) -> None: ...
 
     async with speak(suite(Plain)) as client:
         (tool,) = (await client.request("tools/list", {})).result["tools"]
@@ -248,7 +249,7 @@ async def test_tool_class_may_be_mounted_twice() -> None:
             self.title = word
             self.word = word
 
-        async def call(self, request: Call, channel: Channel) -> str:
+        async def call(self, request: ToolRequest, channel: Channel) -> str:
             return self.word
 
     async with connect(suite(Greet("hello", "Hello"), Greet("bye", "Goodbye"))) as client:
@@ -310,7 +311,7 @@ def test_tool_that_yields_is_refused() -> None:
     class Stream(Tool):
         name = "stream"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             yield 1
 
     with pytest.raises(ConfigurationError, match="Stream yields; return one result"):
@@ -385,7 +386,7 @@ async def test_tool_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixt
     class Waits(Tool):
         name = "wait"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             waited.append(echo(self, request, channel))
             return Continue("never", waited[-1])
 
@@ -398,29 +399,36 @@ async def test_tool_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixt
     assert inspect.CORO_CLOSED == inspect.getcoroutinestate(waited[0])
 
 
-async def test_request_of_a_waiting_call_is_not_changed() -> None:
-    """The arguments for `continue_` are in a copy: middleware may share the request."""
-    given: list[Request] = []
-
-    class Keeps(Middleware):
-        async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-            given.append(request)
-            return await self.inner.handle(request, channel)
+@pytest.mark.parametrize("validates", [False, True])
+async def test_hooks_get_the_request_of_the_channel(validates: bool) -> None:
+    """`request` is `channel.request`, with the same arguments in every hook of the call."""
+    requests: list[Request] = []
 
     class Waits(Tool):
         name = "wait"
 
-        async def call(self, request: Call, channel: Channel) -> Continue:
-            return Continue("echoed", echo(self, request, channel))
+        async def call(self, request: ToolRequest, channel: Channel) -> Continue:
+            requests.extend([request, channel.request])
+            return wait_for(asyncio.sleep(0)).then(self.woken)
 
-        async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
-            return channel.request.arguments
+        async def woken(self, request: ToolRequest, value: Any, channel: Channel) -> Continue:
+            requests.extend([request, channel.request])
+            return Continue("echoed", asyncio.sleep(0))
 
-    async with connect(Keeps(suite(Waits))) as client:
+        async def continue_(
+            self, tag: str, outcome: Outcome, channel: Channel[ToolRequest]
+        ) -> list[Any]:
+            requests.append(channel.request)
+            return [channel.request.name, channel.request.arguments["a"]]
+
+    if validates:
+        Waits.validate = lambda self, request, channel: request.replace({"a": 2})  # type: ignore[method-assign]
+    async with connect(suite(Waits)) as client:
         answer = await client.call("wait", {"a": 1})
 
-    assert {"a": 1} == answer.structured_content
-    assert [None] == [request.arguments for request in given]
+    assert json.loads(answer.content[0].text) == ["wait", 2 if validates else 1]  # type: ignore[union-attr]
+    assert len(requests) == 5
+    assert all(each is requests[0] for each in requests)
 
 
 async def test_tool_that_says_nothing_in_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -429,7 +437,7 @@ async def test_tool_that_says_nothing_in_the_end_is_told(caplog: pytest.LogCaptu
     class Waits(Tool):
         name = "wait"
 
-        async def call(self, request: Call, channel: Channel) -> Continue:
+        async def call(self, request: ToolRequest, channel: Channel) -> Continue:
             return Continue("echoed", echo(self, request, channel))
 
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> None: ...
@@ -481,7 +489,7 @@ async def test_tool_arguments_arrive_as_its_type(kind: Any, expected: Any) -> No
     class Take(Tool[kind]):
         name = "take"
 
-        async def call(self, request: Call[Any], channel: Channel) -> None:
+        async def call(self, request: ToolRequest[Any], channel: Channel) -> None:
             got.append(request.arguments)
 
     async with connect(suite(Take)) as client:
@@ -691,13 +699,13 @@ async def test_tool_arguments_may_be_mirrored_in_headers() -> None:
 class Validating(Tool[Pair]):
     name = "validating"
 
-    def __init__(self, hook: Callable[[Call[Pair]], Any]) -> None:
+    def __init__(self, hook: Callable[[ToolRequest[Pair]], Any]) -> None:
         self.hook = hook
 
-    def validate(self, request: Call[Pair], channel: Channel) -> Any:
+    def validate(self, request: ToolRequest[Pair], channel: Channel) -> Any:
         return self.hook(request)
 
-    async def call(self, request: Call[Pair], channel: Channel) -> str:
+    async def call(self, request: ToolRequest[Pair], channel: Channel) -> str:
         return f"{request.id}: {request.arguments.a} {request.arguments.b}"
 
 
@@ -724,7 +732,7 @@ async def test_tool_validate_may_rewrite_the_call(hook: Any) -> None:
 async def test_tool_validate_may_refuse_the_call(version: str) -> None:
     """The message of its InvalidParams reaches the model, like a fault of the schema's."""
 
-    def refuse(request: Call[Pair]) -> None:
+    def refuse(request: ToolRequest[Pair]) -> None:
         raise InvalidParams("a and b must differ", {"a": 2})
 
     async with speak(suite(Validating(refuse)), version) as client:
@@ -757,10 +765,10 @@ async def test_tool_validate_has_a_default_to_call() -> None:
     class Careful(Tool):
         name = "careful"
 
-        def validate(self, request: Call, channel: Channel) -> Any:
+        def validate(self, request: ToolRequest, channel: Channel) -> Any:
             return super().validate(request, channel)
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return request.meta["com.example/a"]
 
     async with speak(suite(Careful)) as client:
@@ -787,12 +795,12 @@ class Raising(Tool):
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         raise self.error
 
 
 class RaisingInThread(Raising):
-    def call(self, request: Call, channel: Channel) -> Any:
+    def call(self, request: ToolRequest, channel: Channel) -> Any:
         raise self.error
 
 
@@ -830,7 +838,7 @@ async def test_tool_call_has_no_default() -> None:
     class Lost(Tool):
         name = "lost"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return super().call(request, channel)
 
     async with connect(suite(Lost)) as client:
@@ -865,7 +873,7 @@ async def test_tool_error_after_progress_ends_the_stream(error: Exception, code:
     class Late(Tool):
         name = "late"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             await channel.progress(1)
             raise error
 

@@ -9,7 +9,7 @@ import msgspec
 import pydantic
 import pytest
 
-from genmcp import Call, Channel, ConfigurationError, ResourceRepo, Suite, Tool, tool
+from genmcp import Channel, ConfigurationError, ResourceRepo, Suite, Tool, ToolRequest, tool
 from tests.support.speaking import speak
 
 
@@ -83,7 +83,7 @@ class MigratingModel(pydantic.BaseModel):
 def taking(type_: Any, **attributes: Any) -> Suite:
     """Return a server whose tool `save` takes *type_*."""
 
-    async def call(self: Any, request: Call[Any], channel: Channel) -> str:
+    async def call(self: Any, request: ToolRequest[Any], channel: Channel) -> str:
         return "saved"
 
     kind = type("Save", (Tool,), {"name": "save", "input_schema": type_, "call": call})

@@ -7,7 +7,7 @@ from typing import Any
 
 from example_app.tools.assigned import user_of, workshop_of
 from example_app.workshop import Refusal
-from genmcp import Call, Channel, InvalidParams, Tool, ToolAnnotations, ToolError
+from genmcp import Channel, InvalidParams, Tool, ToolAnnotations, ToolError, ToolRequest
 
 __all__ = ["BookDelivery"]
 
@@ -34,12 +34,14 @@ class BookDelivery(Tool):
         "additionalProperties": False,
     }
 
-    def validate(self, request: Call[dict[str, Any]], channel: Channel) -> Call[dict[str, Any]]:
+    def validate(
+        self, request: ToolRequest[dict[str, Any]], channel: Channel
+    ) -> ToolRequest[dict[str, Any]]:
         """Read the note, so that `call` gets it as quantities by part number."""
         quantities = read_note(request.arguments["csv"])
         return request.replace({**request.arguments, "quantities": quantities})
 
-    def call(self, request: Call[dict[str, Any]], channel: Channel) -> str:
+    def call(self, request: ToolRequest[dict[str, Any]], channel: Channel) -> str:
         supplier, quantities = request.arguments["supplier"], request.arguments["quantities"]
         try:
             parts = workshop_of(channel).receive(supplier, quantities, user_of(channel))

@@ -12,7 +12,6 @@ from example_app.forecast import enough
 from example_app.tools.assigned import user_of, workshop_of
 from example_app.workshop import Category, Workshop
 from genmcp import (
-    Call,
     Cancelled,
     Channel,
     Continue,
@@ -20,6 +19,7 @@ from genmcp import (
     Run,
     Tool,
     ToolAnnotations,
+    ToolRequest,
     elicit,
     job,
 )
@@ -102,13 +102,13 @@ class ReviewMinimums(Tool[ReviewArguments]):
     )
     output_schema = Review
 
-    async def call(self, request: Call[ReviewArguments], channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest[ReviewArguments], channel: Channel) -> Continue:
         wanted = request.arguments
         work = simulate.job(wanted.category, wanted.weeks, wanted.certainty, wanted.simulations)
         return work.then(self.simulated)
 
     def simulated(
-        self, request: Call[ReviewArguments], minimums: dict[str, int], channel: Channel
+        self, request: ToolRequest[ReviewArguments], minimums: dict[str, int], channel: Channel
     ) -> Review | Continue:
         changes = workshop_of(channel).other_minimums(minimums)
         if not changes:
@@ -118,7 +118,7 @@ class ReviewMinimums(Tool[ReviewArguments]):
         return asked.then(self.approved, self.declined)
 
     def approved(
-        self, request: Call[ReviewArguments], approval: Approval, channel: Channel
+        self, request: ToolRequest[ReviewArguments], approval: Approval, channel: Channel
     ) -> Review:
         chosen = [
             Change(number, was, minimum)
@@ -130,7 +130,7 @@ class ReviewMinimums(Tool[ReviewArguments]):
         return Review(chosen, user_of(channel))
 
     def declined(
-        self, request: Call[ReviewArguments], answer: Declined | Cancelled, channel: Channel
+        self, request: ToolRequest[ReviewArguments], answer: Declined | Cancelled, channel: Channel
     ) -> Review:
         return Review([], user_of(channel))
 

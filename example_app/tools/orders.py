@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from example_app.forecast import enough
 from example_app.tools.assigned import workshop_of
 from example_app.workshop import Category, Part
-from genmcp import Call, Channel, Tool, ToolAnnotations
+from genmcp import Channel, Tool, ToolAnnotations, ToolRequest
 
 __all__ = ["PlanOrders"]
 
@@ -49,7 +49,7 @@ class PlanOrders(Tool[PlanArguments]):
     annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     output_schema = OrderPlan
 
-    async def call(self, request: Call[PlanArguments], channel: Channel) -> OrderPlan:
+    async def call(self, request: ToolRequest[PlanArguments], channel: Channel) -> OrderPlan:
         wanted = request.arguments
         workshop = workshop_of(channel)
         parts = await channel.in_thread(workshop.parts, "", wanted.category)

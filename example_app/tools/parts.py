@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 from example_app.tools.assigned import user_of, workshop_of
 from example_app.workshop import Category, Part, Refusal
-from genmcp import Call, Channel, Tool, ToolAnnotations, ToolError
+from genmcp import Channel, Tool, ToolAnnotations, ToolError, ToolRequest
 
 __all__ = ["SearchParts", "WithdrawPart"]
 
@@ -37,7 +37,7 @@ class SearchParts(Tool[SearchArguments]):
     output_schema = SearchResult
 
     # A `def` hook runs in a thread, so it may block.
-    def call(self, request: Call[SearchArguments], channel: Channel) -> SearchResult:
+    def call(self, request: ToolRequest[SearchArguments], channel: Channel) -> SearchResult:
         wanted = request.arguments
         found = workshop_of(channel).parts(
             wanted.text, wanted.category, below_minimum=wanted.below_minimum
@@ -59,7 +59,7 @@ class WithdrawPart(Tool[WithdrawArguments]):
     annotations = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 
     # `async def`, for the channel is awaited; what blocks goes to a thread.
-    async def call(self, request: Call[WithdrawArguments], channel: Channel) -> str:
+    async def call(self, request: ToolRequest[WithdrawArguments], channel: Channel) -> str:
         wanted = request.arguments
         try:
             part = await channel.in_thread(

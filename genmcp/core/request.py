@@ -1,9 +1,10 @@
 """A request as everything above the wire sees it, whatever revision it came in."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal
 
 import msgspec
+from typing_extensions import TypeVar
 
 from genmcp.policy import NEVER_A_TASK, Policy
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
@@ -19,10 +20,19 @@ from genmcp.protocol.revisions.revision import Revision
 from genmcp.wire.jsonrpc import params_of
 from genmcp.wire.param_headers import HeaderRule
 
-__all__ = ["ClientInfo", "Request", "RouteFacts"]
+__all__ = [
+    "REQUEST_TYPES",
+    "ClientInfo",
+    "PromptRequest",
+    "Request",
+    "ResourceRequest",
+    "RouteFacts",
+    "ToolRequest",
+]
 
-Arguments: TypeAlias = Any
-"""The decoded arguments of a call. Their type is that of the tool, which only its author knows."""
+A = TypeVar("A", default=dict[str, Any])
+T = TypeVar("T", default=dict[str, str])
+K = TypeVar("K", default=str)
 
 _NO_CAPABILITIES = ClientCapabilities()
 
@@ -53,13 +63,16 @@ class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One request: its method, its decoded *params*, and who asks.
+    """One request: its method, its decoded *params*, and its client.
 
-    `session` is the key of the legacy session the request belongs to, or None. `route` is what
-    the server found for it (tools/call and the like), or None. `raw` is the JSON they came in:
-    its params (msgspec.Raw), or the whole message (bytes). `arguments` is what a tool's `validate`
-    made of those of a call that goes on in `continue_`; None before. `param_headers` are those
-    that repeat arguments, where only a route that is still to be found tells which they are.
+    Attributes:
+        session: the key of the legacy session that the request belongs to, or None.
+        route: what the server found for it (tools/call and the like), or None.
+        raw: the JSON it was read from: its params (msgspec.Raw), or the whole message (bytes).
+        arguments: the decoded and validated arguments of a tool or prompt, or the key of a
+            resource; None until the component has decoded them, before its first hook runs.
+        param_headers: the headers that repeat arguments, if the route is pending: only the route
+            that it is resolved to knows which arguments they repeat.
     """
 
     id: RequestId
@@ -70,7 +83,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     session: str | None = None
     route: RouteFacts | None = None
     raw: bytes | msgspec.Raw = b""
-    arguments: Arguments = None
+    arguments: Any = None
     param_headers: Mapping[bytes, bytes] | None = None
 
     @property
@@ -124,3 +137,69 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def log_level(self) -> LoggingLevel | None:
         """The least severe level this request wants to hear of (2026-07-28 on)."""
         return self.params.meta.log_level
+
+
+class ToolRequest(Request, Generic[A], frozen=True, kw_only=True, eq=False):
+    """The call of a tool: `request` in its hooks, and `channel.request` in all of them.
+
+    Attributes:
+        name: the name of the tool.
+        arguments: the validated arguments, as the type of the tool.
+        meta: the `_meta` of the request.
+        client: the client, as it describes itself.
+        progress_token: the token for progress notifications; None if the client wants none.
+    """
+
+    arguments: A = None  # type: ignore[assignment]  # set before any hook runs
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.key
+
+    def replace(self, arguments: A) -> "ToolRequest[A]":
+        """Return the same request with other *arguments*, for `validate` to return."""
+        return msgspec.structs.replace(self, arguments=arguments)
+
+
+class PromptRequest(Request, Generic[T], frozen=True, kw_only=True, eq=False):
+    """The request for a prompt: `request` in its hooks, and `channel.request` in all of them.
+
+    Attributes:
+        name: the name of the prompt.
+        arguments: the decoded arguments, as the type of the prompt.
+        meta, client, progress_token: as of a `ToolRequest`.
+    """
+
+    arguments: T = None  # type: ignore[assignment]  # set before any hook runs
+
+    @property
+    def name(self) -> str:
+        """The name of the prompt."""
+        return self.key
+
+
+class ResourceRequest(Request, Generic[K], frozen=True, kw_only=True, eq=False):
+    """The request for a resource: `channel.request` in its hooks.
+
+    Attributes:
+        uri: the URI of the resource.
+        arguments: the key of the resource, as `read` gets it: the URI, or what `parse_uri` made of
+            it.
+        meta, client, progress_token: as of a `ToolRequest`.
+    """
+
+    arguments: K = None  # type: ignore[assignment]  # set before any hook runs
+
+    @property
+    def uri(self) -> str:
+        """The URI of the resource."""
+        return self.key
+
+
+REQUEST_TYPES: Final[Mapping[str, type[Request]]] = {
+    "tools/call": ToolRequest,
+    "prompts/get": PromptRequest,
+    "resources/read": ResourceRequest,
+}
+"""The types of the requests that have hooks, by method; those of all others are a `Request`."""

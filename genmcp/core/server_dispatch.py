@@ -14,7 +14,7 @@ import msgspec
 
 from genmcp.core.exchange import Exchange
 from genmcp.core.params import check_length, check_names, decoded, session_params
-from genmcp.core.request import ClientInfo, Request, RouteFacts
+from genmcp.core.request import REQUEST_TYPES, ClientInfo, Request, RouteFacts
 from genmcp.core.session import Session
 from genmcp.errors import (
     HeaderMismatch,
@@ -255,7 +255,7 @@ def session_request(session: Session, message: Message, catalog: Catalog) -> Req
         route = catalog.find(name, key)
         if route is None:
             raise _UNKNOWN[name](key)
-    return Request(
+    return REQUEST_TYPES.get(name, Request)(
         id=message.id,  # type: ignore[arg-type]  # a request: it has one
         method=name,
         params=params,
@@ -389,7 +389,7 @@ def _judge(
             raise _UNKNOWN[name](key) if catalog.offers(name) else MethodNotFound(name)
         if headers is not None and (route.headers or route.pending):
             param_headers = _check_param_headers(headers, route, params)
-    return Request(
+    return REQUEST_TYPES.get(name, Request)(
         id=id,
         method=name,
         params=params,

@@ -9,7 +9,7 @@ import msgspec
 from genmcp.channel import Channel, Sink
 from genmcp.core.call import CallState
 from genmcp.core.client_key import ClientKey
-from genmcp.core.request import ClientInfo, Request
+from genmcp.core.request import REQUEST_TYPES, ClientInfo, Request
 from genmcp.errors import CapabilityMissing, IllegalTransition, StoreError
 from genmcp.mux.services import MuxSink, Services
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
@@ -99,7 +99,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             unknown = f"{self.version} is not served any more"
             raise Elsewhere(unknown, unknown)
         method = revision.methods[self.method]
-        return Request(
+        return REQUEST_TYPES.get(self.method, Request)(
             id=self.id,
             method=self.method,
             params=revision.up(method.params_decoder.decode(self.params or b"{}")),

@@ -5,7 +5,7 @@
 
         name = "review"
 
-        async def get(self, request: Call[ReviewArguments], channel: Channel) -> str:
+        async def get(self, request: PromptRequest[ReviewArguments], channel: Channel) -> str:
             return f"Review this {request.arguments.language} code:\\n{request.arguments.code}"
 
 A `def get` or `def complete` runs in a pool of threads, so that it may block.
@@ -25,13 +25,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Generic
 
+from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from genmcp.channel import Channel
 from genmcp.completion import Completer
 from genmcp.component import ComponentRoute, DescribedComponent, ServerComponent
 from genmcp.content import CONTENT, result
-from genmcp.core.request import Request
+from genmcp.core.request import PromptRequest, Request
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ArgumentFaults,
@@ -60,7 +61,6 @@ from genmcp.protocol.prompts import (
 )
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import CacheScope
-from genmcp.tool import Call
 
 __all__ = ["Prompt", "PromptRepo", "PromptRoute", "assistant", "prompt_result", "user"]
 
@@ -155,7 +155,7 @@ class Prompt(DescribedComponent, Generic[A]):
         super().__init_subclass__(**options)
         _checked(cls.__name__, class_attributes(cls, _ATTRIBUTES))
 
-    def get(self, request: Call[A], channel: Channel) -> Any:
+    def get(self, request: PromptRequest[A], channel: Channel) -> Any:
         """Return the messages, as the table of this module lists them; or a `Continue`.
 
         Raises:
@@ -266,25 +266,22 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Return the messages of the prompt for the arguments of *request*."""
-        arguments = self.seen(request, channel)
-        value = await self.get(channel, Call(arguments, request), channel)
+        channel.request = request = await self.prepare(request, channel)
+        value = await self.get(channel, request, channel)
         if type(value) is Continue:
-            return self.waiting("get", value, arguments, channel)
+            return self.waiting("get", value)
         return self.result_of("get", value, request)
 
-    def seen(self, request: Request, channel: Channel) -> Any:
-        """Return the decoded arguments of *request*."""
+    async def prepare(self, request: Request, channel: Channel) -> Request:
+        """Return *request* with its decoded arguments."""
         assert self.arguments is not None
         name = self.key
         try:
-            return self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
+            arguments = self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
         except ArgumentFaults as error:
             lines = [f"Invalid arguments for prompt {name}:", *(f"- {x}" for x in error.faults)]
             raise InvalidParams("\n".join(lines), error_data(error.faults, name=name)) from None
-
-    def first_of(self, request: Request) -> Call[Any]:
-        """Return the call of the prompt, with its arguments."""
-        return Call(request.arguments, request)
+        return replace(request, arguments=arguments)
 
     def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
         """Return the messages for *value*."""
@@ -303,17 +300,18 @@ class PromptRepoRoute(PromptRoute, frozen=True, kw_only=True):
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Return the messages of the prompt that *request* names."""
         name: str = request.params.name  # type: ignore[attr-defined]
-        arguments = self.seen(request, channel)
-        value = await self.get(channel, name, arguments, channel)
+        channel.request = request = await self.prepare(request, channel)
+        value = await self.get(channel, name, request.arguments, channel)
         if value is None:
             raise PromptNotFound(name)
         if type(value) is Continue:
-            return self.waiting("get", value, arguments, channel)
+            return self.waiting("get", value)
         return self.result_of("get", value, request)
 
-    def seen(self, request: Request, channel: Channel) -> dict[str, str]:
-        """Return the arguments of *request*, which are texts."""
-        return dict(request.params.arguments or {})  # type: ignore[attr-defined]
+    async def prepare(self, request: Request, channel: Channel) -> Request:
+        """Return *request* with its arguments, which are texts."""
+        arguments = request.params.arguments or {}  # type: ignore[attr-defined]
+        return replace(request, arguments=dict(arguments))
 
     def key_of(self, definition: Any) -> str:
         """Return the name of a prompt that the repository lists."""

@@ -19,12 +19,12 @@ import msgspec
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
+from genmcp.core.request import PromptRequest
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.metadata import Metadata
 from genmcp.prompt.prompt import Prompt, prompt_result
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptMessage
-from genmcp.tool import Call
 
 __all__ = ["PromptTemplate", "Template"]
 
@@ -186,7 +186,9 @@ class PromptTemplate(Prompt[dict[str, str]]):
                 f"are written {{{{{unknown[0]}}}}}"
             )
 
-    async def get(self, request: Call[dict[str, str]], channel: Channel) -> GetPromptResult:
+    async def get(
+        self, request: PromptRequest[dict[str, str]], channel: Channel
+    ) -> GetPromptResult:
         """Return the messages with the arguments filled in."""
         values = request.arguments
         return GetPromptResult(

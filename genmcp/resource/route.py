@@ -111,14 +111,14 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         if self.fixed is not None:
             return self.fixed
         try:
-            key = await self.seen(request, channel)
-            value = await self.reader(channel, key, channel)
+            channel.request = request = await self.prepare(request, channel)
+            value = await self.reader(channel, request.arguments, channel)
         except ResourceNotFound as error:
             raise _not_found(request) from error
         if value is None:
             raise _not_found(request)
         if type(value) is Continue:
-            return self.waiting("read", value, key, channel)
+            return self.waiting("read", value)
         return self.result_of("read", value, request)
 
     async def resume(
@@ -138,21 +138,23 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
             return replace(step, ttl_ms=0, cache_scope="private")
         return step
 
-    async def seen(self, request: Request, channel: Channel) -> Any:
-        """Return the key of the requested resource, as the hook gets it.
+    def first_of(self, request: Request) -> Any:
+        """Return the key of the requested resource."""
+        return request.arguments
+
+    async def prepare(self, request: Request, channel: Channel) -> Request:
+        """Return *request* with the key of the resource, as the hook gets it.
 
         Raises:
             ResourceNotFound: the URI has no key.
         """
         uri: str = request.params.uri  # type: ignore[attr-defined]
-        if self.parse_uri is None:
-            return uri
-        key = self.parse_uri(uri)
+        key = uri if self.parse_uri is None else self.parse_uri(uri)
         if inspect.isawaitable(key):
             key = await key
         if key is None:
             raise ResourceNotFound(uri)
-        return key
+        return replace(request, arguments=key)
 
     def result_of(self, hook: str, value: Any, request: Request) -> ReadResourceResult:
         """Return the result for *value*."""

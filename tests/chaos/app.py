@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from genmcp import (
     Accepted,
-    Call,
     Channel,
     Continue,
     Done,
@@ -31,6 +30,7 @@ from genmcp import (
     Storage,
     Suite,
     Tool,
+    ToolRequest,
     WorkerLost,
     elicit,
     job,
@@ -87,7 +87,7 @@ def note(n: int, what: str) -> None:
 class Steps(Tool[Arguments]):
     """Works, asks, works again, and gives every number it has seen on the way."""
 
-    def call(self, request: Call[Arguments], channel: Channel) -> Continue:
+    def call(self, request: ToolRequest[Arguments], channel: Channel) -> Continue:
         n, seconds = request.arguments.n, request.arguments.seconds
         channel.assigns["seen"] = {"assigned": n}
         return Continue("first", work.job(n=n, step="first", seconds=seconds))
@@ -122,7 +122,7 @@ class Fail(Steps):
 class Hold(Tool[Arguments]):
     """Works on one job, until it may end."""
 
-    def call(self, request: Call[Arguments], channel: Channel) -> Continue:
+    def call(self, request: ToolRequest[Arguments], channel: Channel) -> Continue:
         return Continue("held", hold.job(n=request.arguments.n))
 
     def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -149,7 +149,7 @@ class Edge(Tool[Arguments]):
     name = "edge"
     promote_after = 0.3
 
-    async def call(self, request: Call[Arguments], channel: Channel) -> dict[str, int]:
+    async def call(self, request: ToolRequest[Arguments], channel: Channel) -> dict[str, int]:
         note(request.arguments.n, "edge")
         await asyncio.sleep(request.arguments.seconds)
         return {"n": request.arguments.n}

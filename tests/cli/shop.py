@@ -10,7 +10,6 @@ import msgspec
 from genmcp import (
     About,
     Accepted,
-    Call,
     CallToolResult,
     Channel,
     Continue,
@@ -23,6 +22,7 @@ from genmcp import (
     Suite,
     Tool,
     ToolError,
+    ToolRequest,
     elicit,
     tool,
 )
@@ -76,7 +76,7 @@ class Book(Tool):
 
     name = "book"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         meals = {
             "type": "array",
             "items": {"type": "string", "enum": ["breakfast", "dinner"]},

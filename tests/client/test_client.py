@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 
 from genmcp import (
     Accepted,
-    Call,
     CallToolResult,
     Channel,
     Continue,
@@ -23,6 +22,7 @@ from genmcp import (
     Suite,
     Tool,
     ToolError,
+    ToolRequest,
     elicit,
     prompt,
     roots,
@@ -197,7 +197,7 @@ class Travel(Tool):
 
     name = "travel"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("where", {"wish": elicit("Where to?", Wish), "from": roots()})
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -250,7 +250,7 @@ async def test_client_gives_up_a_call_whose_question_is_refused() -> None:
             raise Denied("not today")
 
     class Sure(Travel):
-        async def call(self, request: Call, channel: Channel) -> Continue:
+        async def call(self, request: ToolRequest, channel: Channel) -> Continue:
             return Continue("sure", elicit("Sure?"))
 
     async with client_of(suite_of(Sure), handler=Refusing()) as client:
@@ -263,7 +263,7 @@ class Nagging(Tool):
 
     name = "nag"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("again", elicit("Again?"))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -298,7 +298,7 @@ class Waiting(Tool):
         self.ended = asyncio.Event()
         self.go = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         self.begun.set()
         try:
             await self.go.wait()

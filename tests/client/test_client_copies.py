@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Suite, Tool
+from genmcp import Channel, Suite, Tool, ToolRequest
 from genmcp.client.client import Client
 from genmcp.client.options import ClientOptions
 from tests.support.speaking import MODERN
@@ -25,7 +25,7 @@ class Weigh(Tool):
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {"grams": 5, "of": ["flour"]}
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return self.kept
 
 

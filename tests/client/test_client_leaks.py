@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from genmcp import Call, Channel, Endpoint, Suite, Tool
+from genmcp import Channel, Endpoint, Suite, Tool, ToolRequest
 from genmcp.client.client import Client
 from genmcp.client.options import ClientOptions, Command
 from tests.support.serving import serve
@@ -32,7 +32,7 @@ class Echo(Tool):
 
     name = "echo"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         message: str = request.arguments["message"]
         return message
 

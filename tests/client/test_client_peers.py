@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Accepted, Call, Channel, Endpoint, Resource, Suite, Tool, tool
+from genmcp import Accepted, Channel, Endpoint, Resource, Suite, Tool, ToolRequest, tool
 from genmcp.client.client import Client
 from genmcp.client.eras import ERAS as ERAS_MET
 from genmcp.client.errors import (
@@ -258,7 +258,7 @@ class Where(Tool):
         "properties": {"city": {"type": "string", "x-mcp-header": "City"}},
     }
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return str(request.arguments["city"])
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
-from genmcp import Call, Channel, Resource, Suite, Tool, prompt, tool
+from genmcp import Channel, Resource, Suite, Tool, ToolRequest, prompt, tool
 from genmcp.client.errors import ClientClosed, ConnectError, ServerError
 from genmcp.client.sync import SyncClient
 from genmcp.protocol.completion import PromptReference
@@ -29,7 +29,7 @@ class Bake(Tool):
     name = "bake"
     task = "always"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return "bread"
 
 

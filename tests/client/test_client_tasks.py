@@ -9,7 +9,6 @@ import pytest
 
 from genmcp import (
     Accepted,
-    Call,
     Channel,
     Continue,
     Done,
@@ -18,6 +17,7 @@ from genmcp import (
     Outcome,
     Suite,
     Tool,
+    ToolRequest,
     elicit,
     tool,
 )
@@ -39,7 +39,7 @@ class Bake(Tool):
         self.ended = asyncio.Event()
         self.oven = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         self.begun.set()
         await channel.progress(1, 2, "in the oven")
         try:
@@ -57,7 +57,7 @@ class Season(Tool):
     name = "season"
     task = "always"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("salt", elicit("Salt?"))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 
 from genmcp import (
-    Call,
     Channel,
     Continue,
     Image,
     Outcome,
     Prompt,
+    PromptRequest,
     elicit,
     embedded_resource,
     prompt,
@@ -63,7 +63,7 @@ class Asking(Prompt):
 
     name = "test_input_required_result_prompt"
 
-    async def get(self, request: Call[dict[str, str]], channel: Channel) -> Continue:
+    async def get(self, request: PromptRequest[dict[str, str]], channel: Channel) -> Continue:
         question = elicit("What context should the prompt use?", Context)
         return Continue("user_context", question)
 

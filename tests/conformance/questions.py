@@ -7,7 +7,6 @@ import msgspec
 
 from genmcp import (
     Accepted,
-    Call,
     CapabilityMissing,
     Channel,
     Continue,
@@ -17,6 +16,7 @@ from genmcp import (
     Outcome,
     Tool,
     ToolError,
+    ToolRequest,
     elicit,
     roots,
     sample,
@@ -139,7 +139,7 @@ class Sampling(Tool[Prompt]):
 
     name = "test_sampling"
 
-    async def call(self, request: Call[Prompt], channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest[Prompt], channel: Channel) -> Continue:
         return Continue("said", sample(request.arguments.prompt, max_tokens=100))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
@@ -151,7 +151,7 @@ class Elicitation(Tool[Message]):
 
     name = "test_elicitation"
 
-    async def call(self, request: Call[Message], channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest[Message], channel: Channel) -> Continue:
         return Continue("account", elicit(request.arguments.message, Account))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
@@ -165,7 +165,7 @@ class Form(Tool):
         self.name = name
         self.form = form
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("form", elicit("Please fill in the form", self.form))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
@@ -177,7 +177,7 @@ class Greeting(Tool):
 
     name = "test_input_required_result_elicitation"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("user_name", elicit("What is your name?", Name))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
@@ -189,7 +189,7 @@ class Capital(Tool):
 
     name = "test_input_required_result_sampling"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         question = sample("What is the capital of France?", max_tokens=100)
         return Continue("capital_question", question)
 
@@ -202,7 +202,7 @@ class Roots(Tool):
 
     name = "test_input_required_result_list_roots"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("client_roots", roots())
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
@@ -215,7 +215,7 @@ class Remembering(Tool):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         channel.assigns["remembered"] = "state-ok"
         return Continue("confirm", elicit("Please confirm", Agreement))
 
@@ -228,7 +228,7 @@ class AllAtOnce(Tool):
 
     name = "test_input_required_result_multiple_inputs"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         questions = {
             "user_name": elicit("What is your name?", Name),
             "greeting": sample("Generate a greeting", max_tokens=50),
@@ -247,7 +247,7 @@ class Rounds(Tool):
 
     name = "test_input_required_result_multi_round"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("step1", elicit("Step 1: What is your name?", Name))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str | Continue:
@@ -262,7 +262,7 @@ class WhoeverAnswers(Tool):
 
     name = "test_input_required_result_capabilities"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("user", elicit("What is your name?", Name))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str | Continue:

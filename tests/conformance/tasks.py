@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from genmcp import (
-    Call,
     Channel,
     Continue,
     Failed,
@@ -15,6 +14,7 @@ from genmcp import (
     Run,
     Tool,
     ToolError,
+    ToolRequest,
     WorkRaised,
     elicit,
     job,
@@ -75,7 +75,7 @@ class SlowCompute(Tool[Computation]):
 
     name = "slow_compute"
 
-    async def call(self, request: Call[Computation], channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest[Computation], channel: Channel) -> Continue:
         asked = request.arguments
         return Continue("computed", compute.job(asked.seconds, asked.label))
 
@@ -89,7 +89,7 @@ class FailingJob(Tool):
     name = "failing_job"
     requires_tasks = True
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("failed", fail.job())
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -106,7 +106,7 @@ class ProtocolErrorJob(Tool):
     name = "protocol_error_job"
     task = "always"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         raise McpError("The call cannot be answered.")
 
 
@@ -116,7 +116,7 @@ class ConfirmDelete(Tool[File]):
     name = "confirm_delete"
     task = "always"
 
-    async def call(self, request: Call[File], channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest[File], channel: Channel) -> Continue:
         return Continue("sure", elicit(f"Delete {request.arguments.filename}?", Confirmation))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
@@ -130,7 +130,7 @@ class MultiInput(Tool):
     name = "multi_input"
     task = "always"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         questions = {
             "name": elicit("What is your name?", Name),
             "sure": elicit("Are you sure?", Confirmation),
@@ -148,7 +148,7 @@ class ToolWithTask(Tool):
     name = "test_tool_with_task"
     requires_tasks = True
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("user_name", elicit("What is your name?", Name))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:

@@ -5,7 +5,7 @@ import struct
 import zlib
 from typing import Any
 
-from genmcp import Audio, Call, Channel, Image, Tool, ToolError, embedded_resource, result
+from genmcp import Audio, Channel, Image, Tool, ToolError, ToolRequest, embedded_resource, result
 from genmcp.errors import MissingCapability
 
 TEXT = "This is a simple text response for testing."
@@ -62,7 +62,7 @@ class SimpleText(Tool):
 
     name = "test_simple_text"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return TEXT
 
 
@@ -71,7 +71,7 @@ class ImageContent(Tool):
 
     name = "test_image_content"
 
-    async def call(self, request: Call, channel: Channel) -> Image:
+    async def call(self, request: ToolRequest, channel: Channel) -> Image:
         return Image(png())
 
 
@@ -80,7 +80,7 @@ class AudioContent(Tool):
 
     name = "test_audio_content"
 
-    async def call(self, request: Call, channel: Channel) -> Audio:
+    async def call(self, request: ToolRequest, channel: Channel) -> Audio:
         return Audio(_wav())
 
 
@@ -89,7 +89,7 @@ class EmbeddedResource(Tool):
 
     name = "test_embedded_resource"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         text = "This is an embedded resource content."
         return embedded_resource("test://embedded-resource", text, "text/plain")
 
@@ -99,7 +99,7 @@ class MultipleContentTypes(Tool):
 
     name = "test_multiple_content_types"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         data = '{"test":"data","value":123}'
         return result(
             "Multiple content types test:",
@@ -113,7 +113,7 @@ class ErrorHandling(Tool):
 
     name = "test_error_handling"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         raise ToolError("This tool intentionally returns an error for testing")
 
 
@@ -122,7 +122,7 @@ class WithProgress(Tool):
 
     name = "test_tool_with_progress"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         for done in (0, 50, 100):
             await channel.progress(done, 100)
             await asyncio.sleep(0.05)
@@ -134,7 +134,7 @@ class WithLogging(Tool):
 
     name = "test_tool_with_logging"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         for text in (
             "Tool execution started",
             "Tool processing data",
@@ -150,7 +150,7 @@ class Reconnection(Tool):
 
     name = "test_reconnection"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         channel.release(retry=100)
         await asyncio.sleep(0.2)
         return "The call went on without its connection."
@@ -162,7 +162,7 @@ class JsonSchema(Tool):
     name = "json_schema_2020_12_tool"
     input_schema = SCHEMA
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return request.arguments
 
 
@@ -175,7 +175,7 @@ class Mirrored(Tool):
         "properties": {"region": {"type": "string", "default": "<none>", "x-mcp-header": "Region"}},
     }
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return f"region: {request.arguments['region']}"
 
 
@@ -184,7 +184,7 @@ class MissingSampling(Tool):
 
     name = "test_missing_capability"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         if channel.client.capabilities.sampling is None:
             raise MissingCapability({"sampling": {}})
         return "The client samples."
@@ -195,7 +195,7 @@ class StreamingElicitation(Tool):
 
     name = "test_streaming_elicitation"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         channel.start_stream()
         await channel.progress(1, 1)
         return "Nothing was asked on the stream."
@@ -206,7 +206,7 @@ class Logging(Tool):
 
     name = "test_logging_tool"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         await channel.log("info", "The tool is at work.")
         return "Done."
 

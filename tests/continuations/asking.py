@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from genmcp import (
-    Call,
     Channel,
     Continue,
     Done,
@@ -15,6 +14,7 @@ from genmcp import (
     Outcome,
     Suite,
     Tool,
+    ToolRequest,
 )
 from tests.protocol.definitions import validator
 from tests.support.asgi import MODERN, Client, Connection
@@ -121,7 +121,7 @@ class Waits(Tool):
         self.begun = asyncio.Semaphore(0)
         self.outcomes: list[Outcome] = []
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         self.begun.release()
         return Continue("waited", self.makes(request.arguments))
 

@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from genmcp import (
     Accepted,
-    Call,
     Channel,
     Continue,
     Done,
@@ -30,6 +29,7 @@ from genmcp import (
     Storage,
     Suite,
     Tool,
+    ToolRequest,
     elicit,
     job,
 )
@@ -58,7 +58,7 @@ class Works(Tool):
         self.name = name
         self.asks = asks
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         channel.start_stream()
         return Continue("worked", work.job())
 
@@ -77,7 +77,7 @@ class Waits(Tool):
 
     name = "waits"
 
-    async def call(self, request: Call, channel: Channel) -> None:
+    async def call(self, request: ToolRequest, channel: Channel) -> None:
         channel.start_stream()
         await asyncio.Event().wait()
 

@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
-from genmcp import Call, Channel, Continue, Done, Endpoint, Mux, Outcome, Suite, Tool, roots
+from genmcp import Channel, Continue, Done, Endpoint, Mux, Outcome, Suite, Tool, ToolRequest, roots
 
 
 class Ask(Tool):
@@ -19,7 +19,7 @@ class Ask(Tool):
 
     name = "ask"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return Continue(str(os.getpid()), roots())
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from genmcp import Accepted, Call, Channel, Continue, Done, Outcome, Tool, elicit
+from genmcp import Accepted, Channel, Continue, Done, Outcome, Tool, ToolRequest, elicit
 from tests.continuations.asking import Asked, text_of
 from tests.support.asgi import Connection, serving
 
@@ -17,7 +17,7 @@ class Pair(Tool):
     def __init__(self, second: str = "second") -> None:
         self.second = second
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("name", elicit("Who?", NAME))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str | Continue:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from genmcp import (
-    Call,
     Channel,
     Continue,
     ContractError,
@@ -23,6 +22,7 @@ from genmcp import (
     Outcome,
     Tool,
     ToolError,
+    ToolRequest,
     WaitCancelled,
     WorkerLost,
     WorkRaised,
@@ -409,7 +409,7 @@ class Steps(Tool):
 
     name = "steps"
 
-    def call(self, request: Call, channel: Channel) -> Any:
+    def call(self, request: ToolRequest, channel: Channel) -> Any:
         channel.assigns["seen"] = ["call"]
         return Continue("one", soon(1))
 
@@ -449,7 +449,7 @@ async def test_steps_may_wait_for_one_future_twice() -> None:
     class Twice(Tool):
         name = "twice"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             asyncio.get_running_loop().call_soon(one.set_result, "worked")
             return Continue("first", one)
 
@@ -485,7 +485,7 @@ async def test_continue_that_is_refused_leaves_no_coroutine_behind(
     class Careless(Tool):
         name = "careless"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             channel.assigns["when"] = {"at": [1, object()]}
             return Continue("waited", work)
 

@@ -32,7 +32,6 @@ from typing import Any
 import pytest
 
 from genmcp import (
-    Call,
     Channel,
     Continue,
     Endpoint,
@@ -43,6 +42,7 @@ from genmcp import (
     Suite,
     Tool,
     ToolError,
+    ToolRequest,
     WorkRaised,
     elicit,
 )
@@ -67,7 +67,7 @@ class Fails(Tool):
 
     name = "fail"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return Continue("waited", asyncio.sleep(0))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -172,7 +172,7 @@ class Cancellable(Waits):
         self.saw: list[Any] = []
         self.channel: Channel
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         self.channel = channel
         return await super().call(request, channel)
 

@@ -8,7 +8,6 @@ import pytest
 
 from genmcp import (
     Accepted,
-    Call,
     CapabilityMissing,
     Channel,
     Continue,
@@ -16,6 +15,7 @@ from genmcp import (
     Failed,
     Outcome,
     Tool,
+    ToolRequest,
     elicit,
     roots,
     sample,
@@ -33,7 +33,7 @@ class Tidy(Tool):
 
     name = "tidy"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         channel.assigns["begun"] = True
         return Continue("looked", {"where": roots(), "how": sample("How does one tidy up?")})
 

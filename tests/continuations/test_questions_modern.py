@@ -10,7 +10,6 @@ import pytest
 
 from genmcp import (
     Accepted,
-    Call,
     Cancelled,
     CapabilityMissing,
     Channel,
@@ -21,6 +20,7 @@ from genmcp import (
     InvalidParams,
     Outcome,
     Tool,
+    ToolRequest,
     elicit,
     elicit_url,
     roots,
@@ -245,7 +245,7 @@ class Chain(Tool):
 
     name = "chain"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         channel.assigns["names"] = []
         return Continue("name", elicit("Who?", Person))
 
@@ -296,7 +296,7 @@ async def test_assigns_of_the_request_at_hand_are_those_that_count() -> None:
     """Only what hooks have set travels; what is copied comes with the request that resumes."""
 
     class Tells(Waits):
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             channel.assigns["own"] = {"n": [1, None, "x"]}
             return await super().call(request, channel)
 
@@ -319,7 +319,7 @@ async def test_validate_runs_again_and_may_refuse() -> None:
     seen: list[Any] = []
 
     class Validates(Waits):
-        def validate(self, request: Call, channel: Channel) -> Call:
+        def validate(self, request: ToolRequest, channel: Channel) -> ToolRequest:
             seen.append(request.arguments)
             if len(seen) > 2:
                 raise InvalidParams("not any more")
@@ -372,7 +372,7 @@ async def test_assigns_that_are_not_json_are_named(value: Any, fault: str, caplo
     """They could not travel. The client sees a reference, the log the path."""
 
     class Sets(Waits):
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             channel.assigns["mine"] = value
             return await super().call(request, channel)
 

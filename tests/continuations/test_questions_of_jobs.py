@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from genmcp import Accepted, Call, Channel, Continue, Done, Failed, Outcome, Run, Tool, elicit, job
+from genmcp import (
+    Accepted,
+    Channel,
+    Continue,
+    Done,
+    Failed,
+    Outcome,
+    Run,
+    Tool,
+    ToolRequest,
+    elicit,
+    job,
+)
 from tests.continuations.asking import YES, Asked, text_of
 from tests.support.asgi import MODERN, serving
 
@@ -30,7 +42,7 @@ class Lift(Tool):
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return Continue("weighed", weigh.job(what=request.arguments["what"]))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:

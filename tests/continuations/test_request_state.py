@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Limits, Outcome, elicit, roots
+from genmcp import Channel, Limits, Outcome, ToolRequest, elicit, roots
 from tests.continuations.asking import ROOTS, YES, Asked, Waits, muxed, text_of
 from tests.support.asgi import Connection
 
@@ -216,7 +216,7 @@ async def test_state_that_is_too_large_is_an_error_with_the_size(size: int, capl
     """The log says how large it is and may be; the client sees the reference."""
 
     class Large(Waits):
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             channel.assigns["text"] = "x" * size
             return await super().call(request, channel)
 

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from genmcp import (
     Accepted,
-    Call,
     Channel,
     Continue,
     Done,
@@ -27,6 +26,7 @@ from genmcp import (
     Storage,
     Suite,
     Tool,
+    ToolRequest,
     elicit,
     job,
 )
@@ -63,7 +63,7 @@ class Works(Tool):
     def __init__(self, tag: str = "worked") -> None:
         self.tag = tag
 
-    def call(self, request: Call, channel: Channel) -> Continue:
+    def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue(self.tag, work.job())
 
     def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -82,7 +82,7 @@ class Asks(Tool):
     name = "asks"
     task = "always"
 
-    def call(self, request: Call, channel: Channel) -> Continue:
+    def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("named", elicit("Who?", Contact))
 
     def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -304,7 +304,7 @@ class AsksThenWorks(Tool):
 
     name = "asks"
 
-    def call(self, request: Call, channel: Channel) -> Continue:
+    def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("first", elicit("Who?", Contact))
 
     def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:

@@ -13,7 +13,6 @@ import pytest
 
 from genmcp import (
     Accepted,
-    Call,
     Cancelled,
     Channel,
     ConfigurationError,
@@ -31,6 +30,7 @@ from genmcp import (
     Outcome,
     Prompt,
     PromptRepo,
+    PromptRequest,
     Resource,
     ResourceRepo,
     Run,
@@ -38,6 +38,7 @@ from genmcp import (
     Suite,
     Tool,
     ToolError,
+    ToolRequest,
     elicit,
     elicit_url,
     job,
@@ -77,15 +78,15 @@ class Book(Tool[Room]):
 
     name = "book"
 
-    async def call(self, request: Call[Room], channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest[Room], channel: Channel) -> Continue:
         channel.assigns["by"] = "phone"
         return elicit("With breakfast?", Wish).then(self.sure)
 
-    async def sure(self, request: Call[Room], wish: Wish, channel: Channel) -> Continue:
+    async def sure(self, request: ToolRequest[Room], wish: Wish, channel: Channel) -> Continue:
         seats = request.arguments.seats
         return book_room.job(request.arguments.name, seats, wish.breakfast).then(self.booked)
 
-    def booked(self, request: Call[Room], booking: "Booking", channel: Channel) -> str:
+    def booked(self, request: ToolRequest[Room], booking: "Booking", channel: Channel) -> str:
         assert isinstance(booking, Booking)
         assert isinstance(request.arguments, Room)
         return f"{booking.text} by {channel.assigns['by']}"
@@ -96,11 +97,11 @@ class Asks(Book):
 
     name = "asks"
 
-    async def call(self, request: Call[Room], channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest[Room], channel: Channel) -> Continue:
         return elicit("With breakfast?", Wish).then(self.sure, self.not_sure)
 
     async def not_sure(
-        self, request: Call[Room], answer: Declined | Cancelled, channel: Channel
+        self, request: ToolRequest[Room], answer: Declined | Cancelled, channel: Channel
     ) -> str:
         return f"{request.arguments.name}: {type(answer).__name__}"
 
@@ -149,7 +150,7 @@ async def test_task_continues_in_methods() -> None:
         name = "always"
         task = "always"
 
-        async def call(self, request: Call[Room], channel: Channel) -> Continue:
+        async def call(self, request: ToolRequest[Room], channel: Channel) -> Continue:
             channel.assigns["by"] = "task"
             return book_room.job(request.arguments.name, 3, False).then(self.booked)
 
@@ -191,10 +192,10 @@ class Waits(Tool):
     def __init__(self, wait: Any) -> None:
         self.wait = wait
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return self.wait().then(self.shown)
 
-    async def shown(self, request: Call, value: Any, channel: Channel) -> str:
+    async def shown(self, request: ToolRequest, value: Any, channel: Channel) -> str:
         return repr(value)
 
 
@@ -268,10 +269,10 @@ async def test_external_job_continues_in_a_method() -> None:
     class Follows(Waits):
         name = "follows"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return ExternalJob("queue", "7").then(self.typed)
 
-        async def typed(self, request: Call, value: Booking, channel: Channel) -> str:
+        async def typed(self, request: ToolRequest, value: Booking, channel: Channel) -> str:
             return value.text
 
     app = serving(Follows(None), store=Storage(store=MemoryStore(), foreign=[Queue()]))
@@ -315,44 +316,46 @@ class Reads(Tool):
 
     name = "reads"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         how = request.arguments["how"]
         return gives.job(request.arguments["value"]).then(getattr(self, how))
 
-    def point(self, request: Call, value: Point, channel: Channel) -> str:
+    def point(self, request: ToolRequest, value: Point, channel: Channel) -> str:
         return repr(value)
 
-    def sizes(self, request: Call, value: list[Size], channel: Channel) -> str:
+    def sizes(self, request: ToolRequest, value: list[Size], channel: Channel) -> str:
         return repr(value)
 
-    def model(self, request: Call, value: "Model", channel: Channel) -> str:
+    def model(self, request: ToolRequest, value: "Model", channel: Channel) -> str:
         return repr(value)
 
-    def unread(self, request: Call, value: "NotDefined", channel: Channel) -> str:  # type: ignore[name-defined]  # noqa: F821
+    def unread(self, request: ToolRequest, value: "NotDefined", channel: Channel) -> str:  # type: ignore[name-defined]  # noqa: F821
         return repr(value)
 
-    def odd(self, request: Call, value: Point | Booking, channel: Channel) -> str:
+    def odd(self, request: ToolRequest, value: Point | Booking, channel: Channel) -> str:
         return repr(value)
 
-    def day(self, request: Call, value: datetime.date, channel: Channel) -> str:
+    def day(self, request: ToolRequest, value: datetime.date, channel: Channel) -> str:
         return repr(value)
 
-    def day_or_none(self, request: Call, value: datetime.date | None, channel: Channel) -> str:
+    def day_or_none(
+        self, request: ToolRequest, value: datetime.date | None, channel: Channel
+    ) -> str:
         return repr(value)
 
-    def colour(self, request: Call, value: Colour, channel: Channel) -> str:
+    def colour(self, request: ToolRequest, value: Colour, channel: Channel) -> str:
         return repr(value)
 
-    def level(self, request: Call, value: Level, channel: Channel) -> str:
+    def level(self, request: ToolRequest, value: Level, channel: Channel) -> str:
         return repr(value)
 
-    def real(self, request: Call, value: float, channel: Channel) -> str:
+    def real(self, request: ToolRequest, value: float, channel: Channel) -> str:
         return repr(value)
 
-    def whole(self, request: Call, value: int, channel: Channel) -> str:
+    def whole(self, request: ToolRequest, value: int, channel: Channel) -> str:
         return repr(value)
 
-    def protocol(self, request: Call, value: Named, channel: Channel) -> str:
+    def protocol(self, request: ToolRequest, value: Named, channel: Channel) -> str:
         return repr(value)
 
 
@@ -442,10 +445,10 @@ async def test_one_of_several_questions_that_is_declined_counts_for_all() -> Non
     wait = {"a": elicit("A?", Wish), "b": elicit("B?")}
 
     class Both(Waits):
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return wait_for(wait).then(self.shown, self.refused)
 
-        async def refused(self, request: Call, answers: Any, channel: Channel) -> str:
+        async def refused(self, request: ToolRequest, answers: Any, channel: Channel) -> str:
             return repr(answers)
 
     refused = await asked_all(serving(Both(None)), [YES, NO])
@@ -459,11 +462,11 @@ async def test_otherwise_gets_the_answers_unconverted() -> None:
     """An annotation of a single answer must not turn the dict into a `Declined` of its own."""
 
     class Both(Waits):
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             wait = wait_for({"a": elicit("A?", Wish), "b": elicit("B?")})
             return wait.then(self.shown, self.refused)
 
-        async def refused(self, request: Call, answers: Declined, channel: Channel) -> str:
+        async def refused(self, request: ToolRequest, answers: Declined, channel: Channel) -> str:
             return repr(answers)
 
     refused = await asked_all(serving(Both(None)), [YES, NEITHER])
@@ -515,16 +518,16 @@ class Outcomes(Tool):
 
     name = "outcomes"
 
-    def call(self, request: Call, channel: Channel) -> Any:
+    def call(self, request: ToolRequest, channel: Channel) -> Any:
         method = getattr(self, request.arguments["method"])
         if request.arguments["on"] == "job":
             return breaks.job().then(method)
         return elicit("Sure?").then(method)
 
-    def by_name(self, request: Call, outcome: Any, channel: Channel) -> str:
+    def by_name(self, request: ToolRequest, outcome: Any, channel: Channel) -> str:
         return repr(outcome)
 
-    def by_type(self, request: Call, came: Outcome, channel: Channel) -> str:
+    def by_type(self, request: ToolRequest, came: Outcome, channel: Channel) -> str:
         match came:
             case Failed(error):
                 return f"failed: {error}"
@@ -564,7 +567,7 @@ async def test_method_may_give_an_empty_result() -> None:
     """As `call` may: None is no missing case, since the method was named."""
 
     class Quiet(Waits):
-        async def shown(self, request: Call, value: Any, channel: Channel) -> None:  # type: ignore[override]
+        async def shown(self, request: ToolRequest, value: Any, channel: Channel) -> None:  # type: ignore[override]
             return None
 
     answered = await asked_all(serving(Quiet(lambda: wait_for(nine()))), [])
@@ -580,7 +583,7 @@ class Wrong(Tool):
 
     name = "wrong"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         method: Any = {
             "another tool's": Reads().point,
             "a function": nowhere,
@@ -591,11 +594,11 @@ class Wrong(Tool):
         otherwise = nowhere if method == self.good else None
         return wait_for(never()).then(method, otherwise)
 
-    async def two(self, request: Call, channel: Channel) -> None: ...
+    async def two(self, request: ToolRequest, channel: Channel) -> None: ...
 
-    async def good(self, request: Call, value: Any, channel: Channel) -> None: ...
+    async def good(self, request: ToolRequest, value: Any, channel: Channel) -> None: ...
 
-    async def __private(self, request: Call, value: Any, channel: Channel) -> None: ...
+    async def __private(self, request: ToolRequest, value: Any, channel: Channel) -> None: ...
 
 
 async def never() -> None:
@@ -629,7 +632,7 @@ async def test_step_that_names_a_wrong_method_is_reported(caplog: Any) -> None:
     """Also where a later step returns it."""
 
     class Later(Waits):
-        async def shown(self, request: Call, value: Any, channel: Channel) -> Any:
+        async def shown(self, request: ToolRequest, value: Any, channel: Channel) -> Any:
             return wait_for(never()).then(nowhere)
 
     answered = await asked_all(serving(Later(lambda: wait_for(nine()))), [])
@@ -669,7 +672,7 @@ async def test_method_of_the_class_continues_as_that_of_the_instance() -> None:
     """It is found by its name in the tool."""
 
     class Named(Waits):
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return wait_for(nine()).then(Waits.shown)
 
     assert "9" == text_of(await asked_all(serving(Named(None)), []))
@@ -681,10 +684,10 @@ async def test_method_that_a_release_lacks_fails_the_call(caplog: Any) -> None:
     class Old(Tool):
         name = "versioned"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return elicit("Sure?").then(self.gone)
 
-        async def gone(self, request: Call, value: Any, channel: Channel) -> None: ...
+        async def gone(self, request: ToolRequest, value: Any, channel: Channel) -> None: ...
 
     class New(Old):
         name = "versioned"
@@ -705,7 +708,7 @@ def test_tool_that_returns_a_wait_needs_somewhere_to_continue() -> None:
     with pytest.raises(ConfigurationError, match=r"or pass a method to \.then\(\)"):
 
         class Nowhere(Tool):
-            async def call(self, request: Call, channel: Channel) -> Continue:
+            async def call(self, request: ToolRequest, channel: Channel) -> Continue:
                 raise NotImplementedError
 
             def helper(self, text: str) -> str:
@@ -727,7 +730,7 @@ class Plain(Tool):
 
     name = "plain"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return self.helper("a", "b")
 
     def helper(self, a: str, b: str) -> str:
@@ -744,10 +747,10 @@ class Letter(Prompt[Room]):
 
     name = "letter"
 
-    async def get(self, request: Call[Room], channel: Channel) -> Continue:
+    async def get(self, request: PromptRequest[Room], channel: Channel) -> Continue:
         return elicit("With breakfast?", Wish).then(self.written)
 
-    async def written(self, request: Call[Room], wish: Wish, channel: Channel) -> str:
+    async def written(self, request: PromptRequest[Room], wish: Wish, channel: Channel) -> str:
         return f"{request.arguments.name}, {wish.breakfast}"
 
 
@@ -762,7 +765,7 @@ class Letters(PromptRepo):
     async def get(self, name: str, arguments: Any, channel: Channel) -> Continue:
         return elicit("With breakfast?", Wish).then(self.written)
 
-    async def written(self, request: Call, wish: Wish, channel: Channel) -> str:
+    async def written(self, request: PromptRequest, wish: Wish, channel: Channel) -> str:
         return f"{request.arguments['name']}, {wish.breakfast}"
 
 
@@ -824,12 +827,12 @@ class Asking(Letter):
 
     name = "asking"
 
-    async def get(self, request: Call[Room], channel: Channel) -> Continue:
+    async def get(self, request: PromptRequest[Room], channel: Channel) -> Continue:
         if request.arguments.name == "job":
             return breaks.job().then(self.refused)
         return elicit("With breakfast?", Wish).then(self.written, self.refused)
 
-    async def refused(self, request: Call[Room], answer: Any, channel: Channel) -> str:
+    async def refused(self, request: ToolRequest[Room], answer: Any, channel: Channel) -> str:
         return f"{request.arguments.name}: {answer!r}"
 
 

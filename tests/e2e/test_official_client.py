@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import ImageContent
 from starlette.applications import Starlette
 
-from genmcp import Call, Channel, Image, Tool, ToolError, tool
+from genmcp import Channel, Image, Tool, ToolError, ToolRequest, tool
 from tests.support.asgi import PATIENCE, serving
 from tests.support.serving import serve
 
@@ -64,7 +64,7 @@ class Held(Tool):
         self.waits = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         self.loop.call_soon_threadsafe(self.waits.set)
         try:
             await asyncio.Event().wait()

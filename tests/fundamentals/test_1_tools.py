@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from genmcp import Call, Channel, InvalidParams, Suite, Tool, ToolError, result, tool
+from genmcp import Channel, InvalidParams, Suite, Tool, ToolError, ToolRequest, result, tool
 from genmcp.protocol.content import TextContent
 from genmcp.testing import connect
 
@@ -50,7 +50,7 @@ async def test_tool_is_a_class() -> None:
 
         name = "add"
 
-        async def call(self, request: Call[Sum], channel: Channel) -> str:
+        async def call(self, request: ToolRequest[Sum], channel: Channel) -> str:
             return str(request.arguments.a + request.arguments.b)
 
     async with connect(Suite(name="tutorial", version="1.0", tools=[Add])) as client:
@@ -72,7 +72,7 @@ async def test_tool_has_a_json_schema() -> None:
             "required": ["word"],
         }
 
-        async def call(self, request: Call, channel: Channel) -> str:
+        async def call(self, request: ToolRequest, channel: Channel) -> str:
             return f"{request.arguments['limit']} times {request.arguments['word']}"
 
     async with connect(Suite(name="tutorial", version="1.0", tools=[Search])) as client:
@@ -110,13 +110,13 @@ async def test_tool_validates_further() -> None:
 
         name = "pages"
 
-        def validate(self, request: Call[Span], channel: Channel) -> Call[Span]:
+        def validate(self, request: ToolRequest[Span], channel: Channel) -> ToolRequest[Span]:
             span = request.arguments
             if span.first > span.last:
                 raise InvalidParams("first must not be after last")
             return request.replace(Span(span.first, min(span.last, 100)))
 
-        async def call(self, request: Call[Span], channel: Channel) -> str:
+        async def call(self, request: ToolRequest[Span], channel: Channel) -> str:
             return f"pages {request.arguments.first} to {request.arguments.last}"
 
     async with connect(Suite(name="tutorial", version="1.0", tools=[Pages])) as client:
@@ -193,7 +193,7 @@ async def test_class_is_registered_twice() -> None:
             self.name = f"count_{thing}"
             self.count = count
 
-        async def call(self, request: Call, channel: Channel) -> str:
+        async def call(self, request: ToolRequest, channel: Channel) -> str:
             return str(self.count)
 
     suite = Suite(name="tutorial", version="1.0", tools=[Count("nuts", 3), Count("bolts", 400)])

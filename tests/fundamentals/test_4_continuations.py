@@ -4,8 +4,7 @@ import asyncio
 
 from msgspec import Struct
 
-from genmcp import Call as ToolRequest
-from genmcp import Channel, Client, Continue, Outcome, Suite, Tool, tool, wait_for
+from genmcp import Channel, Client, Continue, Outcome, Suite, Tool, ToolRequest, tool, wait_for
 
 
 class Order(Struct):

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from genmcp import Call as ToolRequest
-from genmcp import Channel, Client, Continue, Mux, Run, Suite, Tool, job
+from genmcp import Channel, Client, Continue, Mux, Run, Suite, Tool, ToolRequest, job
 from genmcp.client.errors import TaskCancelled
 
 door: list[asyncio.Event] = []  # the job ends once the last one is set

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from genmcp import Call, Channel, ContractError, McpError, Suite, Tool, ToolError, tool
+from genmcp import Channel, ContractError, McpError, Suite, Tool, ToolError, ToolRequest, tool
 
 
 class Deliberate(Exception):
@@ -38,7 +38,7 @@ class Typed(Tool[Order]):
     name = "typed"
     output_schema = {"type": "object", "properties": {"count": {"type": "integer"}}}
 
-    async def call(self, request: Call[Order], channel: Channel) -> Any:
+    async def call(self, request: ToolRequest[Order], channel: Channel) -> Any:
         return {"count": len(request.arguments.items)}
 
 
@@ -58,7 +58,7 @@ class Mirrored(Tool):
         },
     }
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return request.arguments
 
 
@@ -82,7 +82,7 @@ class Strict(Tool):
         },
     }
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return "fine"
 
 
@@ -91,7 +91,7 @@ class Anything(Tool):
 
     name = "anything"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return request.arguments
 
 
@@ -101,7 +101,7 @@ class Leaving(Tool):
     name = "leaving"
     on_disconnect = "cancel"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         channel.start_stream()
         for _ in range(10):
             await asyncio.sleep(0)
@@ -113,7 +113,7 @@ class Crash(Tool):
 
     name = "crash"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         match request.arguments.get("how"):
             case "contract":
                 raise DeliberateContract("x")

@@ -11,7 +11,6 @@ from typing import Any
 
 from genmcp import (
     Accepted,
-    Call,
     Channel,
     Continue,
     Done,
@@ -20,6 +19,7 @@ from genmcp import (
     Resource,
     Suite,
     Tool,
+    ToolRequest,
     elicit,
     tool,
 )
@@ -72,7 +72,7 @@ class Ask(Tool):
 
     name = "ask"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         """Ask."""
         return Continue("asked", elicit("Sure?"))
 

@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
-from genmcp import Accepted, Call, Channel, Continue, Done, Endpoint, Outcome, Suite, Tool, elicit
+from genmcp import (
+    Accepted,
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    Outcome,
+    Suite,
+    Tool,
+    ToolRequest,
+    elicit,
+)
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
@@ -35,7 +46,7 @@ class Ask(Tool):
 
     name = "ask"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         """Ask."""
         return Continue("asked", elicit("Go on?"))
 

@@ -11,7 +11,6 @@ import pytest
 
 from genmcp import (
     Accepted,
-    Call,
     Channel,
     Continue,
     McpError,
@@ -23,6 +22,7 @@ from genmcp import (
     Suite,
     Tool,
     ToolError,
+    ToolRequest,
     elicit,
     elicit_url,
     roots,
@@ -78,7 +78,7 @@ class Ask(Tool):
 
     name = "ask"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         """Ask for a form."""
         return Continue("form", elicit("Who?", {"type": "object", "properties": NAME}))
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from genmcp import Accepted, Call, Channel, Continue, Outcome, Suite, Tool, elicit
+from genmcp import Accepted, Channel, Continue, Outcome, Suite, Tool, ToolRequest, elicit
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
@@ -29,7 +29,7 @@ class Bake(Tool):
         self.began, self.done = asyncio.Event(), asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         """Wait until it is done."""
         self.began.set()
         await self.done.wait()
@@ -49,7 +49,7 @@ class Ask(Tool):
     def __init__(self) -> None:
         self.may = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         """Ask, as soon as it may."""
         await self.may.wait()
         return Continue("asked", elicit("Sure?"))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from genmcp import Call, Channel, McpError, Tool
+from genmcp import Channel, McpError, Tool, ToolRequest
 from tests.support.asgi import MODERN, TASKS, Client, serving
 
 
@@ -12,7 +12,7 @@ class Fails(Tool):
     name = "fails"
     task = "always"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         await channel.progress(1, 2, "half of it")
         raise McpError("The disk is full", {"free": 0}, code=-32050)
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from genmcp.channel import Channel
-from genmcp.core.request import ClientInfo, Request
+from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.decorator import FunctionPrompt, function_component, prompt
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.prompt.prompt import PromptRoute
@@ -34,7 +34,7 @@ class Sink:
 async def text(function: Any, **arguments: str) -> str:
     """Get the prompt made of a function; it has one text."""
     route = PromptRoute.of(function_component(FunctionPrompt, function))
-    request = Request(
+    request = PromptRequest(
         id=1,
         method="prompts/get",
         params=GetPromptRequestParams(name=route.definition.name, arguments=arguments),

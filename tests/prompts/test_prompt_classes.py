@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 from genmcp.channel import Channel
 from genmcp.client.errors import ServerError
 from genmcp.content import Image, embedded_resource, resource_link, result
-from genmcp.core.request import ClientInfo, Request
+from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.prompt.prompt import Prompt, PromptRoute, assistant, user
 from genmcp.protocol.capabilities import Icon
@@ -28,7 +28,6 @@ from genmcp.protocol.prompts import (
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.suite import Suite
 from genmcp.testing import connect
-from genmcp.tool import Call
 
 T = TypeVar("T")
 
@@ -52,7 +51,7 @@ async def get(
     """Get a prompt as a suite does."""
     route = PromptRoute.of(prompt)
     params = GetPromptRequestParams(name=prompt.name, arguments=arguments)
-    request = Request(
+    request = PromptRequest(
         id=1,
         method="prompts/get",
         params=params,
@@ -75,7 +74,7 @@ class Plain(Prompt):
 
     name = "plain"
 
-    async def get(self, request: Call[dict[str, str]], channel: Channel) -> Any:
+    async def get(self, request: PromptRequest[dict[str, str]], channel: Channel) -> Any:
         return f"Hello {request.arguments}"
 
 
@@ -203,7 +202,7 @@ class Echo(Prompt[Options]):
     name = "echo"
     got: Options
 
-    async def get(self, request: Call[Options], channel: Channel) -> str:
+    async def get(self, request: PromptRequest[Options], channel: Channel) -> str:
         self.got = request.arguments
         return "ok"
 
@@ -322,7 +321,7 @@ async def test_prompt_takes_any_type_a_tool_takes(kind: type, got: Any) -> None:
     class Keeps(Plain):
         arguments = kind
 
-        async def get(self, request: Call[Any], channel: Channel) -> str:
+        async def get(self, request: PromptRequest[Any], channel: Channel) -> str:
             kept.append(request.arguments)
             return ""
 
@@ -389,7 +388,7 @@ async def test_prompt_def_runs_in_a_thread() -> None:
     """A `def get` may block; what it returns may still be awaited."""
 
     class Blocking(Plain):
-        def get(self, request: Call[dict[str, str]], channel: Channel) -> Any:
+        def get(self, request: PromptRequest[dict[str, str]], channel: Channel) -> Any:
             return Plain.get(self, request, channel)
 
     sink, prompt = Thread(), Blocking()
@@ -470,7 +469,7 @@ async def test_prompt_choice_of_texts_is_asked_for_in_texts() -> None:
     class Letter(Prompt[Letters]):
         name = "letter"
 
-        def get(self, request: Call[Letters], channel: Channel) -> str:
+        def get(self, request: PromptRequest[Letters], channel: Channel) -> str:
             return request.arguments.language
 
     async with connect(Suite(name="test", version="1", prompts=[Letter])) as client:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from genmcp.channel import Channel
-from genmcp.core.request import ClientInfo, Request
+from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.prompt.prompt import Prompt, PromptRepo, PromptRoute
 from genmcp.prompt.template import PromptTemplate
@@ -74,7 +74,7 @@ async def pages(prompts: Collection, size: int = 100) -> list[list[str]]:
 async def got(prompts: Collection, name: str, **arguments: str) -> Any:
     route = prompts.find(name)
     assert route is not None
-    request = Request(
+    request = PromptRequest(
         id=1,
         method="prompts/get",
         params=GetPromptRequestParams(name=name, arguments=arguments or None),
@@ -83,7 +83,7 @@ async def got(prompts: Collection, name: str, **arguments: str) -> Any:
         client=ClientInfo(LATEST.version),
         route=route,
     )
-    result = await route.handle(request, NOWHERE)
+    result = await route.handle(request, Channel(request, NOWHERE))
     assert isinstance(result, GetPromptResult)
     (message,) = result.messages
     return message.content.text  # type: ignore[union-attr]

@@ -8,17 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genmcp.content import Image
+from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.errors import ConfigurationError
 from genmcp.prompt.prompt import PromptRoute, assistant
 from genmcp.prompt.template import PromptTemplate, Template
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.prompts import PromptArgument
-from genmcp.tool import Call
+from genmcp.protocol.prompts import GetPromptRequestParams, PromptArgument
+from genmcp.protocol.revisions.chain import LATEST
 
 
 async def filled(prompt: PromptTemplate, **values: str) -> list[Any]:
-    nothing: Any = None  # a template needs neither the request nor the channel
-    got = await prompt.get(Call(values, nothing), nothing)
+    nothing: Any = None  # a template needs no channel
+    request = PromptRequest(
+        id=1,
+        method="prompts/get",
+        params=GetPromptRequestParams(name="filled"),
+        revision=LATEST,
+        client=ClientInfo(LATEST.version),
+        arguments=values,
+    )
+    got = await prompt.get(request, nothing)
     return [
         message.content.text if isinstance(message.content, TextContent) else message.content
         for message in got.messages

@@ -10,7 +10,6 @@ import pytest
 
 from genmcp import (
     Accepted,
-    Call,
     CapabilityMissing,
     Channel,
     ConfigurationError,
@@ -23,6 +22,7 @@ from genmcp import (
     Outcome,
     Prompt,
     PromptRepo,
+    PromptRequest,
     Run,
     Suite,
     elicit,
@@ -52,7 +52,7 @@ class Trip(Prompt[Stay]):
 
     name = "trip"
 
-    async def get(self, request: Call[Stay], channel: Channel) -> Continue:
+    async def get(self, request: PromptRequest[Stay], channel: Channel) -> Continue:
         channel.assigns["asked"] = "kindly"
         return Continue("city", elicit("Which city?", City))
 
@@ -121,7 +121,7 @@ class Late(Prompt):
     def __init__(self, on: Any) -> None:
         self.on = on
 
-    def get(self, request: Call[dict[str, str]], channel: Channel) -> Any:
+    def get(self, request: PromptRequest[dict[str, str]], channel: Channel) -> Any:
         return Continue("waited", self.on())
 
     def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
@@ -239,7 +239,7 @@ def hopeless() -> tuple[Any, list[Any]]:
     class Class(Prompt):
         name = "x"
 
-        async def get(self, request: Call[dict[str, str]], channel: Channel) -> Any:
+        async def get(self, request: PromptRequest[dict[str, str]], channel: Channel) -> Any:
             return step()
 
     class Repo(PromptRepo):
@@ -280,7 +280,7 @@ async def test_prompt_that_waited_needs_its_continue_later_too(
     class Plain(Prompt):
         name = "trip"
 
-        async def get(self, request: Call[dict[str, str]], channel: Channel) -> str:
+        async def get(self, request: PromptRequest[dict[str, str]], channel: Channel) -> str:
             return "plain"
 
     suite = Suite(name="test", version="1", prompts=[Trip])
@@ -301,7 +301,9 @@ def test_prompt_annotated_to_wait_is_refused_without_a_continue_() -> None:
     with pytest.raises(ConfigurationError, match=r"Waits\.get is annotated to return Continue"):
 
         class Waits(Prompt):
-            async def get(self, request: Call[dict[str, str]], channel: Channel) -> str | Continue:
+            async def get(
+                self, request: PromptRequest[dict[str, str]], channel: Channel
+            ) -> str | Continue:
                 raise NotImplementedError
 
     with pytest.raises(ConfigurationError, match=r"Repo\.get is annotated to return Continue"):

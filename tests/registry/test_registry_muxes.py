@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from genmcp import (
-    Call,
     Channel,
     Client,
     LiveRegistry,
@@ -17,6 +16,7 @@ from genmcp import (
     RegistryEndpoint,
     Suite,
     Tool,
+    ToolRequest,
     tool,
 )
 from tests.support.asgi import PATIENCE, until
@@ -39,7 +39,7 @@ class Bake(Tool):
     def __init__(self) -> None:
         self.done = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         await self.done.wait()
         return "bread"
 
@@ -190,7 +190,7 @@ async def test_registry_ends_tasks_when_it_is_closed() -> None:
         def __init__(self, ended: asyncio.Event) -> None:
             self.ended = ended
 
-        async def call(self, request: Call, channel: Channel) -> str:
+        async def call(self, request: ToolRequest, channel: Channel) -> str:
             try:
                 await asyncio.Event().wait()
             finally:

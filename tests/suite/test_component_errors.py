@@ -6,17 +6,18 @@ import msgspec
 import pytest
 
 from genmcp import (
-    Call,
     CallToolResult,
     Channel,
     Prompt,
     PromptError,
+    PromptRequest,
     Resource,
     ResourceError,
     ResourceRepo,
     Suite,
     Tool,
     ToolError,
+    ToolRequest,
     result,
 )
 from tests.support.speaking import MODERN, VERSIONS, Answer, speak
@@ -38,7 +39,7 @@ class Undecided(Prompt):
 
     name = "undecided"
 
-    async def get(self, request: Call, channel: Channel) -> Any:
+    async def get(self, request: PromptRequest, channel: Channel) -> Any:
         raise PromptError("No text has been approved.")
 
 
@@ -118,7 +119,7 @@ class Add(Tool[Pair]):
 
     name = "add"
 
-    async def call(self, request: Call[Pair], channel: Channel) -> str:
+    async def call(self, request: ToolRequest[Pair], channel: Channel) -> str:
         return "added"
 
 
@@ -127,7 +128,7 @@ class Typed(Prompt[Pair]):
 
     name = "typed"
 
-    async def get(self, request: Call[Pair], channel: Channel) -> str:
+    async def get(self, request: PromptRequest[Pair], channel: Channel) -> str:
         return "typed"
 
 
@@ -174,7 +175,7 @@ async def test_reserved_meta_of_a_result_is_not_sent_before_2026(version: str) -
 
         name = "passing"
 
-        async def call(self, request: Call, channel: Channel) -> CallToolResult:
+        async def call(self, request: ToolRequest, channel: Channel) -> CallToolResult:
             meta = {"io.modelcontextprotocol/serverInfo": {"name": "far", "version": "1"}}
             return result("x", meta={**meta, "com.example/a": 1})
 

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from genmcp import (
-    Call,
     Channel,
     PromptRepo,
     PromptTemplate,
@@ -17,6 +16,7 @@ from genmcp import (
     ServerError,
     Suite,
     Tool,
+    ToolRequest,
     prompt,
     tool,
 )
@@ -184,7 +184,7 @@ def numbered(count: int) -> list[Any]:
         def __init__(self, number: int) -> None:
             self.name = f"tool{number}"
 
-        async def call(self, request: Call, channel: Channel) -> str:
+        async def call(self, request: ToolRequest, channel: Channel) -> str:
             return self.name
 
     return [Number(number) for number in range(count)]
@@ -224,7 +224,7 @@ async def test_suite_tools_say_how_long_their_list_may_be_kept() -> None:
         name = "kept"
         cache_ttl = 60
 
-        async def call(self, request: Call, channel: Channel) -> None: ...
+        async def call(self, request: ToolRequest, channel: Channel) -> None: ...
 
     @tool(cache_ttl=1.5, cache_scope="private")
     async def brief() -> None: ...

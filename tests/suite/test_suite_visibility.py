@@ -13,7 +13,6 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
 
 from genmcp import (
-    Call,
     Channel,
     ConfigurationError,
     Endpoint,
@@ -28,6 +27,7 @@ from genmcp import (
     ResourceRepo,
     Suite,
     Tool,
+    ToolRequest,
     prompt,
     tool,
 )
@@ -53,7 +53,7 @@ class Secret(Tool):
     def visible(self, principal: str | None) -> bool:
         return staff_only(principal)
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return "hidden treasure"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool, tool
+from genmcp import Channel, Endpoint, Limits, Mux, Suite, Tool, ToolRequest, tool
 from tests.support.asgi import LEGACIES, Client, serving, until
 
 BATCHES = "2025-03-26"
@@ -131,7 +131,7 @@ async def test_batch_with_a_call_that_is_cancelled_answers_the_others() -> None:
     class Held(Tool):
         name = "held"
 
-        async def call(self, request: Call, channel: Channel) -> str:
+        async def call(self, request: ToolRequest, channel: Channel) -> str:
             waits.release()
             await asyncio.Event().wait()
             return ""
@@ -295,7 +295,7 @@ async def test_batch_that_is_cancelled_begins_nothing_more(way: str) -> None:
         name = "hold"
         on_disconnect = "cancel"
 
-        async def call(self, request: Call, channel: Channel) -> None:
+        async def call(self, request: ToolRequest, channel: Channel) -> None:
             running.append(1)
             await asyncio.Event().wait()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Security, Tool
+from genmcp import Channel, Security, Tool, ToolRequest
 from tests.support.asgi import Client, serving
 
 PAGE = "https://app.example.com"
@@ -16,7 +16,7 @@ class Greet(Tool):
 
     name = "greet"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         await channel.progress(1)
         return "hello"
 

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Continue, Limits, Mux, SendStatus, Suite, Tool, elicit, tool
+from genmcp import (
+    Channel,
+    Continue,
+    Limits,
+    Mux,
+    SendStatus,
+    Suite,
+    Tool,
+    ToolRequest,
+    elicit,
+    tool,
+)
 from genmcp.transports.endpoint import Endpoint
 from tests.support.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, until
 
@@ -24,7 +35,7 @@ class Held(Tool):
         self.channel: Channel
         self.saw: list[Any] = []
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         self.channel = channel
         self.waits.set()
         try:
@@ -98,7 +109,7 @@ async def test_cancel_during_validate() -> None:
     class Slow(Tool):
         name = "slow"
 
-        async def validate(self, request: Call, channel: Channel) -> Call:
+        async def validate(self, request: ToolRequest, channel: Channel) -> ToolRequest:
             waits.set()
             try:
                 await asyncio.Event().wait()
@@ -106,7 +117,7 @@ async def test_cancel_during_validate() -> None:
                 ran.append("finally")
             return request
 
-        async def call(self, request: Call, channel: Channel) -> str:
+        async def call(self, request: ToolRequest, channel: Channel) -> str:
             ran.append("call")
             return ""
 
@@ -242,7 +253,7 @@ async def test_cancel_notification_takes_back_what_the_call_has_asked() -> None:
     class Asks(Tool):
         name = "ask"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return Continue("asked", elicit("Go on?", {"type": "object", "properties": {}}))
 
         async def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:

@@ -10,7 +10,16 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.testclient import TestClient
 
-from genmcp import Call, Channel, ConfigurationError, Endpoint, Mux, Security, Suite, Tool
+from genmcp import (
+    Channel,
+    ConfigurationError,
+    Endpoint,
+    Mux,
+    Security,
+    Suite,
+    Tool,
+    ToolRequest,
+)
 from tests.support.asgi import Client, serving
 
 
@@ -23,7 +32,7 @@ class Tell(Tool):
         self.saw: list[dict[str, Any]] = []
         self.principals: list[str | None] = []
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         self.saw.append(dict(channel.assigns))
         self.principals.append(channel.principal)
         channel.assigns["mine"] = request.arguments.get("mine")

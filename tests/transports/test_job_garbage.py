@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Continue, Done, Endpoint, Outcome, Run, Tool, ToolError, job
+from genmcp import (
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    Outcome,
+    Run,
+    Tool,
+    ToolError,
+    ToolRequest,
+    job,
+)
 from tests.support.asgi import TASKS, Client, serving
 from tests.support.garbage import kinds, no_collections
 
@@ -29,7 +40,7 @@ class Doubles(Tool):
 
     name = "doubles"
 
-    def call(self, request: Call, channel: Channel) -> Continue:
+    def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return Continue("doubled", double.job(**request.arguments))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
@@ -42,10 +53,10 @@ class ContinuesInMethod(Tool):
 
     name = "doubles"
 
-    def call(self, request: Call, channel: Channel) -> Continue:
+    def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return double.job(**request.arguments).then(self.doubled)
 
-    async def doubled(self, request: Call, number: int, channel: Channel) -> str:
+    async def doubled(self, request: ToolRequest, number: int, channel: Channel) -> str:
         await channel.progress(2)
         return str(number)
 

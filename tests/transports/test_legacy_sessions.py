@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Endpoint, InvalidParams, Limits, Mux, Suite, Tool, tool
+from genmcp import Channel, Endpoint, InvalidParams, Limits, Mux, Suite, Tool, ToolRequest, tool
 from genmcp.errors import ResourceNotFound
 from genmcp.mux import sessions
 from tests.support.asgi import LEGACIES, MODERN, Client, serving
@@ -428,7 +428,7 @@ async def test_legacy_client_is_known_from_its_handshake(version: str) -> None:
     class Who(Tool):
         name = "who"
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             client = channel.client
             assert client.info is not None
             roots = client.capabilities.roots is not None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Endpoint, Limits, Mux, Suite, Tool
+from genmcp import Channel, Endpoint, Limits, Mux, Suite, Tool, ToolRequest
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append
 from tests.support.asgi import LEGACIES, Client, Connection, serving
@@ -23,7 +23,7 @@ class Steps(Tool):
         self.begun = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         self.begun.set()
         try:
             while (said := await self.go.get()) is not None:

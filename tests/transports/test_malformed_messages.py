@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp import Call, Channel, Endpoint, Server, Tool
+from genmcp import Channel, Endpoint, Server, Tool, ToolRequest
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
@@ -19,7 +19,7 @@ class Reports(Tool):
 
     name = "reports"
 
-    async def call(self, request: Call, channel: Channel) -> dict[str, Any]:
+    async def call(self, request: ToolRequest, channel: Channel) -> dict[str, Any]:
         await channel.progress(1, 2)
         return dict(request.meta)
 

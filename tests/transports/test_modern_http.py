@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from genmcp import Call, Channel, InvalidParams, McpError, Tool, ToolError, tool
+from genmcp import Channel, InvalidParams, McpError, Tool, ToolError, ToolRequest, tool
 from genmcp.errors import MissingCapability, Overloaded
 from tests.support.asgi import MODERN, PATIENCE, Client, serving
 
@@ -41,7 +41,7 @@ class Book(Tool[Region]):
     def __init__(self) -> None:
         self.ran = 0
 
-    async def call(self, request: Call[Region], channel: Channel) -> str:
+    async def call(self, request: ToolRequest[Region], channel: Channel) -> str:
         self.ran += 1
         return f"{request.arguments.region} {request.arguments.seats}"
 
@@ -176,7 +176,7 @@ async def test_modern_silence_leaves_a_json_client_alone() -> None:
     class Timed(Tool):
         name = "slow"
 
-        async def call(self, request: Call, channel: Channel) -> str:
+        async def call(self, request: ToolRequest, channel: Channel) -> str:
             waits.set()
             await go.wait()
             return "done"
@@ -563,12 +563,12 @@ async def test_modern_any_failure_of_a_hook_costs_one_call() -> None:
     class Odd(Tool):
         name = "odd"
 
-        def validate(self, request: Call, channel: Channel) -> Any:
+        def validate(self, request: ToolRequest, channel: Channel) -> Any:
             if request.arguments.get("validate"):
                 raise KeyError("secret")
             return request
 
-        async def call(self, request: Call, channel: Channel) -> Any:
+        async def call(self, request: ToolRequest, channel: Channel) -> Any:
             if request.arguments.get("tool"):
                 raise ToolError("out of paper")
             if request.arguments.get("mcp"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, ClientLogHandler, MemoryStore, Mux, Suite, Tool
+from genmcp import Channel, ClientLogHandler, MemoryStore, Mux, Suite, Tool, ToolRequest
 from genmcp.transports.endpoint import Endpoint
 from genmcp.transports.timers import TICK, TimerTable
 from tests.support.asgi import MODERN, Client, serving, until
@@ -34,7 +34,7 @@ class Wait(Tool):
         self.told = asyncio.Event()
         self.ran_in: list[Any] = []
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         if request.arguments.get("progress"):
             await channel.progress(1)
         self.began.set()
@@ -202,7 +202,7 @@ async def test_event_stream_opens_when_a_thread_sends_first() -> None:
     class Blocks(Tool):
         name = "blocks"
 
-        def call(self, request: Call, channel: Channel) -> str:
+        def call(self, request: ToolRequest, channel: Channel) -> str:
             for n in range(3):
                 channel.in_loop(channel.progress(n, 3))
             channel.start_stream()

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from genmcp import Call, Channel, Continue, Done, Endpoint, Failed, MemoryStore, Mux, Suite, Tool
+from genmcp import (
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    Failed,
+    MemoryStore,
+    Mux,
+    Suite,
+    Tool,
+    ToolRequest,
+)
 from genmcp.core.outcome import Outcome
 from genmcp.stores.store import Delete, Op, Put
 from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, Connection, until
@@ -27,7 +38,7 @@ class Long(Tool):
         self.saw: list[str] = []
         self.channel: Channel
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         self.channel = channel
         self.waits.set()
         try:
@@ -204,7 +215,7 @@ async def test_promoted_call_that_fails_has_the_same_error() -> None:
     class Failing(Long):
         name = "failing"
 
-        async def call(self, request: Call, channel: Channel) -> str:
+        async def call(self, request: ToolRequest, channel: Channel) -> str:
             await super().call(request, channel)
             raise RuntimeError("secret")
 
@@ -238,7 +249,7 @@ class Awaits(Long):
 
     name = "awaits"
 
-    async def call(self, request: Call, channel: Channel) -> Continue:  # type: ignore[override]
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:  # type: ignore[override]
         channel.assigns["seen"] = 1
         return Continue("waited", super().call(request, channel))
 
@@ -276,7 +287,7 @@ async def test_always_a_task_is_made_before_the_call_runs() -> None:
         name = "always"
         task = "always"
 
-        def call(self, request: Call, channel: Channel) -> str:
+        def call(self, request: ToolRequest, channel: Channel) -> str:
             seen.append(channel.task)
             return "done"
 

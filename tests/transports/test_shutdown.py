@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp import Call, Channel, Tool, tool
+from genmcp import Channel, Tool, ToolRequest, tool
 from genmcp.transports import shutdown
 from genmcp.transports.shutdown import Shutdown
 from genmcp.transports.timers import TICK
@@ -272,7 +272,7 @@ class Held(Tool):
         self.waits = asyncio.Event()
         self.go = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         self.waits.set()
         await self.go.wait()
         return "done"

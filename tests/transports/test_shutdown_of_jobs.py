@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp import Call, Channel, Endpoint, JobOptions, Mux, Storage, Suite, Tool
+from genmcp import Channel, Endpoint, JobOptions, Mux, Storage, Suite, Tool, ToolRequest
 from tests.support.asgi import TASKS, Client, until
 from tests.transports.handing_on import SECRET, mux
 
@@ -200,7 +200,7 @@ class Long(Tool):
     def __init__(self) -> None:
         self.go = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         await self.go.wait()
         return "done"
 

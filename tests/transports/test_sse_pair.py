@@ -14,7 +14,6 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from genmcp import (
-    Call,
     Channel,
     ClientLogHandler,
     ConfigurationError,
@@ -24,6 +23,7 @@ from genmcp import (
     Security,
     Suite,
     Tool,
+    ToolRequest,
     tool,
 )
 from genmcp.errors import StoreUnavailable
@@ -62,7 +62,7 @@ class Wait(Tool):
         self.go = asyncio.Event()
         self.ended = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         self.begun.set()
         try:
             await self.go.wait()
@@ -134,7 +134,7 @@ async def test_pair_negotiates_the_revision(wanted: str, agreed: str) -> None:
         title = "A title"
         output_schema = {"type": "object"}
 
-        async def call(self, request: Call, channel: Channel) -> dict[str, int]:
+        async def call(self, request: ToolRequest, channel: Channel) -> dict[str, int]:
             return {"one": 1}
 
     async with connected(app_of(serving(Titled)), introduced=False) as pair:

@@ -15,7 +15,6 @@ from mcp.client.stdio import stdio_client
 
 from genmcp import (
     Accepted,
-    Call,
     Channel,
     Continue,
     Done,
@@ -23,6 +22,7 @@ from genmcp import (
     Resource,
     Suite,
     Tool,
+    ToolRequest,
     elicit,
     tool,
 )
@@ -64,7 +64,7 @@ class Wait(Tool):
         self.begun = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         self.begun.set()
         try:
             await asyncio.Event().wait()
@@ -79,7 +79,7 @@ class Ask(Tool):
 
     name = "ask"
 
-    async def call(self, request: Call, channel: Channel) -> Any:
+    async def call(self, request: ToolRequest, channel: Channel) -> Any:
         return Continue("asked", elicit("Go on?", {"type": "object", "properties": {}}))
 
     async def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
@@ -95,7 +95,7 @@ class Slow(Tool):
     name = "slow"
     task = "always"
 
-    async def call(self, request: Call, channel: Channel) -> str:
+    async def call(self, request: ToolRequest, channel: Channel) -> str:
         return "done slowly"
 
 

@@ -7,13 +7,15 @@ from typing import Any, Generic, TypedDict, TypeVar, assert_type
 from msgspec import Struct
 
 from genmcp import (
-    Call,
     Channel,
     Endpoint,
     Mux,
+    Outcome,
+    Request,
     SendStatus,
     Suite,
     Tool,
+    ToolRequest,
     result,
     tool,
 )
@@ -42,11 +44,11 @@ class Asynchronous(Tool[City]):
     annotations = ToolAnnotations(read_only_hint=True)
     output_schema = City
 
-    async def validate(self, request: Call[City], channel: Channel) -> Call[City]:
-        assert_type(request.replace(City("Oslo")), Call[City])
+    async def validate(self, request: ToolRequest[City], channel: Channel) -> ToolRequest[City]:
+        assert_type(request.replace(City("Oslo")), ToolRequest[City])
         return request.replace(City("Oslo"))
 
-    async def call(self, request: Call[City], channel: Channel) -> City:
+    async def call(self, request: ToolRequest[City], channel: Channel) -> City:
         assert_type(request.arguments, City)
         assert_type(request.meta, Mapping[str, Any])
         assert_type(await channel.progress(1, 2), SendStatus)
@@ -59,19 +61,27 @@ class Synchronous(Tool[Street]):
     name = "synchronous"
     annotations = {"readOnlyHint": True}
 
-    def validate(self, request: Call[Street], channel: Channel) -> Call[Street]:
+    def validate(self, request: ToolRequest[Street], channel: Channel) -> ToolRequest[Street]:
         return request
 
-    def call(self, request: Call[Street], channel: Channel) -> str:
+    def call(self, request: ToolRequest[Street], channel: Channel) -> str:
         assert_type(request.arguments, Street)
         assert_type(channel.in_loop(channel.progress(1)), SendStatus)
         return request.arguments.name
+
+    def continue_(self, tag: str, outcome: Outcome, channel: Channel[ToolRequest[Street]]) -> str:
+        assert_type(channel.request.arguments, Street)
+        assert_type(channel.request.name, str)
+        return channel.request.arguments.name
+
+    def on_cancel(self, channel: Channel[ToolRequest[Street]]) -> None:
+        assert_type(channel.request, ToolRequest[Street])
 
 
 class Typed(Tool[House]):
     name = "typed"
 
-    async def call(self, request: Call[House], channel: Channel) -> CallToolResult:
+    async def call(self, request: ToolRequest[House], channel: Channel) -> CallToolResult:
         assert_type(request.arguments["number"], int)
         return result("x", data={"a": 1})
 
@@ -80,8 +90,12 @@ class Untyped(Tool):
     name = "untyped"
     input_schema = {"type": "object"}
 
-    async def call(self, request: Call, channel: Channel) -> None:
+    async def call(self, request: ToolRequest, channel: Channel) -> None:
         assert_type(request.arguments, dict[str, Any])
+        assert_type(channel.request, Request)
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> None:
+        assert_type(channel.request, Request)
 
 
 class Between(Tool[A], Generic[A]):
@@ -92,7 +106,7 @@ class Below(Between[City]):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    async def call(self, request: Call[City], channel: Channel) -> str:
+    async def call(self, request: ToolRequest[City], channel: Channel) -> str:
         assert_type(request.arguments, City)
         return request.arguments.name
 

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from genmcp import (
     Accepted,
-    Call,
     Cancelled,
     Channel,
     Continue,
@@ -21,10 +20,12 @@ from genmcp import (
     Job,
     Outcome,
     Prompt,
+    PromptRequest,
     Question,
     Resource,
     Run,
     Tool,
+    ToolRequest,
     elicit,
     elicit_url,
     job,
@@ -67,7 +68,7 @@ async def search(city: str) -> int:
 class Waits(Tool[City]):
     name = "waits"
 
-    async def call(self, request: Call[City], channel: Channel) -> Continue:
+    async def call(self, request: ToolRequest[City], channel: Channel) -> Continue:
         assert_type(elicit("Where?", Street), Question[Street])
         assert_type(elicit("Sure?"), Question[dict[str, Any]])
         assert_type(elicit_url("Where?", "https://example.com"), Question[None])
@@ -103,26 +104,28 @@ class Waits(Tool[City]):
         wait_for(1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
         return count.job().then(self.counted)
 
-    async def found(self, request: Call[City], street: Street, channel: Channel) -> str:
+    async def found(self, request: ToolRequest[City], street: Street, channel: Channel) -> str:
         assert_type(request.arguments, City)
         return street.name
 
     def not_found(
-        self, request: Call[City], answer: Declined | Cancelled, channel: Channel
+        self, request: ToolRequest[City], answer: Declined | Cancelled, channel: Channel
     ) -> None: ...
 
-    def filled_in(self, request: Call[City], answers: dict[str, Any], channel: Channel) -> None: ...
+    def filled_in(
+        self, request: ToolRequest[City], answers: dict[str, Any], channel: Channel
+    ) -> None: ...
 
-    def listed(self, request: Call[City], found: list[Root], channel: Channel) -> str:
+    def listed(self, request: ToolRequest[City], found: list[Root], channel: Channel) -> str:
         return found[0].uri
 
-    def built(self, request: Call[City], house: House, channel: Channel) -> int:
+    def built(self, request: ToolRequest[City], house: House, channel: Channel) -> int:
         return house["number"]
 
-    def counted(self, request: Call[City], number: int, channel: Channel) -> int:
+    def counted(self, request: ToolRequest[City], number: int, channel: Channel) -> int:
         return number
 
-    def any_outcome(self, request: Call[City], outcome: Outcome, channel: Channel) -> str:
+    def any_outcome(self, request: ToolRequest[City], outcome: Outcome, channel: Channel) -> str:
         match outcome:
             case Done(Accepted(content)):
                 return str(content)
@@ -132,7 +135,7 @@ class Waits(Tool[City]):
                 return str(error)
 
     def typed_outcome(
-        self, request: Call[City], outcome: Done[int] | Failed, channel: Channel
+        self, request: ToolRequest[City], outcome: Done[int] | Failed, channel: Channel
     ) -> int:
         assert_type(outcome.result(), int)
         return outcome.result()
@@ -214,14 +217,16 @@ async def far(miles: int) -> str:
 class Guide(Prompt[City]):
     name = "guide"
 
-    async def get(self, request: Call[City], channel: Channel) -> Continue:
+    async def get(self, request: PromptRequest[City], channel: Channel) -> Continue:
         elicit("Where?", Street).then(self.to_number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         return elicit("Where?", Street).then(self.to_street)
 
-    async def to_street(self, request: Call[City], street: Street, channel: Channel) -> str:
+    async def to_street(
+        self, request: PromptRequest[City], street: Street, channel: Channel
+    ) -> str:
         return street.name
 
-    async def to_number(self, request: Call[City], number: int, channel: Channel) -> str:
+    async def to_number(self, request: PromptRequest[City], number: int, channel: Channel) -> str:
         return str(number)
 
 
