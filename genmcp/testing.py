@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
-from genmcp.client.listening import Notification
+from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
-from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
+from genmcp.client.subscriptions import Notification
 from genmcp.client.transports.base import TransportSink
 from genmcp.client.transports.memory import MemoryTransport
 from genmcp.core.client.events import Send

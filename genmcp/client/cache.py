@@ -3,13 +3,13 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from genmcp.protocol.value import CacheableResult, decoder_for
+from genmcp.protocol.value import CacheableResult, Value, decoder_for
 
-__all__ = ["Cache"]
+__all__ = ["ERAS", "Cache", "Eras", "copied"]
 
 #: Of which methods a notification says that what they brought is stale.
 _STALE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -97,3 +97,50 @@ class Cache:
         self._changes += 1
         for key in [key for key in self._kept if concerns(key)]:
             del self._kept[key]
+
+
+class Eras:
+    """The revision each server was found to speak, so that the next client need not find out.
+
+    A server is known by its URL without query, as one origin may serve many, or by its command. At
+    most *most* are remembered, those met last. What is remembered may be wrong by now; whoever
+    finds it so finds out again, and remembers that.
+    """
+
+    def __init__(self, most: int = 1000, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._met: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def get(self, server: str, ttl: float) -> str | None:
+        """Return the revision of *server*; None if it is unknown or was learned *ttl* seconds ago.
+
+        A server that was upgraded still accepts the handshake of earlier revisions, so that only a
+        new probe finds its current revision.
+        """
+        version, since = self._met.get(server, (None, 0.0))
+        if self._clock() - since < ttl:
+            return version
+        self._met.pop(server, None)
+        return None
+
+    def remember(self, server: str, version: str) -> None:
+        """Remember that *server* speaks *version*; its age counts from the first time it did."""
+        known, since = self._met.get(server, (None, 0.0))
+        self._met[server] = version, since if known == version else self._clock()
+        self._met.move_to_end(server)
+        if len(self._met) > self._most:
+            self._met.popitem(last=False)
+
+
+#: Those that clients of this process have met.
+ERAS = Eras()
+
+
+V = TypeVar("V", bound=Value)
+
+
+def copied(value: V) -> V:
+    """Return a copy of *value*, of the lists and dictionaries in it as well."""
+    copy: V = decoder_for(type(value)).decode(msgspec.json.encode(value))
+    return copy

@@ -11,10 +11,10 @@ from msgspec import UNSET
 
 from genmcp.client.cache import Cache
 from genmcp.client.errors import ClientError, RequestTimeout, ServerError
-from genmcp.client.offers import Offers
-from genmcp.client.reports import ProgressCallback, Reports
+from genmcp.client.hooks import ProgressCallback, Reports
 from genmcp.client.requests import Patience, Requests
 from genmcp.client.tasks import Listen, TaskHandle
+from genmcp.client.tool_catalog import Offers
 from genmcp.core.client.events import TaskCreated
 from genmcp.errors import HeaderMismatch, MethodNotFound
 from genmcp.protocol.tools import CallToolResult, ToolDefinition

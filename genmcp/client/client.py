@@ -6,15 +6,15 @@ from typing import Any, Self
 
 from msgspec import UNSET
 
-from genmcp.client.copies import copied
+from genmcp.client.cache import copied
 from genmcp.client.current import Current
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.listening import Listening
-from genmcp.client.opened import Opened
+from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
-from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
+from genmcp.client.session import Opened
+from genmcp.client.subscriptions import Listening
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.targets import Target, where
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities

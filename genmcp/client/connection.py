@@ -8,18 +8,15 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from genmcp.cancellation import CancelScope
-from genmcp.client.answering import Answering
-from genmcp.client.background import Alarm, Background
 from genmcp.client.beginning import begin
 from genmcp.client.closing import Closing
-from genmcp.client.complaints import Complaints
-from genmcp.client.errors import ClientClosed, ClientError, TooManyRequests
-from genmcp.client.faults import said
+from genmcp.client.errors import ClientClosed, ClientError, TooManyRequests, said
+from genmcp.client.handler_runner import Answering
 from genmcp.client.inlet import Inlet
 from genmcp.client.options import ClientOptions
+from genmcp.client.pending import Alarm, Background, Complaints, Outcome, Report, Waiter, Waiters
 from genmcp.client.readiness import Readiness
 from genmcp.client.transports.base import Transport
-from genmcp.client.waiting import Outcome, Report, Waiter, Waiters
 from genmcp.core.client import events
 from genmcp.core.client.dispatch import ClientDispatch, DispatchOptions
 from genmcp.core.client.lifecycle import Timeouts

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from genmcp.client.errors import ClientClosed
-from genmcp.client.opened import Opened
+from genmcp.client.session import Opened
 
 __all__ = ["Current"]
 

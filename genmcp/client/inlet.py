@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from genmcp.client.errors import ClientError, HttpStatusError, SessionEnded
-from genmcp.client.faults import failure_of
+from genmcp.client.errors import ClientError, HttpStatusError, SessionEnded, failure_of
 from genmcp.core.client import events
 from genmcp.core.client.dispatch import ClientDispatch
 from genmcp.wire.jsonrpc import RequestId

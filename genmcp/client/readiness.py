@@ -2,9 +2,8 @@
 
 import asyncio
 
-from genmcp.client.background import Background
-from genmcp.client.errors import ClientClosed, ClientError
-from genmcp.client.faults import said
+from genmcp.client.errors import ClientClosed, ClientError, said
+from genmcp.client.pending import Background
 from genmcp.core.client.dispatch import ClientDispatch
 
 __all__ = ["Readiness"]

@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
-from genmcp.client.answering import Answering
 from genmcp.client.cache import Cache
 from genmcp.client.connection import Connection
 from genmcp.client.errors import (
@@ -15,10 +14,11 @@ from genmcp.client.errors import (
     ProtocolError,
     RequestTimeout,
     ServerError,
+    afterwards,
 )
-from genmcp.client.faults import afterwards
+from genmcp.client.handler_runner import Answering
 from genmcp.client.options import ClientOptions
-from genmcp.client.waiting import Outcome, Report
+from genmcp.client.pending import Outcome, Report
 from genmcp.core.client.codec import Params
 from genmcp.core.client.events import Answered, InputRequired, ParamHeaders, TaskCreated
 from genmcp.core.client.lifecycle import Timeouts

@@ -12,10 +12,10 @@ from msgspec import UNSET
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.listening import Listening, Notification
+from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
-from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
+from genmcp.client.subscriptions import Listening, Notification
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.targets import Target
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities

@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from genmcp.cancellation import cancel_and_wait
-from genmcp.client.backoff import Polling
-from genmcp.client.copies import copied
+from genmcp.client.backoff import Polling, may_pass, repeated
+from genmcp.client.cache import copied
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -19,13 +19,11 @@ from genmcp.client.errors import (
     RequestTimeout,
     ServerError,
     TaskCancelled,
+    left,
 )
-from genmcp.client.faults import left
-from genmcp.client.listening import Listening
-from genmcp.client.repeating import may_pass, repeated
+from genmcp.client.pending import Report
 from genmcp.client.requests import Patience, Requests, Wait
-from genmcp.client.task_news import TaskNews
-from genmcp.client.waiting import Report
+from genmcp.client.subscriptions import Listening
 from genmcp.core.client.lifecycle import Timeouts
 from genmcp.errors import GenmcpError
 from genmcp.protocol.client_features import InputRequest
@@ -34,7 +32,7 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value, decoder_for
 from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["TaskHandle"]
+__all__ = ["TaskHandle", "TaskNews"]
 
 _UNDER_WAY: Final = ("working", "input_required")
 #: What says nothing of a task, besides what may pass.
@@ -146,7 +144,7 @@ class TaskHandle:
             raise LookupError("the call was answered at once: there is no task")
         return await self._requests.result(method, {"taskId": self.id, **params}, timeouts)
 
-    async def _look(self, news: TaskNews, patience: Patience) -> DetailedTask:
+    async def _look(self, news: "TaskNews", patience: Patience) -> DetailedTask:
         """Ask how the task stands, and again while that fails in a way that may pass."""
         news.looks()
         # The total is that of `wait_for`.
@@ -190,7 +188,7 @@ class TaskHandle:
                         raise TaskCancelled(self.id or "", self._where, task.status_message)
                 task = await self._next(task, news, patience)
 
-    async def _next(self, task: DetailedTask, news: TaskNews, patience: Patience) -> DetailedTask:
+    async def _next(self, task: DetailedTask, news: "TaskNews", patience: Patience) -> DetailedTask:
         """Answer what is asked, and return how the task stands when that may have changed."""
         asked = {
             key: raw
@@ -225,7 +223,9 @@ class TaskHandle:
         except msgspec.MsgspecError as error:
             raise ProtocolError(f"a question of a task: {error}", self._where) from None
 
-    async def _change(self, task: DetailedTask, news: TaskNews, patience: Patience) -> DetailedTask:
+    async def _change(
+        self, task: DetailedTask, news: "TaskNews", patience: Patience
+    ) -> DetailedTask:
         """Wait until there may be something new, and return it."""
         if not news.suffices:
             await asyncio.sleep(self._polling.pause(task.poll_interval_ms))
@@ -267,3 +267,60 @@ def _progress_of(task: DetailedTask) -> _Progress | None:
         return msgspec.convert((task.meta or {}).get(PROGRESS), _Progress)
     except msgspec.ValidationError:
         return None
+
+
+_PATIENCE: Final = 1.0  # seconds that are waited until it is heard of, before the task is looked at
+
+
+class TaskNews:
+    """Listens with *listening* for the task *id*, from when this is entered until it is left.
+
+    A server that does not say whether it tells of the task holds nobody up: the task is looked at
+    meanwhile.
+    """
+
+    def __init__(self, listening: Listening, id: str) -> None:
+        self._listening = listening
+        self._id = id
+        self._entering: asyncio.Task[Listening]
+        self._heard = False
+
+    async def __aenter__(self) -> "TaskNews":
+        entering = self._listening.__aenter__()
+        self._entering = asyncio.get_running_loop().create_task(entering)
+        try:
+            await asyncio.wait({self._entering}, timeout=_PATIENCE)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await cancel_and_wait(self._entering)
+        if self._entered:
+            await self._listening.__aexit__()
+
+    def looks(self) -> None:
+        """Take note that the task is looked at now: what was told before is known then."""
+        self._heard = self._entered and self._id in (self._listening.honored.task_ids or ())
+
+    @property
+    def suffices(self) -> bool:
+        """Whether all is told that happens since the task was looked at last.
+
+        If not, it has to be looked at again.
+        """
+        return self._heard and not self._listening.is_over
+
+    async def next(self) -> Any:
+        """Return what is told next.
+
+        Raises:
+            StopAsyncIteration, ClientError: nothing more is told.
+        """
+        return (await anext(self._listening)).params
+
+    @property
+    def _entered(self) -> bool:
+        entering = self._entering
+        return entering.done() and not entering.cancelled() and entering.exception() is None

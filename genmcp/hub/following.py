@@ -10,8 +10,8 @@ import msgspec
 
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ListTooLong, ServerError
-from genmcp.client.listening import Listening
-from genmcp.client.tool_schemas import headers_of
+from genmcp.client.subscriptions import Listening
+from genmcp.client.tool_catalog import headers_of
 from genmcp.errors import ConfigurationError
 from genmcp.hub.catalog import KINDS, Catalog
 from genmcp.schema.limits import FOREIGN_LIMITS, SchemaLimits

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import UNSET
 
 from genmcp.client.handler import ClientHandler
+from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
-from genmcp.client.reports import ProgressCallback
 from genmcp.client.requests import Wait
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hub.catalog import HubPrompt, HubResource, HubTool

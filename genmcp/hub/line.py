@@ -10,8 +10,8 @@ from genmcp.cancellation import run_to_completion
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.listening import Listening
 from genmcp.client.options import ClientOptions, Command, HttpOptions
+from genmcp.client.subscriptions import Listening
 from genmcp.client.transports.targets import Target, transport_to
 from genmcp.hub.catalog import KINDS, Catalog
 from genmcp.hub.config import ServerConfig

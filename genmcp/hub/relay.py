@@ -24,7 +24,7 @@ from genmcp.channel import Channel, is_detached
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
-from genmcp.client.notices import HEARD_IN
+from genmcp.client.hooks import HEARD_IN
 from genmcp.core.outcome import Done, Outcome
 from genmcp.core.waiting import Continue
 from genmcp.errors import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ServerError
-from genmcp.client.listening import Listening
+from genmcp.client.subscriptions import Listening
 from genmcp.hub.pace import Again, Pace
 
 __all__ = ["Updates"]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from genmcp import Endpoint, Suite, tool
+from genmcp.client.cache import ERAS, Eras
 from genmcp.client.client import Client
-from genmcp.client.eras import ERAS, Eras
 from genmcp.client.options import ClientOptions
 from tests.client.scripted import Asked, app_of
 from tests.support.clock import Clock

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from genmcp.client.cache import ERAS
 from genmcp.client.client import Client
-from genmcp.client.eras import ERAS
 from genmcp.client.errors import RequestTimeout, TooManyRequests
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions

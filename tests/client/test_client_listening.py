@@ -10,8 +10,8 @@ import pytest
 from genmcp import Resource, Suite, tool
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed
-from genmcp.client.listening import Listening
 from genmcp.client.options import ClientOptions
+from genmcp.client.subscriptions import Listening
 from tests.support.speaking import MODERN
 
 BOTH = [MODERN, "2025-11-25"]

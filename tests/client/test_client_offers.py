@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp.client.errors import ProtocolError
-from genmcp.client.offers import Offers
+from genmcp.client.tool_catalog import Offers
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from genmcp import Accepted, Channel, Endpoint, Resource, Suite, Tool, ToolRequest, tool
+from genmcp.client.cache import ERAS as ERAS_MET
 from genmcp.client.client import Client
-from genmcp.client.eras import ERAS as ERAS_MET
 from genmcp.client.errors import (
     ConnectionRefused,
     NotFound,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from genmcp import Accepted
-from genmcp.client.backoff import Polling
+from genmcp.client.backoff import Polling, pause
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientClosed,
@@ -24,7 +24,6 @@ from genmcp.client.errors import (
 )
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
-from genmcp.client.repeating import pause
 from tests.client.scripted import Asked, served
 
 COMPLETE = {"resultType": "complete"}

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp.client import background
+from genmcp.client import pending
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientError,
@@ -242,7 +242,7 @@ async def test_client_finds_an_endpoint_that_is_nowhere() -> None:
 
 async def test_client_does_not_wait_for_ever_to_be_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """`notifications/initialized` may never be accepted, in a session that is begun anew."""
-    monkeypatch.setattr(background, "_GREETING", 0.1)
+    monkeypatch.setattr(pending, "_GREETING", 0.1)
     begun = 0
 
     async def script(asked: Asked) -> None:

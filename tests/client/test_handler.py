@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.answering import Answering
 from genmcp.client.handler import ClientHandler, DefaultHandler, Denied, Sampled
+from genmcp.client.handler_runner import Answering
 from genmcp.client.options import ClientOptions
 from genmcp.errors import (
     ConfigurationError,

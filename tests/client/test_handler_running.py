@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.client.answering import Answering
 from genmcp.client.handler import ClientHandler
+from genmcp.client.handler_runner import Answering
 from genmcp.errors import InternalError, McpError, Overloaded
 from genmcp.protocol.client_features import ListRootsResult, Root
 from genmcp.protocol.params import (

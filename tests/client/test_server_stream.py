@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from genmcp.client.client import Client
-from genmcp.client.listening import Listening
 from genmcp.client.options import ClientOptions, HttpOptions
+from genmcp.client.subscriptions import Listening
 from tests.client.scripted import NOTE, Asked, event, served
 
 CAPABILITIES = {

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp import Client, Hub, Mux, ServerConfig, Suite, tool
-from genmcp.client import tool_schemas
+from genmcp.client import tool_catalog
 from genmcp.client.options import ClientOptions
 from genmcp.core.client.events import Send
 from genmcp.schema.document import Document
@@ -75,7 +75,7 @@ async def test_defect_of_the_reader_costs_one_tool(monkeypatch: pytest.MonkeyPat
             raise RuntimeError("a defect")
         return Document(schema, origin, limits)
 
-    monkeypatch.setattr(tool_schemas, "Document", read)
+    monkeypatch.setattr(tool_catalog, "Document", read)
     bad, good = ({"type": "object", "properties": {name: HEADER}} for name in ("bad", "r"))
 
     found = await texts_of_calls(

@@ -18,8 +18,8 @@ from genmcp.client.errors import (
     ConnectionLost,
     HttpStatusError,
     ProtocolError,
+    unanswered,
 )
-from genmcp.client.faults import unanswered
 from genmcp.client.options import HttpOptions
 from genmcp.client.transports.base import (
     HttpRequester,

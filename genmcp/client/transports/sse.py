@@ -15,8 +15,8 @@ from genmcp.client.errors import (
     ProtocolError,
     RequestTimeout,
     SessionEnded,
+    unanswered,
 )
-from genmcp.client.faults import unanswered
 from genmcp.client.options import HttpOptions, mask_url
 from genmcp.client.transports.base import HttpRequester, HttpResponse, Transport, TransportSink
 from genmcp.client.transports.http_endpoint import (

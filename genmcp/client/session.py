@@ -6,18 +6,16 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
-from genmcp.client.answering import Answering
-from genmcp.client.cache import Cache
+from genmcp.client.cache import ERAS, Cache, copied
 from genmcp.client.calls import Calls
 from genmcp.client.connection import Connection, News
-from genmcp.client.copies import copied
-from genmcp.client.eras import ERAS
 from genmcp.client.errors import ClientError, RequestTimeout, ServerError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.listening import Listeners, Listening
-from genmcp.client.offers import Offers
+from genmcp.client.handler_runner import Answering
 from genmcp.client.options import ClientOptions, Command
 from genmcp.client.requests import Requests
+from genmcp.client.subscriptions import Listeners, Listening
+from genmcp.client.tool_catalog import Offers
 from genmcp.client.transports.targets import Target, transport_to
 from genmcp.core.client.events import (
     Connected,
