@@ -3,6 +3,9 @@
 An outcome is the same on every carrier. One that is kept in a store is JSON.
 """
 
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from math import isfinite
 from typing import Any, Generic, NoReturn, TypeAlias
 
 import msgspec
@@ -10,6 +13,7 @@ from typing_extensions import TypeVar
 
 from genmcp.errors import (
     CapabilityMissing,
+    ContractError,
     WaitCancelled,
     WaitError,
     WaitTimedOut,
@@ -17,7 +21,17 @@ from genmcp.errors import (
     WorkRaised,
 )
 
-__all__ = ["Done", "Failed", "Outcome", "pack", "unpack"]
+__all__ = [
+    "Done",
+    "Failed",
+    "JsonValue",
+    "Outcome",
+    "canonical",
+    "check_json",
+    "digest",
+    "pack",
+    "unpack",
+]
 
 T = TypeVar("T", default=Any)
 
@@ -96,3 +110,65 @@ def unpack(packed: bytes) -> Outcome:
     if found.failure:
         return Failed(_FAILURES[found.failure](*found.fields))
     return Done(_decode(found.value))
+
+
+JsonValue: TypeAlias = (
+    str | int | float | bool | Sequence["JsonValue"] | Mapping[str, "JsonValue"] | None
+)
+
+_DEEPEST = 64
+
+
+def check_json(where: str, value: object) -> None:
+    """Check that *value*, which is called *where*, is JSON as `json.loads` would return it.
+
+    Raises:
+        ContractError: it is not; the message names the first place, such as `job.items[2].at`.
+    """
+    _check(where, value, _DEEPEST)
+
+
+def _check(where: str, value: object, deeper: int) -> None:
+    kind = type(value)
+    if value is None or kind in (str, bool, int):
+        return
+    if type(value) is float:
+        if not isfinite(value):
+            raise ContractError(f"{where} is {value!r}, which JSON does not have")
+    elif not deeper:
+        raise ContractError(f"{where} nests deeper than {_DEEPEST} levels")
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            if type(key) is not str:
+                raise ContractError(f"{where} has the key {key!r}; in JSON keys are texts")
+            _check(f"{where}.{key}", each, deeper - 1)
+    elif isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            _check(f"{where}[{index}]", each, deeper - 1)
+    else:
+        raise ContractError(
+            f"{where} is {kind.__name__}, which is not JSON: it has to be text, a number, a "
+            f"boolean, None, or a list or dict of these"
+        )
+
+
+def canonical(value: JsonValue | msgspec.Raw) -> bytes:
+    """Return the one JSON text of a JSON value: keys sorted, nothing escaped that need not be.
+
+    A `msgspec.Raw` is decoded first, so that two spellings of one value (order of keys, white
+    space, escapes, `1e2` and `100.0`) give one text. An integer is not the float of equal value:
+    `1` and `1.0` differ. Of a key that occurs twice, the last counts.
+
+    Raises:
+        TypeError, UnicodeEncodeError, msgspec.DecodeError: this is not a JSON value.
+    """
+    return _encode_canonical(_decode_any(value) if isinstance(value, msgspec.Raw) else value)
+
+
+def digest(value: JsonValue | msgspec.Raw) -> bytes:
+    """Return the SHA-256 of the canonical text, which binds a sealed value to arguments."""
+    return sha256(canonical(value)).digest()
+
+
+_encode_canonical = msgspec.json.Encoder(order="deterministic").encode
+_decode_any = msgspec.json.Decoder().decode

@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from genmcp.core.params import notification_params, session_params
-from genmcp.core.request import Request
+from genmcp.core.request import Request, notification_params, session_params
 from genmcp.core.server_dispatch import (
     Catalog,
     Era,

@@ -13,8 +13,16 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from genmcp.core.exchange import Exchange
-from genmcp.core.params import check_length, check_names, decoded, session_params
-from genmcp.core.request import REQUEST_TYPES, ClientInfo, Request, RouteFacts
+from genmcp.core.request import (
+    REQUEST_TYPES,
+    ClientInfo,
+    Request,
+    RouteFacts,
+    check_length,
+    check_names,
+    decoded,
+    session_params,
+)
 from genmcp.core.session import Session
 from genmcp.errors import (
     HeaderMismatch,

@@ -1,21 +1,22 @@
-"""The record of a call that outlives its request, and every step it may take.
+"""The record of a call that outlives its request, and every transition of that record.
 
 A call whose continuation is kept in a store is a *task*, whether its client knows the tasks
-extension (SEP-2663) or not. Its record says who owns it, what it waits for and how it ended; any
-process that has the store can take its next step. Only the functions here change a record.
+extension (SEP-2663) or not. The record names its owner, what it waits for and how it ended. Any
+process that shares the store can take its next step. Only the functions here change a record, and
+each returns a new one; `genmcp.tasks` writes it.
 
 A call with an idempotency key has a record of the same form from its beginning: a *private* one,
 whose id no client has been given. It becomes an ordinary task when the call is promoted or waits
 for a job. Copies of the call find it by the key.
 
-Three numbers keep processes apart that both think it is theirs:
+Three numbers settle disputes between processes that each believe they hold a task:
 
-- `fencing_token` grows whenever a process takes the task over. A write with an earlier token, of a
-  process that was frozen meanwhile or was considered gone, is rejected: IllegalTransition.
-- `delivery` grows with each submission to the engine, whose ids are `{id}:{delivery}`: an engine
-  may refuse an id that it is still carrying.
-- `crashes` counts the holders that went away without a word, so that work which kills its process
-  does not go round for ever.
+- `fencing_token` grows whenever a process takes the task over. A write with an earlier token comes
+  from a process that was frozen, or was considered dead, and is rejected: IllegalTransition.
+- `delivery_id` grows with each submission to the engine, whose ids are `{id}:{delivery_id}`,
+  because an engine may refuse an id that it still carries.
+- `crashes` counts the holders that disappeared without releasing the task, so that work which kills
+  its process is not retried for ever.
 """
 
 import re
@@ -47,42 +48,53 @@ from genmcp.errors import IllegalTransition, UnknownFormat, WorkerLost
 __all__ = [
     "LOST",
     "Task",
-    "answered",
-    "asked",
-    "is_id",
-    "kept",
-    "passed_on",
-    "progressed",
-    "promised",
-    "published",
-    "resumed",
+    "add_answers",
+    "add_progress",
+    "defer",
+    "fail_wait",
+    "is_task_id",
+    "lose_process",
+    "publish_task",
+    "record_ttl",
+    "require_input",
+    "resume_in",
     "run_id",
+    "save_state",
     "slot_of",
-    "with_saved",
 ]
 
 LOST: Final = msgspec.json.encode(
     {"code": -32603, "message": "The call was lost: the process that worked on it is gone"}
 )
-"""The error of a task that nobody is left to end."""
+"""The error of a task whose process has died and whose call cannot be continued."""
 
 
+# The first byte of a packed task; incremented with each change that older releases cannot read.
 _FORMAT: Final = 2
-"""The first byte of a packed task; incremented with each change that older releases cannot read."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_REMEMBERED: Final = 1024  # ids: one step of a task asks for its slot several times
 _KEYED_ID: Final = re.compile(r"(k[0-9a-f]{40})-[0-9a-f]{16}")
+_CACHED_SLOTS: Final = 1024  # one step of a task asks for its slot several times
+
+# Records keep the names that fields had when the format was fixed: during a rolling deploy,
+# processes of both releases read and write the same records.
+_STORED_NAMES: Final = {
+    "held_delivery": "held",
+    "delivery_id": "delivery",
+    "claim_id": "claim",
+    "deferred_seconds": "passed",
+    "arguments_digest": "arguments",
+}
 
 
-def is_id(text: str) -> bool:
-    """Return whether *text* has the form of a task id: 1 to 64 characters of URL-safe base64."""
+def is_task_id(text: str) -> bool:
+    """Return whether *text* is 1 to 64 characters of URL-safe base64, as the id of a task is."""
     return _ID.fullmatch(text) is not None
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED_SLOTS)
 def slot_of(id: str) -> str:
-    """Return what the record of the task *id* is stored under.
+    """Return the key of the record of the task *id*, without its prefix.
 
     All calls with one idempotency key use one slot, one after another: their ids are
     `{slot}-{random}`. Any other task has a slot of its own, its id.
@@ -91,23 +103,29 @@ def slot_of(id: str) -> str:
     return keyed[1] if keyed else id
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stored task.
+# Fencing. A process that is paused (by the kernel, a debugger, its virtual machine) cannot
+# know that its lease has run out, so it must not decide by its own clock whether it still holds the
+# task. Every write presents the token under which the task was claimed, and compare-and-set in the
+# store makes check and write one step.
 
-    owner: the principal it belongs to; address: the peer address of an anonymous client, None for a
-    local one. tool: the name that was called. node: the process that created the task. created,
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_STORED_NAMES.get):
+    """The stored record of a call. Owned by the process that holds its fencing token.
+
+    owner: the principal that may see it; address: the peer address of an anonymous client, None for
+    a local one. tool: the name that was called. node: the process that created it. created,
     updated, due: Unix time; *due* is when an engine was to deliver it. ttl: seconds for which it
-    waits for its client's answer, and is retained after its end; None for ever. poll: seconds
-    between two polls of a client. on_lost: what happens when the worker of its job dies. end: how
-    it ended, None while it is open. message, progress, total: the latest progress of the work.
-    step, continuation: of the call as it waits; no continuation while `call` itself runs. work:
-    what it waits for, None once it has ended. held: the delivery that a worker has claimed and not
-    released. claim: a random value, so that no two claims are equal. changes: incremented by each
-    change that followers see. outcome: how the wait ended, packed; once it is set, `continue_` is
-    to run, or runs. result, error: as JSON. passed: for how many seconds its step was passed on by
-    processes that lack the code for it. arguments: the digest of the arguments of a call with an
+    waits for its client, and is retained after its end; None: never expires. poll: seconds between
+    two polls of a client. on_lost: what happens when the worker of its job dies. end: how it ended,
+    None while it is open. message, progress, total: the latest progress of the work. step: the
+    number of the step that the call waits in; continuation: that step, packed, empty while `call`
+    itself runs. work: what it waits for, None once it has ended. held_delivery: the delivery that a
+    worker has claimed and not released. claim_id: a random value, so that no two claims are equal.
+    changes: incremented by each change that followers see. outcome: how the wait ended, packed;
+    once it is set, `continue_` is due, or runs. result, error: as JSON. deferred_seconds: for how
+    long its step was deferred by processes that lack its code. arguments_digest: of a call with an
     idempotency key. private: whether no client was given the id; such a task has no stored request.
-    raised: whether the call failed, see Finished.
+    raised: whether the call failed, see `Finished`.
     """
 
     id: str
@@ -129,25 +147,25 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     continuation: bytes = b""
     work: Work | None = None
     fencing_token: int = 0
-    delivery: int = 0
-    held: int | None = None
-    claim: str | None = None
+    delivery_id: int = 0
+    held_delivery: int | None = None
+    claim_id: str | None = None
     crashes: int = 0
     outcome: bytes | None = None
     result: bytes | None = None
     error: bytes | None = None
     changes: int = 0
-    passed: float = 0.0
-    arguments: bytes | None = None
+    deferred_seconds: float = 0.0
+    arguments_digest: bytes | None = None
     private: bool = False
     raised: bool = False
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Task":
-        """Return what `pack` packed.
+        """Return the task that `pack` has packed.
 
         Raises:
-            UnknownFormat: it was packed by a release with another format.
+            UnknownFormat: another release packed it, in another format.
         """
         if packed[:1] != _HEAD:
             raise UnknownFormat(_UNKNOWN.format(packed[:1].hex() or "none"))
@@ -157,12 +175,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise UnknownFormat(f"a task in the store cannot be read: {error}") from error
 
     def pack(self) -> bytes:
-        """Return the bytes that a store keeps."""
+        """Return the bytes to store."""
         return _HEAD + _encoder.encode(self)
 
     @property
-    def over(self) -> bool:
-        """Whether nothing can happen to it any more."""
+    def ended(self) -> bool:
+        """Whether it is completed, failed or cancelled: no transition is possible."""
         return self.end is not None
 
     @property
@@ -172,7 +190,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def status(self) -> Status:
-        """What a client is told of it (SEP-2663, "Tasks")."""
+        """The status that clients see (SEP-2663, "Tasks")."""
         if self.end is not None:
             return self.end
         asks = isinstance(self.work, Asking) and not self.settled
@@ -180,36 +198,36 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def settled(self) -> bool:
-        """Whether what it waited for has ended, and `continue_` has not."""
+        """Whether its wait has ended, and `continue_` has not."""
         return self.outcome is not None
 
     @property
-    def delivered(self) -> bool:
-        """Whether its next step is taken by whoever an engine delivers it to."""
+    def needs_delivery(self) -> bool:
+        """Whether its next step runs wherever an engine delivers it."""
         return self.outcome is not None or isinstance(self.work, Working | Following)
 
     @property
-    def lives_in(self) -> str | None:
-        """The process it ends with, None if another can go on with it."""
+    def bound_node(self) -> str | None:
+        """The process whose death ends the present step; None if any process can take it."""
         if isinstance(self.work, Running | Awaiting) and self.outcome is None:
             return self.work.node
         return None
 
     @property
     def engine_id(self) -> str:
-        """What an engine knows the next step by."""
-        return f"{self.id}:{self.delivery}"
+        """The id of its next step at an engine."""
+        return f"{self.id}:{self.delivery_id}"
 
     @property
     def job(self) -> Job | None:
-        """The job that is to be worked on."""
+        """The job to run; None if it waits for something else, or the job has ended."""
         return self.work.job if isinstance(self.work, Working) and self.outcome is None else None
 
-    def at(self, fencing_token: int) -> "Task":
-        """Return the same task, for the process that holds *fencing_token*.
+    def check_token(self, fencing_token: int) -> "Task":
+        """Return the task itself, if *fencing_token* is current and the task is open.
 
         Raises:
-            IllegalTransition: it is over, or another process has taken it over since.
+            IllegalTransition: it has ended, or another process has taken it over since.
         """
         if self.end is not None or fencing_token != self.fencing_token:
             raise IllegalTransition(
@@ -218,131 +236,155 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
         return self
 
-    def claimed(self, now: float, *, crashes: int, claim: str | None = None) -> "Task":
-        """Return the task as claimed, by its delivery, by the worker that has the random *claim*.
+    def claim(self, now: float, *, max_crashes: int, claim_id: str | None = None) -> "Task":
+        """Return the task as held by the worker that its present delivery has reached.
 
-        An earlier holder that did not release it has died, or is frozen. After more than *crashes*
-        such holders, or one if the job must not run again, the wait, or a settled task, is lost.
+        A holder that has not released it is dead or frozen, which counts as a crash.
+
+        Args:
+            now: Unix time.
+            max_crashes: the number of crashes after which the wait, or a settled task, is lost. A
+                job that must not run again is lost at the first one.
+            claim_id: a random text, by which a worker finds its own claim if the write timed out.
         """
-        left = self.held is not None
-        crashed = self.crashes + left
-        claimed = {"fencing_token": self.fencing_token + 1, "held": self.delivery, "claim": claim}
-        task = self._next("claim", now, crashes=crashed, **claimed)
+        # Equal to `delivery_id` or not: an engine may repeat the delivery whose worker has died.
+        crashed = self.held_delivery is not None
+        crashes = self.crashes + crashed
+        holder = {"held_delivery": self.delivery_id, "claim_id": claim_id}
+        token = self.fencing_token + 1
+        task = self._next("claim", now, crashes=crashes, fencing_token=token, **holder)
         if self.outcome is not None:
-            return task._lost(now) if crashed > crashes else task
-        if not isinstance(self.work, Working):  # to follow another's job once more harms nobody
+            return task._lose(now) if crashes > max_crashes else task
+        if not isinstance(self.work, Working):  # following an external job again has no effect
             return task
-        if crashed > crashes or (left and self.on_lost == "fail"):
-            return task.settled_with(_LOST, now)
+        if crashes > max_crashes or (crashed and self.on_lost == "fail"):
+            return task.settle(_LOST_OUTCOME, now)
         return replace(task, work=replace(self.work, attempt=self.work.attempt + 1))
 
-    def released(self, now: float) -> "Task":
-        """Return it given back by its worker, which shuts down: that is no crash."""
-        return self._next("release", now, held=None, due=now)
+    def release(self, now: float) -> "Task":
+        """Return the task as given back by a worker that shuts down, which is no crash."""
+        return self._next("release", now, held_delivery=None, due=now)
 
-    def retried(self, now: float, chance: float = 0.0) -> "Task":
+    def retry(self, now: float, chance: float = 0.0) -> "Task":
         """Return the task waiting for the next attempt at its job; *chance* is as for `Job.pause`.
 
         Raises:
-            IllegalTransition: there is no job, or no attempt left.
+            IllegalTransition: it has no job, or all attempts were made.
         """
         work = self.work
         if not isinstance(work, Working) or self.settled or work.failures >= work.job.retries:
             raise IllegalTransition("retry", self.status)
         delay = work.job.pause(work.failures, chance)
-        return replace(self.resubmitted(now, delay), work=replace(work, failures=work.failures + 1))
+        return replace(self.resubmit(now, delay), work=replace(work, failures=work.failures + 1))
 
-    def resubmitted(self, now: float, delay: float) -> "Task":
-        """Return it waiting for another delivery, *delay* seconds from now."""
-        return self._next("resubmit", now, due=now + delay, held=None, delivery=self.delivery + 1)
+    def resubmit(self, now: float, delay: float) -> "Task":
+        """Return the task waiting for another delivery, *delay* seconds from now."""
+        following = self.delivery_id + 1
+        return self._next(
+            "resubmit", now, due=now + delay, held_delivery=None, delivery_id=following
+        )
 
-    def settled_with(self, outcome: bytes, now: float) -> "Task":
-        """Return it with the packed *outcome* of what it waited for.
+    def settle(self, outcome: bytes, now: float) -> "Task":
+        """Return the task with the packed *outcome* of its wait.
 
-        The same outcome once more changes nothing: whoever wrote it may not know that it was kept.
+        The same outcome a second time changes nothing: a writer whose first write timed out cannot
+        know whether it was stored, and repeats it.
 
         Raises:
-            IllegalTransition: it has another one already, or is over.
+            IllegalTransition: it has another outcome already, or has ended.
         """
         if self.outcome == outcome:
             return self
         if self.outcome is not None:
             raise IllegalTransition("settle", "settled")
-        return self._next("settle", now, outcome=outcome, crashes=0, passed=0.0)
+        return self._next("settle", now, outcome=outcome, crashes=0, deferred_seconds=0.0)
 
-    def taken_over(self, now: float) -> "Task":
-        """Return it as the next delivery finds it; whoever worked on it is refused from now on."""
-        return replace(self.resubmitted(now, 0.0), fencing_token=self.fencing_token + 1)
+    def take_over(self, now: float) -> "Task":
+        """Return the task for the next delivery. Writes of its present holder are rejected."""
+        return replace(self.resubmit(now, 0.0), fencing_token=self.fencing_token + 1)
 
-    def parked(self, parked: Suspended, now: float) -> "Task":
-        """Return it waiting for what its hook gave.
+    def suspend(self, suspended: Suspended, now: float) -> "Task":
+        """Return the task waiting for the work that its hook has returned.
 
         Raises:
-            IllegalTransition: it is over, or has come to that step already.
+            IllegalTransition: it has ended, or has reached that step already.
         """
-        if self.continuation and parked.step <= self.step:
-            raise IllegalTransition(f"step {parked.step}", f"step {self.step}")
+        # Two deliveries of a step may both reach its end: the second must not repeat the next job.
+        if self.continuation and suspended.step <= self.step:
+            raise IllegalTransition(f"step {suspended.step}", f"step {self.step}")
+        # An awaitable that `continue_` returned runs in the worker that holds this delivery. To any
+        # other work the next delivery leads, under a new id, which no worker has claimed.
+        runs_here = isinstance(suspended.work, Awaiting)
         return self._next(
-            "park",
+            "suspend",
             now,
             due=now,
-            step=parked.step,
-            continuation=parked.continuation,
-            work=parked.work,
-            delivery=self.delivery + 1,
-            # What `continue_` itself awaits is still in the hands of the worker that runs it.
-            held=self.held if isinstance(parked.work, Awaiting) else None,
+            step=suspended.step,
+            continuation=suspended.continuation,
+            work=suspended.work,
+            delivery_id=self.delivery_id + 1,
+            held_delivery=self.held_delivery if runs_here else None,
             crashes=0,
-            passed=0.0,
+            deferred_seconds=0.0,
             outcome=None,
         )
 
-    def ended(self, ended: Finished, now: float) -> "Task":
-        """Return it with its result or error."""
-        return self._ended("failed" if ended.error else "completed", now, ended)
+    def finish(self, finished: Finished, now: float) -> "Task":
+        """Return the task with its result or error."""
+        return self._end("failed" if finished.error else "completed", now, finished)
 
-    def cancelled(self, now: float) -> "Task":
-        """Return it cancelled; whatever comes of its work later is refused."""
-        return self._ended("cancelled", now, Finished())
+    def cancel(self, now: float) -> "Task":
+        """Return the task cancelled. Later output of its work is rejected."""
+        return self._end("cancelled", now, Finished())
 
-    def left(self, now: float) -> "Task":
-        """Return it without the process it lived in.
+    def _lose(self, now: float) -> "Task":
+        return self._end("failed", now, Finished(error=LOST, raised=True))
 
-        While `call` ran it is over. What a continuation waited for fails with WorkerLost, and it is
-        continued.
+    def _end(self, end: End, now: float, finished: Finished) -> "Task":
+        return self._next(
+            "end",
+            now,
+            end=end,
+            result=finished.result,
+            error=finished.error,
+            raised=finished.raised,
+            # Dropped, since an ended task is retained for its ttl: these may hold much more.
+            continuation=b"",
+            work=None,
+            held_delivery=None,
+            outcome=None,
+        )
 
-        Raises:
-            IllegalTransition: it does not live in a process.
-        """
-        if self.lives_in is None:
-            raise IllegalTransition("leave", self.status)
-        if isinstance(self.work, Running):
-            return self._lost(now)
-        return self.abandoned(now)
-
-    def abandoned(self, now: float) -> "Task":
-        """Return the task, its wait failed with WorkerLost, to be continued by any process."""
-        return self.settled_with(_LOST, now).taken_over(now)
-
-    def _lost(self, now: float) -> "Task":
-        return self._ended("failed", now, Finished(error=LOST, raised=True))
-
-    def _ended(self, end: End, now: float, ended: Finished) -> "Task":
-        left = {"continuation": b"", "work": None, "held": None, "outcome": None}
-        came_to = {"result": ended.result, "error": ended.error, "raised": ended.raised}
-        return self._next("end", now, end=end, **came_to, **left)
-
-    def _next(self, step: str, now: float, /, **fields: object) -> "Task":
+    def _next(self, transition: str, now: float, /, **fields: object) -> "Task":
         if self.end is not None:
-            raise IllegalTransition(step, self.status)
+            raise IllegalTransition(transition, self.status)
         return replace(self, updated=now, changes=self.changes + 1, **fields)
 
 
-def answered(task: Task, answers: Mapping[str, bytes], now: float) -> Task:
-    """Return *task* with more *answers*; with the last one it is settled.
+def lose_process(task: Task, now: float) -> Task:
+    """Return *task* after the death of the process that it was bound to.
 
-    Answers to questions that are not open are ignored, as are all when none is (SEP-2663, "Task
-    Update Requests"). Then it is the same task that is returned.
+    If `call` was running, the task fails: it is unknown how far the hook got. A wait fails with
+    WorkerLost instead, and `continue_` decides.
+
+    Raises:
+        IllegalTransition: it is not bound to a process.
+    """
+    if task.bound_node is None:
+        raise IllegalTransition("lose", task.status)
+    return task._lose(now) if isinstance(task.work, Running) else fail_wait(task, now)
+
+
+def fail_wait(task: Task, now: float) -> Task:
+    """Return *task*, its wait failed with WorkerLost, for any process to continue."""
+    return task.settle(_LOST_OUTCOME, now).take_over(now)
+
+
+def add_answers(task: Task, answers: Mapping[str, bytes], now: float) -> Task:
+    """Return *task* with more *answers*; the last one settles it.
+
+    Answers to questions that are not open are ignored (SEP-2663, "Task Update Requests"). If all
+    of them are, the result is *task* itself.
     """
     if not isinstance(task.work, Asking) or task.settled:
         return task
@@ -352,107 +394,96 @@ def answered(task: Task, answers: Mapping[str, bytes], now: float) -> Task:
         return task
     asking = replace(task.work, answers={**task.work.answers, **new})
     task = task._next("answer", now, work=asking)
-    return task if asking.missing else task.settled_with(asking.outcome, now).taken_over(now)
+    return task if asking.missing else task.settle(asking.outcome, now).take_over(now)
 
 
-def progressed(
+def add_progress(
     task: Task, now: float, progress: float | None, total: float | None, message: str | None
 ) -> Task:
-    """Return *task* with the progress of its work; None leaves what was reported before.
+    """Return *task* with the progress of its work; None leaves the earlier value.
 
     Raises:
-        IllegalTransition: it is over.
+        IllegalTransition: it has ended.
     """
     reported = {"progress": progress, "total": total, "message": message}
     new = {key: each for key, each in reported.items() if each is not None}
     return task._next("progress", now, **new)
 
 
-def published(task: Task, parked: Suspended, now: float, ttl: float) -> Task:
-    """Return a private *task* as one whose id clients are given; it waits as *parked* says.
+def publish_task(task: Task, suspended: Suspended, now: float, ttl: float) -> Task:
+    """Return a private *task* as an ordinary one, whose id its client is given.
 
-    It is retained for *ttl* seconds, if that is longer than its key is.
+    It is retained for *ttl* seconds, or for as long as its idempotency key, if that is longer.
     """
-    kept = ttl if task.ttl is None else max(task.ttl, ttl)
-    return replace(task.parked(parked, now), private=False, ttl=kept)
+    ttl = ttl if task.ttl is None else max(task.ttl, ttl)
+    return replace(task.suspend(suspended, now), private=False, ttl=ttl)
 
 
-def asked(task: Task, question: InputRequired, now: float) -> Task:
-    """Return a private *task* waiting for a request of its client."""
+def require_input(task: Task, question: InputRequired, now: float) -> Task:
+    """Return a private *task* that waits until its client answers by a request of its own."""
     return replace(task, updated=now, changes=task.changes + 1, work=question)
 
 
-def resumed(task: Task, node: str, token: int, now: float) -> Task:
+def resume_in(task: Task, node: str, token: int, now: float) -> Task:
     """Return a private *task*, whose client has answered, running in the process *node*.
 
-    *token* is its new fencing token, which no other copy of the answer may have chosen.
+    *token* becomes its fencing token. It must be random: if two copies of the answer arrive at two
+    processes, only one of them may hold the task.
     """
     changes = task.changes + 1
     return replace(task, updated=now, changes=changes, work=Running(node), fencing_token=token)
 
 
 def run_id(task: Task) -> str | None:
-    """Return the id of the job of *task*, also once that has ended; None if it waits for no job.
+    """Return the id of the job of *task*, also after its end; None if it waits for no job.
 
-    With the step, since one call may have several jobs, one after another.
+    It contains the step, since one call may have several jobs, one after another.
     """
     return f"{task.id}.{task.step}" if isinstance(task.work, Working) else None
 
 
-def passed_on(task: Task, now: float, delay: float) -> Task:
+def defer(task: Task, now: float, delay: float) -> Task:
     """Return *task* waiting for a process that has the code for its step.
 
-    It does not count as an attempt.
+    During a rolling deploy a worker may lack the tool or the job. That is no attempt at the job.
     """
-    passed = replace(task.resubmitted(now, delay), passed=task.passed + delay)
+    seconds = task.deferred_seconds + delay
+    deferred = replace(task.resubmit(now, delay), deferred_seconds=seconds)
     if isinstance(task.work, Working) and not task.settled:
-        return replace(passed, work=replace(task.work, attempt=task.work.attempt - 1))
-    return passed
+        return replace(deferred, work=replace(task.work, attempt=task.work.attempt - 1))
+    return deferred
 
 
-def with_saved(task: Task, state: bytes, now: float) -> Task:
+def save_state(task: Task, state: bytes, now: float) -> Task:
     """Return *task* with the *state*, as JSON, that an attempt at its job has saved.
 
-    `changes` stays as it is: followers see nothing of the state, and one that is saved often would
+    `changes` is not incremented: followers do not see the state, and a job that saves often would
     push their messages out of the log.
 
     Raises:
-        IllegalTransition: its job is not being worked on.
+        IllegalTransition: its job does not run.
     """
     if task.job is None or not isinstance(task.work, Working):
         raise IllegalTransition("save", "settled" if task.settled else task.status)
     return replace(task, updated=now, work=replace(task.work, saved=state))
 
 
-def kept(task: Task, life: float) -> float | None:
-    """Return for how many seconds from its last change a store is to have *task*; None for ever.
+def record_ttl(task: Task, retention: float) -> float | None:
+    """Return the seconds from its last change after which a store drops *task*; None: never.
 
-    That is its `ttl` where the next step is its client's. What it waits for otherwise must not find
-    it gone, however late it comes: then it is *life* at least, from when the task is due.
+    That is its `ttl` while it waits for its client, and after its end. While it waits for anything
+    else, the record must not expire before the work reports to it, however late that is: then it is
+    at least *retention* seconds, counted from when the task is due.
     """
     if isinstance(task.work, InputRequired):
         return task.work.ttl
     asks = isinstance(task.work, Asking) and task.outcome is None
     if task.ttl is None or task.end is not None or asks:
         return task.ttl
-    return max(task.ttl, life) + max(0.0, task.due - task.updated)
+    return max(task.ttl, retention) + max(0.0, task.due - task.updated)
 
 
-def promised(task: Task, now: float) -> float | None:
-    """Return for how many seconds from its creation its client is sure to find *task*; None: ever.
-
-    What is asked, or has ended, is there for the task's `ttl`. What is worked on may end at any
-    moment: it is there for that time from *now*, less the part of a second.
-    """
-    if task.ttl is None:
-        return None
-    passed = task.updated - task.created
-    if task.status == "working":
-        passed = float(int(max(passed, now - task.created)))
-    return task.ttl + passed
-
-
-_LOST: Final = pack(Failed(WorkerLost()))
+_LOST_OUTCOME: Final = pack(Failed(WorkerLost()))
 _UNKNOWN: Final = (
     "a task in the store has the format {}, and this release of genmcp reads "
     f"{_FORMAT:02x}: another release wrote it; use that release, or a new store"

@@ -12,8 +12,7 @@ import msgspec
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Done, pack
-from genmcp.core.params import check_length
-from genmcp.core.request import Request
+from genmcp.core.request import Request, check_length
 from genmcp.core.server_dispatch import discovered
 from genmcp.core.subscription import honoured
 from genmcp.core.task import Task
@@ -32,8 +31,7 @@ from genmcp.mux.changes import Listeners, Subscription
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.limits import Limits, Owners
 from genmcp.mux.sessions import Sessions
-from genmcp.mux.task_results import result_of, shown
-from genmcp.mux.tasks import Tasks
+from genmcp.mux.tasks import Tasks, result_of, shown
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.resources import SubscriptionFilter, SubscriptionsListenRequestParams

@@ -26,7 +26,7 @@ from genmcp.core.subscription import EVERYTHING, Change, changes_of, everything
 from genmcp.core.task import Task
 from genmcp.errors import Conflict, LogTruncated, McpError, Overloaded, OverShare, StoreError
 from genmcp.mux.limits import Limits, retained
-from genmcp.mux.multimap import Multimap
+from genmcp.mux.threads import Multimap
 from genmcp.server import Server
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Delete, Event, Put, Store

@@ -15,8 +15,7 @@ import msgspec
 from genmcp.channel import Channel
 from genmcp.core.call import CallAction, CallEvent
 from genmcp.core.continuation import Continuation
-from genmcp.core.json_value import check_json, digest
-from genmcp.core.outcome import Done, Failed, Outcome, pack
+from genmcp.core.outcome import Done, Failed, Outcome, check_json, digest, pack
 from genmcp.core.request import Request
 from genmcp.core.seal import Part, Purpose, Seal
 from genmcp.core.task import Task
@@ -31,12 +30,9 @@ from genmcp.errors import (
     SealExpired,
     TaskNotFound,
 )
-from genmcp.mux.answers import ask, outcome_of, requests_of, taken, unable
-from genmcp.mux.awaitables import Awaitables
-from genmcp.mux.services import Services
-from genmcp.mux.task_channel import pass_on
-from genmcp.mux.task_results import handle_of, result_of
-from genmcp.mux.tasks import Tasks, suspended
+from genmcp.mux.sinks import Services, pass_on
+from genmcp.mux.tasks import Tasks, handle_of, result_of, suspended
+from genmcp.mux.waits import Awaitables, ask, outcome_of, requests_of, taken, unable
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.value import Result
@@ -297,7 +293,7 @@ async def _end_of(
             task = each.task
             if task.progress is not None:
                 await channel.progress(task.progress, task.total, task.message)
-            if task.over:
+            if task.ended:
                 return result_of(task, channel.request.method)
             if isinstance(task.work, Asking) and not task.settled:
                 continuation = Continuation.unpack(task.continuation)

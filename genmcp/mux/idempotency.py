@@ -13,15 +13,14 @@ import msgspec
 
 from genmcp.channel import Channel
 from genmcp.core.call import CallEvent
-from genmcp.core.json_value import digest
+from genmcp.core.outcome import digest
 from genmcp.core.request import Request
 from genmcp.core.task import Task
 from genmcp.core.waiting import InputRequired, Running, Suspended
 from genmcp.errors import InvalidParams, McpError, TaskNotFound
 from genmcp.mux.continuations import Continuations, has_tasks
-from genmcp.mux.services import Services
-from genmcp.mux.task_results import finished, handle_of, result_of
-from genmcp.mux.tasks import Tasks, suspended
+from genmcp.mux.sinks import Services
+from genmcp.mux.tasks import Tasks, finished, handle_of, result_of, suspended
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.params import IDEMPOTENCY_KEY
 from genmcp.protocol.tools import CallToolResult
@@ -77,7 +76,7 @@ class Idempotency:
         while True:
             stored = await self._keyed.find(slot)
             task = None if stored is None else await self._current(stored.task, channel)
-            if task is not None and task.arguments != arguments:
+            if task is not None and task.arguments_digest != arguments:
                 raise InvalidParams(
                     f"{IDEMPOTENCY_KEY} {request.params.meta.idempotency_key!r} was used for a "
                     f"call with other arguments"
@@ -94,7 +93,7 @@ class Idempotency:
                         f"which needs a revision from 2026-07-28 on"
                     )
                 return msgspec.json.decode(task.work.result, type=InputRequiredResult)
-            elif task.private and task.over:
+            elif task.private and task.ended:
                 return result_of(task, request.method)
             elif task.private:
                 after = seen[1] if seen[0] == task.id else None
@@ -109,7 +108,7 @@ class Idempotency:
 
     async def _current(self, task: Task, channel: Channel) -> Task | None:
         """Return *task* after doing what a process that died left undone of it."""
-        if task.private or task.over:
+        if task.private or task.ended:
             return task
         try:
             return await self._tasks.service.get(task.id, channel.principal)
@@ -118,7 +117,7 @@ class Idempotency:
 
     async def _is_free(self, task: Task) -> bool:
         """Return whether a call may run with the key of *task*."""
-        if task.over or not task.private or isinstance(task.work, InputRequired):
+        if task.ended or not task.private or isinstance(task.work, InputRequired):
             return task.frees_key
         return not await self._keyed.runs(task)
 
@@ -129,7 +128,9 @@ class Idempotency:
         # Random, so that a late write of one call never meets the record of another.
         id = f"{slot}-{secrets.token_hex(8)}"
         work = Running(self._tasks.service.heartbeats.own)
-        task = self._tasks.new_task(channel, id, work, self._ttl, arguments=arguments, private=True)
+        task = self._tasks.new_task(
+            channel, id, work, self._ttl, arguments_digest=arguments, private=True
+        )
         return await self._keyed.create(task, replaces)
 
     def _continues(self, question: InputRequired, channel: Channel) -> bool:

@@ -45,8 +45,8 @@ from genmcp.mux.idempotency import Idempotency
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Owners
 from genmcp.mux.replay import Replay
 from genmcp.mux.resumption import Resumption
-from genmcp.mux.services import Services
 from genmcp.mux.sessions import CallRegistry, SessionBroadcast, Sessions
+from genmcp.mux.sinks import Services
 from genmcp.mux.storage import Storage, storage_of
 from genmcp.mux.tasks import Tasks
 from genmcp.mux.telemetry import Observers, Telemetry

@@ -16,7 +16,7 @@ from genmcp.core.exchange import Action, Record
 from genmcp.core.request import Request
 from genmcp.errors import InvalidRequest, LogTruncated, OverShare, StoreError
 from genmcp.mux.limits import Limits, retained
-from genmcp.mux.multimap import Multimap
+from genmcp.mux.threads import Multimap
 from genmcp.protocol.params import RequestId
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Store

@@ -20,11 +20,10 @@ from genmcp.core.request import Request
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Finished, Suspended
 from genmcp.errors import ConfigurationError, IllegalTransition, McpError, StoreError, ToolError
-from genmcp.mux.answers import outcome_of
 from genmcp.mux.continuations import Continuations
-from genmcp.mux.services import Services
-from genmcp.mux.task_channel import StoredRequest, TaskSink
-from genmcp.mux.task_results import finished
+from genmcp.mux.sinks import Services, StoredRequest, TaskSink
+from genmcp.mux.tasks import finished
+from genmcp.mux.waits import outcome_of
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
 from genmcp.tasks.attempt import Elsewhere

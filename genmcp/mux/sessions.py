@@ -28,7 +28,7 @@ from genmcp.errors import (
 )
 from genmcp.mux.bus import EVERYBODY, MessageBus
 from genmcp.mux.limits import ConcurrencyLimit, Limits, Slots
-from genmcp.mux.multimap import Multimap
+from genmcp.mux.threads import Multimap
 from genmcp.protocol.params import SEVERITY, LoggingLevel, RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.stores.accounts import Owner

@@ -8,6 +8,8 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
+from datetime import UTC, datetime
+from math import ceil
 from typing import Any, cast
 
 import msgspec
@@ -22,6 +24,7 @@ from genmcp.core.waiting import (
     Asking,
     Awaiting,
     ExternalJob,
+    Finished,
     Following,
     Job,
     Running,
@@ -30,19 +33,32 @@ from genmcp.core.waiting import (
     Working,
 )
 from genmcp.errors import Conflict, IllegalTransition, McpError, StoreError, TaskNotFound
-from genmcp.mux.answers import requests_of
-from genmcp.mux.services import Services
+from genmcp.mux.sinks import Services, StoredRequest
 from genmcp.mux.storage import Storage
-from genmcp.mux.task_channel import StoredRequest
-from genmcp.mux.task_results import finished, result_of, state_of
+from genmcp.mux.waits import requests_of
 from genmcp.protocol.client_features import InputRequiredResult
+from genmcp.protocol.revisions.chain import LATEST
+from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
+from genmcp.protocol.value import Result
+from genmcp.tasks.attempt import error_end
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.service import Resume, TaskService
+from genmcp.wire.jsonrpc import ErrorBody
 
-__all__ = ["Tasks", "suspended"]
+__all__ = [
+    "Tasks",
+    "advertised_ttl",
+    "finished",
+    "handle_of",
+    "held_over",
+    "result_of",
+    "shown",
+    "state_of",
+    "suspended",
+]
 
 logger = logging.getLogger("genmcp")
 
@@ -247,7 +263,7 @@ class Tasks:
             TaskNotFound: there is no such task.
         """
         task = await self._cancel(id, owner)
-        if task is not None and task.lives_in is None:  # otherwise the process that stops it does
+        if task is not None and task.bound_node is None:  # otherwise the process that stops it does
             call = await self.service.records.call(id)
             if call is not None:
                 await _notify(self._cancelled(task, call))
@@ -270,8 +286,8 @@ class Tasks:
     async def _cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
         """Cancel a task and stop what runs of it; return it as it was, None if it was over."""
         task = await self.service.cancel(id, owner, private=private)
-        if task is not None and task.lives_in is not None:
-            await self._services.bus.send(task.lives_in, Stop(id))
+        if task is not None and task.bound_node is not None:
+            await self._services.bus.send(task.bound_node, Stop(id))
         return task
 
     def runs(self, id: str, stop: Callable[[], None]) -> None:
@@ -289,7 +305,7 @@ class Tasks:
         """Return the result of the call that is the task *id*; or why there is none, to be read."""
         try:
             task = await self.service.get(id, owner)
-            if task.over:
+            if task.ended:
                 return cast(CallToolResult, result_of(task, "tools/call"))
         except TaskNotFound:
             return tool_error(f"There is no call {id}, or its result is not kept any more.")
@@ -336,3 +352,87 @@ async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
         await notifying
     except Exception as error:  # the tool's own: nothing waits for it
         logger.error("on_cancel failed", exc_info=error)
+
+
+def finished(result: Result | McpError, *, raised: bool = False) -> Finished:
+    """Return the stored form of the *result* of a call; *raised*: its hook has raised that."""
+    if isinstance(result, McpError):
+        return error_end(result)
+    return Finished(result=msgspec.json.encode(result), raised=raised)
+
+
+def result_of(task: Task, method: str) -> Result:
+    """Return the result of a *task* that is over; *method* is what was called.
+
+    Raises:
+        McpError: it has none but an error, or was cancelled.
+    """
+    if task.error is not None:
+        error = msgspec.json.decode(task.error, type=ErrorBody)
+        raise McpError(error.message, error.data, code=error.code)
+    if task.result is None:
+        raise McpError("The call was cancelled")
+    result: Any = msgspec.json.decode(task.result, type=LATEST.methods[method].result)
+    return cast(Result, result)
+
+
+def handle_of(task: Task, now: float) -> CreateTaskResult:
+    """Return the response to a call that is a task: the handle, as of *now* (`Store.now`)."""
+    return CreateTaskResult(**shown(task, now))
+
+
+def held_over(task: Task, *, tool: str | None) -> CallToolResult:
+    """Return what a client that does not gets, once it has waited as long as it may.
+
+    *tool* is the name of the one that gives the result, if there is one.
+    """
+    goes_on = f"This takes longer than a call is held. It goes on, as call {task.id}"
+    return tool_error(goes_on + (f"; the tool {tool} gets its result." if tool else "."))
+
+
+def shown(task: Task, now: float) -> dict[str, Any]:
+    """Return the members that a client sees of a *task* in every status, as of *now*."""
+    kept = advertised_ttl(task, now)
+    return {
+        "task_id": task.id,
+        "status": task.status,
+        "created_at": _at(task.created),
+        "last_updated_at": _at(task.updated),
+        "ttl_ms": None if kept is None else ceil(kept * 1000),
+        "poll_interval_ms": ceil(task.poll * 1000),
+        # What the work said last is neither what is asked nor what came of it.
+        "status_message": task.message if task.status == "working" else None,
+    }
+
+
+def advertised_ttl(task: Task, now: float) -> float | None:
+    """Return the `ttl` that clients see: seconds from the creation of *task*; None: never expires.
+
+    A task that waits for its client, or has ended, expires its `ttl` after its last change. One
+    that works may end at any moment, and expires that long after: counted from *now*, in whole
+    seconds, so that two polls in one second give the same value.
+    """
+    if task.ttl is None:
+        return None
+    passed = task.updated - task.created
+    if task.status == "working":
+        passed = float(int(max(passed, now - task.created)))
+    return task.ttl + passed
+
+
+def state_of(task: Task) -> str:
+    """Return the state of a *task* that is not over, in words."""
+    if task.status == "input_required":
+        return "it waits for answers"
+    if task.progress is None:
+        done = "it is being worked on"
+    else:
+        total = "" if task.total is None else f" of {task.total:g}"
+        done = f"{task.progress:g}{total} done"
+    return done if task.message is None else f"{done} ({task.message})"
+
+
+def _at(seconds: float) -> str:
+    """Return Unix time as ISO 8601."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")

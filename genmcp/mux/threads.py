@@ -7,7 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from threading import Lock
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from genmcp.core.waiting import Continue
 from genmcp.errors import Overloaded
 
-__all__ = ["Threads", "Turns"]
+__all__ = ["Multimap", "Threads", "Turns"]
 
 
 class Turns(msgspec.Struct, eq=False):
@@ -191,3 +192,39 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
     except StopIteration as error:
         # A future cannot hold a StopIteration: a caller that awaits it would wait for ever.
         raise RuntimeError("StopIteration left a function that ran in a thread") from error
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Multimap(Generic[K, V]):
+    """A table with several values for a key. A key without values is not in it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._values: dict[K, dict[V, None]] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._values
+
+    def of(self, key: K) -> list[V]:
+        """Return the values of *key*, in the order in which they were added."""
+        with self._lock:
+            return [*self._values.get(key, ())]
+
+    def add(self, key: K, value: V) -> None:
+        """Add *value* to those of *key*."""
+        with self._lock:
+            self._values.setdefault(key, {})[value] = None
+
+    def discard(self, key: K, value: V) -> None:
+        """Remove *value* from those of *key*, if it is one of them."""
+        with self._lock:
+            values = self._values.get(key, {})
+            values.pop(value, None)
+            if not values:
+                self._values.pop(key, None)

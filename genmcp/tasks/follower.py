@@ -58,7 +58,7 @@ class TaskFollower:
             task, reported = known or await self._records.there(id), -1
             # A new task is reported at its event; any other one also if its event is not met.
             new = known is not None and known.changes == 0
-            owed = not new and (task.over or after is None)
+            owed = not new and (task.ended or after is None)
             while True:
                 try:
                     async with aclosing(self._log(id, after, owed)) as events:
@@ -80,7 +80,7 @@ class TaskFollower:
                             if reported < task.changes:
                                 reported = task.changes
                                 yield Change(after, task)
-                            if task.over:
+                            if task.ended:
                                 return
                 except LogTruncated:
                     after, task, owed = None, await self._records.there(id), True

@@ -25,9 +25,8 @@ import msgspec
 from msgspec.structs import replace
 from typing_extensions import Unpack
 
-from genmcp.core.json_value import check_json
-from genmcp.core.task import Task
-from genmcp.core.task import progressed as task_progressed
+from genmcp.core.outcome import check_json
+from genmcp.core.task import Task, add_progress
 from genmcp.core.waiting import Job
 from genmcp.errors import ConfigurationError, ContractError, IllegalTransition, StoreError
 
@@ -205,7 +204,7 @@ class Progress(msgspec.Struct, frozen=True):
 def progressed(progress: Progress, task: Task, now: float) -> Task:
     """Return *task* with the *progress* of its work."""
     done, total, message = progress.progress, progress.total, progress.message
-    return task_progressed(task, now, done, total, message)
+    return add_progress(task, now, done, total, message)
 
 
 Write: TypeAlias = Callable[[Progress], Awaitable[object]]

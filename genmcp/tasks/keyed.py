@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from genmcp.core.task import Task, asked, resumed, slot_of
+from genmcp.core.task import Task, require_input, resume_in, slot_of
 from genmcp.core.waiting import Awaiting, Finished, InputRequired, Running, Suspended
 from genmcp.errors import (
     IllegalTransition,
@@ -117,13 +117,13 @@ class KeyedTasks:
 
         async def resume() -> bool:
             try:
-                await before.change(lambda task, now: resumed(task, node, token, now))
+                await before.change(lambda task, now: resume_in(task, node, token, now))
             except IllegalTransition:
                 return False
             return True
 
         def ask_again(task: Task, now: float) -> Task:
-            return asked(task, question, now)
+            return require_input(task, question, now)
 
         return held if await self._take(held, resume, ask_again) else None
 
@@ -208,7 +208,7 @@ class KeyedTasks:
         def ask(task: Task, now: float) -> Task:
             nonlocal published
             published = not task.private
-            return task.parked(parked, now) if published else asked(task, question, now)
+            return task.suspend(parked, now) if published else require_input(task, question, now)
 
         return await self._end(held, ask) and not published
 
@@ -222,7 +222,7 @@ class KeyedTasks:
 
         def end(task: Task, now: float) -> Task | None:
             if ended is not None:
-                return task.ended(ended, now)
+                return task.finish(ended, now)
             return None if task.private else task
 
         size = 0 if ended is None else len(ended.result or b"")
@@ -234,12 +234,12 @@ class KeyedTasks:
         A call of this process that neither runs nor has writes pending has ended, and the store has
         never accepted that. A living process is trusted to free the keys of its own calls.
         """
-        if task.lives_in is None or task.lives_in == self._heartbeats.own:
+        if task.bound_node is None or task.bound_node == self._heartbeats.own:
             return (task.id, task.fencing_token) in self._running or self._retry.has(task.id)
         if not self._has_others:
             return True
         await self._start()  # only a process that has a heartbeat of its own can judge others
-        return await self._heartbeats.lives(task.lives_in)
+        return await self._heartbeats.lives(task.bound_node)
 
     async def changed(self, task: Task, after: str | None) -> str | None:
         """Wait for an event of *task* behind *after*; return the last position.
@@ -276,8 +276,10 @@ class KeyedTasks:
         return True
 
     async def _write(self, held: HeldTask, transition: Transition) -> None:
-        await self._records.change(held.id, lambda task, now: transition(task.at(held.token), now))
+        await self._records.change(
+            held.id, lambda task, now: transition(task.check_token(held.token), now)
+        )
 
 
 def _not_kept(task: Task, now: float) -> Task:
-    return task.ended(_NOT_KEPT, now)
+    return task.finish(_NOT_KEPT, now)

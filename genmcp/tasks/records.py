@@ -18,7 +18,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
-from genmcp.core.task import Task, kept, slot_of
+from genmcp.core.task import Task, record_ttl, slot_of
 from genmcp.errors import (
     Conflict,
     IllegalTransition,
@@ -89,7 +89,7 @@ class HeldTask:
         claim, and takes its token then.
         """
         self._claim = claim = token_hex(8)
-        write = self.step(partial(Task.claimed, crashes=crashes, claim=claim))
+        write = self.step(partial(Task.claim, max_crashes=crashes, claim_id=claim))
 
         async def claimed() -> Task:
             task = await write()
@@ -160,10 +160,10 @@ class HeldTask:
 
     def _own(self, task: Task) -> Task:
         """Return *task* if this process holds it, also by a claim of unknown outcome."""
-        claimed = self._claim is not None and task.claim == self._claim
+        claimed = self._claim is not None and task.claim_id == self._claim
         if claimed and task.fencing_token == self.token + 1:
             self.token, self._claim = task.fencing_token, None
-        return task.at(self.token)
+        return task.check_token(self.token)
 
 
 class Followed:
@@ -302,7 +302,7 @@ class TaskRecords:
 
     async def touch(self, task: Task) -> None:
         """Retain a task that waits, and its request, for its whole time from now."""
-        ttl = kept(task, self._options.retention)
+        ttl = record_ttl(task, self._options.retention)
         if ttl is not None:
             await self.store.touch(self._prefix + slot_of(task.id), ttl)
             await self.store.touch(self._call(task.id), ttl)
@@ -356,7 +356,7 @@ class TaskRecords:
 
     def _terms(self, task: Task) -> tuple[float | None, Owner]:
         """Return the ttl of what is stored of *task*, and the accounts that it counts towards."""
-        return kept(task, self._options.retention), self._options.accounts(task)
+        return record_ttl(task, self._options.retention), self._options.accounts(task)
 
     def _put_call(self, key: str, call: bytes, ttl: float | None, owner: Owner) -> Put:
         """Return the write of a raw request, which counts towards the open tasks of its client."""

@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import Final, TypeAlias
 
 from genmcp.core.outcome import Outcome, unpack
-from genmcp.core.task import LOST, Task, passed_on, run_id, with_saved
+from genmcp.core.task import LOST, Task, defer, fail_wait, lose_process, run_id, save_state
 from genmcp.core.waiting import ExternalJob, Finished, Following, Job, Suspended, Working
 from genmcp.errors import (
     ContractError,
@@ -79,36 +79,38 @@ class TaskRunner:
             StoreError: the store failed; the id is to be delivered again.
         """
         try:
-            id, delivery, looks = _parsed(engine_id)
+            id, delivery, liveness_checks = _parsed(engine_id)
         except ValueError:
             logger.error("an engine delivered %r, which is no step of a task", engine_id)
             return
         stored = await self._records.find(id)
-        if stored is None or stored.task.over:
+        if stored is None or stored.task.ended:
             return
         task = stored.task
-        if task.lives_in is not None:
-            if delivery == task.delivery:
-                await self._look(task, task.lives_in, looks + 1)
-            elif delivery == task.held:  # its holder may have failed before it began any look
-                await self._look(task, task.lives_in, 0)
-        elif task.delivered and delivery == task.delivery:
+        if task.bound_node is not None:
+            if delivery == task.delivery_id:
+                await self._look(task, task.bound_node, liveness_checks + 1)
+            elif (
+                delivery == task.held_delivery
+            ):  # its holder may have failed before it began any look
+                await self._look(task, task.bound_node, 0)
+        elif task.needs_delivery and delivery == task.delivery_id:
             await self._take(stored)
         else:  # the writer of the current one may have died before it was submitted
             await self._scheduler.submit(task)
 
-    async def _look(self, task: Task, node: str, looks: int) -> None:
-        """Check whether the process of the task is alive; if it is, schedule check number *looks*.
+    async def _look(self, task: Task, node: str, liveness_checks: int) -> None:
+        """Check whether the process of the task is alive; if it is, schedule the next check.
 
         A wait in this process without a step of this process was left behind.
         """
         beats = self._scheduler.heartbeats
-        here = node == beats.own and task.held is not None
+        here = node == beats.own and task.held_delivery is not None
         lives = (task.id, task.fencing_token) in self._taken if here else await beats.lives(node)
         if lives:
             await self._records.touch(task)
             doubt = 0.0 if node == beats.own else beats.presence.doubt
-            await self._scheduler.look_later(task, looks, doubt)
+            await self._scheduler.look_later(task, liveness_checks, doubt)
         else:
             await self._scheduler.abandon(task)
 
@@ -124,7 +126,7 @@ class TaskRunner:
             claim = held.claim(self._options.max_crashes)
             task = await self._writer.retry.retry_until_written(claim)
             claimed = True
-            if not task.over:
+            if not task.ended:
                 await self._work(held, task)
         except StoreError:
             if claimed:
@@ -136,7 +138,7 @@ class TaskRunner:
             logger.debug("%s", refused)
             # It may have been written before, and not submitted, when the store failed.
             now = await self._records.find(held.id)
-            if now is not None and now.task.delivered:
+            if now is not None and now.task.needs_delivery:
                 await self._scheduler.submit(now.task)
         except asyncio.CancelledError as error:
             # A delivery claimed by another process is not handed on: once released, its job would
@@ -177,19 +179,17 @@ class TaskRunner:
         except Elsewhere as unknown:
             if passed := await self._passed_on(held, task, unknown):
                 return passed
-            outcome = unknown.outcome(task.passed)
-            return await self._writer.settle(
-                held, lambda task, now: task.settled_with(outcome, now)
-            )
+            outcome = unknown.outcome(task.deferred_seconds)
+            return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
         return await self._writer.settle(held, partial(_after, tried))
 
     async def _passed_on(self, held: HeldTask, task: Task, unknown: Elsewhere) -> Task | None:
         """Pass the step on to another process; return None if `unknown_timeout` is over."""
-        if task.passed >= self._options.unknown_timeout:
+        if task.deferred_seconds >= self._options.unknown_timeout:
             return None
-        pause = pause_after(task.passed)
+        pause = pause_after(task.deferred_seconds)
         logger.warning("task %s is passed on: %s", task.id, unknown)
-        step = held.step(lambda task, now: passed_on(task, now, pause))
+        step = held.step(lambda task, now: defer(task, now, pause))
         return await self._writer.retry.retry_until_written(step)
 
     async def _watch(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
@@ -201,8 +201,8 @@ class TaskRunner:
 
         def after(task: Task, now: float) -> Task:
             if watched.outcome is None:
-                return task.resubmitted(now, watched.pause)
-            return task.settled_with(watched.outcome, now)
+                return task.resubmit(now, watched.pause)
+            return task.settle(watched.outcome, now)
 
         return await self._writer.settle(held, after)
 
@@ -218,7 +218,7 @@ class TaskRunner:
                 await self._records.touch(passed)
                 await self._scheduler.submit(passed)
                 return
-            came = unknown.ended(task.passed)
+            came = unknown.ended(task.deferred_seconds)
         await self._writer.go_on(held, came)
 
     async def _resumed(self, held: HeldTask, task: Task, call: bytes) -> Suspended | Finished:
@@ -240,7 +240,7 @@ class TaskRunner:
         stored = await self._records.find(held.id)
         if stored is not None:
             task = stored.task
-            if task.fencing_token == held.token and task.lives_in is not None:
+            if task.fencing_token == held.token and task.bound_node is not None:
                 await self._scheduler.abandon(task)
 
     async def _hand_back(self, held: HeldTask, task: Task, *, runs_on: bool) -> None:
@@ -251,8 +251,8 @@ class TaskRunner:
         """
         lost = runs_on and task.on_lost == "fail"
         try:
-            given = await held.change(Task.abandoned if lost else _handed_back)
-            if given.delivery != task.delivery:
+            given = await held.change(fail_wait if lost else _handed_back)
+            if given.delivery_id != task.delivery_id:
                 await self._scheduler.submit(given)
         except (IllegalTransition, StoreError) as refused:
             logger.debug("%s", refused)
@@ -270,7 +270,7 @@ class TaskRunner:
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:
-        step = held.step(lambda task, now: with_saved(task, state, now))
+        step = held.step(lambda task, now: save_state(task, state, now))
         await self._writer.retry.retry_until_written(step, _has_no_room)
 
     def _retain_later(self, taken: tuple[str, int], task: Task, ref: ExternalJob | None) -> None:
@@ -302,8 +302,8 @@ async def _report(held: HeldTask, progress: Progress) -> None:
 def _parsed(engine_id: str) -> tuple[str, int, int]:
     """Return the task, the delivery, and how often its process was looked after."""
     id, _, delivery = engine_id.rpartition(":")
-    delivery, _, looks = delivery.partition(".")
-    return id, int(delivery), int(looks or 0)
+    delivery, _, liveness_checks = delivery.partition(".")
+    return id, int(delivery), int(liveness_checks or 0)
 
 
 def _has_retries(task: Task) -> bool:
@@ -314,12 +314,12 @@ def _after(tried: AttemptResult, task: Task, now: float) -> Task:
     task = progressed(tried.progress, task, now)
     assert isinstance(task.work, Working)
     if tried.again and _has_retries(task):
-        return task.retried(now, random())
-    return task.settled_with(tried.outcome, now)
+        return task.retry(now, random())
+    return task.settle(tried.outcome, now)
 
 
 def _handed_back(task: Task, now: float) -> Task:
-    return task.left(now) if task.lives_in else task.released(now)
+    return lose_process(task, now) if task.bound_node else task.release(now)
 
 
 async def _has_no_room(error: StoreUnavailable) -> Task:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from genmcp.core.outcome import Outcome, unpack
-from genmcp.core.task import Task, is_id
+from genmcp.core.task import Task, is_task_id
 from genmcp.core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.accounts import Owner
@@ -146,7 +146,7 @@ class TaskService:
         """
         task = await self._owned(id, owner)
         try:
-            if not task.over:
+            if not task.ended:
                 await self.start()
             return await self._scheduler.nudge(task)
         except StoreError as error:
@@ -262,7 +262,7 @@ class TaskService:
 
     async def _owned(self, id: str, owner: str | None, *, private: bool = False) -> Task:
         # Other records have keys that begin with an id: text of another form names no task.
-        stored = await self.records.find(id) if is_id(id) else None
+        stored = await self.records.find(id) if is_task_id(id) else None
         if stored is None or stored.task.owner != owner or (stored.task.private and not private):
             raise TaskNotFound(id)
         return stored.task

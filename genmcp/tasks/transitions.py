@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from genmcp.core.task import Task, answered, published
+from genmcp.core.task import Task, add_answers, lose_process, publish_task
 from genmcp.core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
@@ -55,10 +55,10 @@ class StepScheduler:
 
     async def submit(self, task: Task) -> None:
         """Have the task's next step delivered when it is due."""
-        if task.lives_in is not None:
+        if task.bound_node is not None:
             if not task.private:
                 await self.look_later(task, 0)
-        elif task.delivered:
+        elif task.needs_delivery:
             queue = CONTINUATIONS
             if (job := task.job) is not None:
                 queue = job.queue
@@ -73,13 +73,13 @@ class StepScheduler:
                 owner=self._records.owner_of(task),
             )
 
-    async def look_later(self, task: Task, looks: int, delay: float = 0.0) -> None:
+    async def look_later(self, task: Task, liveness_checks: int, delay: float = 0.0) -> None:
         """Schedule a check whether the process of the task is alive, by default after one lease.
 
-        *looks* counts these checks: an engine does not accept the id that it is delivering.
+        The number of checks makes the id unique: an engine rejects the id that it delivers now.
         """
         await self._engine.submit(
-            f"{task.engine_id}.{looks}",
+            f"{task.engine_id}.{liveness_checks}",
             queue=engine_queue(self._prefix, CONTINUATIONS),
             delay=delay or self.heartbeats.lease,
             owner=self._records.owner_of(task),
@@ -87,7 +87,7 @@ class StepScheduler:
 
     async def cancel(self, task: Task) -> None:
         """Cancel the step that works on *task*; what it comes to is rejected in any case."""
-        for delivery in {task.delivery, task.held} - {None}:
+        for delivery in {task.delivery_id, task.held_delivery} - {None}:
             try:
                 await self._engine.cancel(f"{task.id}:{delivery}")
             except StoreError as error:
@@ -98,10 +98,10 @@ class StepScheduler:
 
         The returned task has a status message if it waits for a worker and there is none.
         """
-        if task.lives_in is not None and not await self.heartbeats.lives(task.lives_in):
+        if task.bound_node is not None and not await self.heartbeats.lives(task.bound_node):
             return await self.abandon(task)
         # The engine itself delivers again what is held.
-        if task.delivered and task.held is None:
+        if task.needs_delivery and task.held_delivery is None:
             now, lease = self._records.now(), self.heartbeats.lease
             overdue = now - max(task.due, task.updated)
             was_set = now < task.updated - lease  # this clock or another was set
@@ -115,7 +115,7 @@ class StepScheduler:
         """Continue a task whose process is gone, if it still lives there; return it then."""
         try:
             held = HeldTask(self._records, task.id, task.fencing_token)
-            left = await held.change(Task.left)
+            left = await held.change(lose_process)
         except IllegalTransition:
             stored = await self._records.find(task.id)
             return stored.task if stored else task
@@ -185,7 +185,7 @@ class TaskWriter:
         It may be called again if the store failed. It raises IllegalTransition if the task is over,
         or another call has its key.
         """
-        step = held.step(lambda task, now: published(task, parked, now, ttl), call)
+        step = held.step(lambda task, now: publish_task(task, parked, now, ttl), call)
 
         async def publish() -> Task:
             await self._enter(held.id, parked.work)
@@ -201,7 +201,7 @@ class TaskWriter:
         Raises:
             IllegalTransition: it is over, or another process has taken it over.
         """
-        step = held.step(lambda task, now: task.parked(parked, now))
+        step = held.step(lambda task, now: task.suspend(parked, now))
 
         async def park() -> Task:
             await self._enter(held.id, parked.work)
@@ -220,7 +220,7 @@ class TaskWriter:
         """
 
         def end(ended: Finished) -> Callable[[], Awaitable[Task]]:
-            return held.step(lambda task, now: task.ended(ended, now))
+            return held.step(lambda task, now: task.finish(ended, now))
 
         return await self.retry.retry_until_written(end(ended), lambda error: end(no_room(error))())
 
@@ -243,7 +243,7 @@ class TaskWriter:
         """Add answers to the questions of a task; after the last one it continues."""
 
         async def answer() -> Task:
-            task = await self.records.change(id, lambda task, now: answered(task, answers, now))
+            task = await self.records.change(id, lambda task, now: add_answers(task, answers, now))
             if isinstance(task.work, Asking):
                 await self.records.touch(task)
                 await self.scheduler.submit(task)
@@ -257,7 +257,7 @@ class TaskWriter:
         Raises:
             IllegalTransition: as for `park`, or it does not live in a process.
         """
-        step = held.step(Task.left)
+        step = held.step(lose_process)
 
         async def leave() -> Task:
             task = await step()
@@ -281,10 +281,10 @@ class TaskWriter:
 
         def cancelled(task: Task, now: float) -> Task:
             nonlocal was
-            if task.over:
+            if task.ended:
                 return task
             was = task
-            return task.cancelled(now)
+            return task.cancel(now)
 
         async def cancel() -> Task | None:
             task = await self.records.change(was.id, cancelled)
@@ -294,7 +294,7 @@ class TaskWriter:
             await self.scheduler.cancel(was)
             if isinstance(was.work, Following):
                 await unfollow(was.work.ref)
-            return None if was.over else was
+            return None if was.ended else was
 
         if patient:
             return await self.retry.within_patience(self.retry.retry_until_written(cancel), was.id)
@@ -309,7 +309,7 @@ class TaskWriter:
 
         async def lose(error: StoreUnavailable) -> Task:
             outcome = not_kept(error)
-            return await held.change(lambda task, now: task.settled_with(outcome, now))
+            return await held.change(lambda task, now: task.settle(outcome, now))
 
         return await self.retry.retry_until_written(held.step(transition), lose)
 
@@ -321,7 +321,7 @@ class TaskWriter:
             nonlocal was
             waits = task.work == Following(ref) and not task.settled
             was = task if waits else None
-            return task.settled_with(outcome, now).taken_over(now) if waits else task
+            return task.settle(outcome, now).take_over(now) if waits else task
 
         async def settle() -> None:
             task = await self.records.change(id, settled)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from genmcp.core.json_value import check_json
+from genmcp.core.outcome import check_json
 from genmcp.core.server import Reject
 from genmcp.core.server_dispatch import request_at_once
 from genmcp.errors import ConfigurationError, NotAllowed

@@ -22,7 +22,7 @@ from genmcp.protocol.params import RequestParams
 from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.transports.request import ClientLeft, HttpRequest, perform, wait_for_disconnect
 from genmcp.transports.shutdown import LAST_WORDS
-from genmcp.transports.steps import Deadline
+from genmcp.transports.timers import Deadline
 from genmcp.wire import sse
 from genmcp.wire.sse import COMMENT
 

@@ -37,7 +37,7 @@ from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.mux.changes import LISTENER, on_wire
 from genmcp.mux.mux import error_of
 from genmcp.mux.replay import OpenCall
-from genmcp.mux.task_channel import StoredRequest
+from genmcp.mux.sinks import StoredRequest
 from genmcp.protocol.params import RequestParams
 from genmcp.transports.listening import EventStream
 from genmcp.transports.pipe import Pipe, PipedCall

@@ -19,9 +19,8 @@ from genmcp.core.task import Task
 from genmcp.errors import Conflict, IllegalTransition, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.mux.continuations import has_tasks
 from genmcp.mux.mux import Answer, Mux
-from genmcp.mux.task_channel import TaskSink
-from genmcp.mux.task_results import handle_of, held_over
-from genmcp.mux.tasks import suspended
+from genmcp.mux.sinks import TaskSink
+from genmcp.mux.tasks import handle_of, held_over, suspended
 from genmcp.policy import RESULT_TOOL
 from genmcp.protocol.value import Result
 from genmcp.transports.timers import TimerTable
@@ -160,7 +159,7 @@ class Promotion(msgspec.Struct, eq=False):
         self._task = task = await tasks.promote(self._channel, id)
         if task is None:  # the call has ended meanwhile, and so has its record
             return CallEvent.REFUSED
-        if task.over:  # written by an earlier attempt, and taken for lost while the store failed
+        if task.ended:  # written by an earlier attempt, and taken for lost while the store failed
             call.doubtful = None
             raise StoreUnavailable(f"task {id} is over")
         return CallEvent.WRITTEN

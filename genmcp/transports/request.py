@@ -30,7 +30,7 @@ from genmcp.protocol.revisions.revision import Revision
 from genmcp.stores.accounts import Owner
 from genmcp.transports.running_call import Caller
 from genmcp.transports.shutdown import Shutdown
-from genmcp.transports.steps import Deadline, resume
+from genmcp.transports.timers import Deadline, resume
 from genmcp.wire import jsonrpc
 from genmcp.wire.sse import MEDIA_TYPE
 

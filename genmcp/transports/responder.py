@@ -25,9 +25,8 @@ from genmcp.transports.listening import listen
 from genmcp.transports.request import ClientLeft, HttpRequest, as_headers, reject, reply
 from genmcp.transports.running_call import NO_ANSWER, RunningCall
 from genmcp.transports.shutdown import LAST_WORDS
-from genmcp.transports.steps import Deadline, resume
 from genmcp.transports.stream import OpenResponse, ResponseWriter
-from genmcp.transports.timers import TICK, TimerTable
+from genmcp.transports.timers import TICK, Deadline, TimerTable, resume
 
 __all__ = ["BatchAnswers", "Responder", "serve_batch"]
 

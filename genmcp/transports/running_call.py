@@ -24,11 +24,11 @@ from genmcp.errors import Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.mux.limits import Slots
 from genmcp.mux.mux import PARKED, Answer, Mux
-from genmcp.mux.services import MuxSink, Services
+from genmcp.mux.sinks import MuxSink, Services
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Value
 from genmcp.transports.promotion import Promotion
-from genmcp.transports.steps import resume
+from genmcp.transports.timers import resume
 
 __all__ = ["NO_ANSWER", "Begun", "Caller", "RunningCall", "cancels_on_disconnect"]
 

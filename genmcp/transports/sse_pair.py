@@ -26,7 +26,7 @@ from genmcp.errors import (
     StoreFull,
 )
 from genmcp.mux.changes import on_wire
-from genmcp.mux.multimap import Multimap
+from genmcp.mux.threads import Multimap
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.stores.store import Delete, Entry, Put
 from genmcp.transports.listening import EventStream

@@ -31,8 +31,7 @@ from genmcp.transports.request import (
 )
 from genmcp.transports.running_call import RunningCall
 from genmcp.transports.shutdown import LAST_WORDS
-from genmcp.transports.steps import Deadline, start
-from genmcp.transports.timers import TICK, LatestProgress, RateLimiter, TimerTable
+from genmcp.transports.timers import TICK, Deadline, LatestProgress, RateLimiter, TimerTable, start
 
 __all__ = ["OpenResponse", "ResponseWriter"]
 

@@ -1,17 +1,28 @@
 """Deadlines of the calls of one event loop, and limits on how many messages they send."""
 
 import asyncio
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from math import inf
-from typing import Final, Protocol
+from types import coroutine
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from genmcp.core.request import Request
 
-__all__ = ["TICK", "LatestProgress", "RateLimiter", "Timed", "TimerTable"]
+__all__ = [
+    "TICK",
+    "Deadline",
+    "LatestProgress",
+    "RateLimiter",
+    "Timed",
+    "TimerTable",
+    "resume",
+    "start",
+]
 
 TICK: Final = 0.05
 """Seconds for which a call is pending before it is opened."""
@@ -183,3 +194,78 @@ class LatestProgress(msgspec.Struct):
             for message in self._kept.values():
                 self._send(message)
         self._kept.clear()
+
+
+T = TypeVar("T")
+
+
+@coroutine
+def resume(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
+    """Continue *work*, whose first step has ended with the wait *waited*, as `await` would."""
+    try:
+        while True:
+            try:
+                sent = yield waited
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as error:  # thrown in by the asyncio.Task: a cancellation
+                waited = work.throw(error)
+            else:
+                waited = work.send(sent)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+if sys.version_info >= (3, 12):
+
+    def start(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Return an asyncio.Task for *work* whose first step runs at once.
+
+        This needs Python 3.12, and saves an iteration of the event loop.
+        """
+        return asyncio.Task(work, loop=loop, eager_start=True)
+
+else:
+
+    def start(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Return an asyncio.Task for *work*."""
+        return loop.create_task(work)
+
+
+class Deadline:
+    """A limit on the time that a coroutine may take.
+
+    It is asyncio.timeout from the first wait on; most coroutines end before, and cost nothing. A
+    deadline can be brought forward.
+    """
+
+    __slots__ = ("_seconds", "_timeout")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timeout: asyncio.Timeout | None = None
+
+    async def bound(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work* in the current asyncio.Task, and cancel it at the deadline.
+
+        Raises:
+            TimeoutError: it was cancelled by the deadline alone.
+        """
+        try:
+            waited = work.send(None)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        try:
+            async with asyncio.timeout(self._seconds) as self._timeout:
+                return await resume(work, waited)
+        finally:
+            self._timeout = None
+
+    def hasten(self, seconds: float) -> None:
+        """Move the deadline to *seconds* from now."""
+        self._seconds = seconds
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time() + seconds)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from genmcp.core.task import Task
-from genmcp.mux.task_channel import StoredRequest
+from genmcp.mux.sinks import StoredRequest
 from tests.chaos.callers import Caller, Ended, Torn, is_end
 from tests.chaos.processes import Fleet, Place, running, until
 
@@ -141,10 +141,10 @@ async def check_store(store: Path, caller: Caller, torn: int) -> None:
         await caller.task(task.id)
     assert not (left := await settled(store)), f"tasks are left without an end: {left}"
     tasks = kept(store)
-    asking = [task for task, _ in tasks if not task.over]
+    asking = [task for task, _ in tasks if not task.ended]
     assert len(asking) <= torn, asking
     for task, n in tasks:
-        if task.over:
+        if task.ended:
             assert task.result is not None, task
             assert is_end(n, task.tool, msgspec.json.decode(task.result)["structuredContent"]), task
 

@@ -6,7 +6,7 @@ import pytest
 
 from genmcp import ConfigurationError, MemoryStore, Mux, Storage, Suite, Tool, WorkRaised
 from genmcp.core.continuation import Continuation
-from genmcp.core.json_value import check_json
+from genmcp.core.outcome import check_json
 from genmcp.errors import ContractError
 
 

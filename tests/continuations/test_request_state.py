@@ -229,4 +229,4 @@ async def test_state_that_is_too_large_is_an_error_with_the_size(size: int, capl
 
     assert (500, -32603) == (answer.status, answer.json["error"]["code"])
     assert "a request_state of 40" in caplog.text
-    assert "the most is 32768" in caplog.text
+    assert "the maximum is 32768" in caplog.text

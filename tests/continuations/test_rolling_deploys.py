@@ -140,8 +140,8 @@ async def passed_on(app: Endpoint, id: str) -> None:
     async with asyncio.timeout(PATIENCE):
         while True:
             task = await app.mux.tasks.service.get(id, None)
-            assert not task.over, task
-            if task.passed:
+            assert not task.ended, task
+            if task.deferred_seconds:
                 return
             await asyncio.sleep(0.01)
 
@@ -213,9 +213,9 @@ async def test_job_goes_to_a_worker_that_knows_it(bench: Bench) -> None:
     jobs = bench.jobs()
     arguments = {"url": "x"}
     await jobs.create(made(Working(Job(name="deploy.later", arguments=arguments))), b"")
-    await until(jobs, lambda task: task.passed > 0)
+    await until(jobs, lambda task: task.deferred_seconds > 0)
     later(job(name="deploy.later"), "address")
-    await until(jobs, lambda task: task.passed > 0.5)
+    await until(jobs, lambda task: task.deferred_seconds > 0.5)
     later(job(name="deploy.later"), "url")
 
     await ended(jobs)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp.core.params import notification_params, session_params
+from genmcp.core.request import notification_params, session_params
 from genmcp.errors import MalformedParams
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
 from genmcp.protocol.tools import CallToolRequestParams

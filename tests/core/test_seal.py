@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp.core.json_value import JsonValue, canonical, digest
+from genmcp.core.outcome import JsonValue, canonical, digest
 from genmcp.core.seal import Part, Purpose, Seal
 from genmcp.errors import ConfigurationError, ContractError, ForeignSeal, InvalidSeal, SealExpired
 

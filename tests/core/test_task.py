@@ -7,7 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from genmcp.core.outcome import Done, Failed, pack, unpack
-from genmcp.core.task import LOST, Task, answered, passed_on, progressed, run_id, with_saved
+from genmcp.core.task import (
+    LOST,
+    Task,
+    add_answers,
+    add_progress,
+    defer,
+    lose_process,
+    run_id,
+    save_state,
+)
 from genmcp.core.waiting import (
     Asking,
     Awaiting,
@@ -49,7 +58,7 @@ def outcome(task: Task) -> Any:
 )
 def test_task_survives_packing(work: Work) -> None:
     """Unpacking returns an equal task, for each kind of wait."""
-    task = made(work, owner="me", continuation=b"\x00", outcome=DONE, held=3)
+    task = made(work, owner="me", continuation=b"\x00", outcome=DONE, held_delivery=3)
 
     assert task == Task.unpack(task.pack())
 
@@ -64,81 +73,81 @@ def test_task_of_another_release_is_rejected(packed: bytes) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        lambda task: task.at(0),
-        lambda task: task.claimed(2.0, crashes=3),
-        lambda task: task.released(2.0),
-        lambda task: task.retried(2.0),
-        lambda task: task.resubmitted(2.0, 1.0),
-        lambda task: progressed(task, 2.0, 1.0, None, None),
-        lambda task: task.settled_with(DONE, 2.0),
-        lambda task: task.taken_over(2.0),
-        lambda task: task.parked(Suspended(1, b"c", Asking({})), 2.0),
-        lambda task: task.ended(Finished(b"{}"), 2.0),
-        lambda task: task.cancelled(2.0),
-        lambda task: task.left(2.0),
+        lambda task: task.check_token(0),
+        lambda task: task.claim(2.0, max_crashes=3),
+        lambda task: task.release(2.0),
+        lambda task: task.retry(2.0),
+        lambda task: task.resubmit(2.0, 1.0),
+        lambda task: add_progress(task, 2.0, 1.0, None, None),
+        lambda task: task.settle(DONE, 2.0),
+        lambda task: task.take_over(2.0),
+        lambda task: task.suspend(Suspended(1, b"c", Asking({})), 2.0),
+        lambda task: task.finish(Finished(b"{}"), 2.0),
+        lambda task: task.cancel(2.0),
+        lambda task: lose_process(task, 2.0),
     ],
 )
 def test_finished_task_rejects_every_step(step: Callable[[Task], Task]) -> None:
     """After the end neither a result nor a cancellation is accepted."""
-    over = made(Working(JOB)).cancelled(2.0)
+    over = made(Working(JOB)).cancel(2.0)
 
-    assert over.over
+    assert over.ended
     with pytest.raises(IllegalTransition):
         step(over)
 
 
 def test_task_rejects_an_earlier_fencing_token() -> None:
     """The last claim counts; a process with an earlier token gets an error."""
-    task = made(Working(JOB)).claimed(2.0, crashes=3)
+    task = made(Working(JOB)).claim(2.0, max_crashes=3)
 
-    assert task is task.at(1)
+    assert task is task.check_token(1)
     with pytest.raises(IllegalTransition):
-        task.at(0)
+        task.check_token(0)
 
 
 def test_claim_begins_an_attempt() -> None:
     """The worker holds the delivery, and the attempt is counted."""
-    task = made(Working(JOB), delivery=4).claimed(2.0, crashes=3)
+    task = made(Working(JOB), delivery_id=4).claim(2.0, max_crashes=3)
 
     assert Working(JOB, attempt=1) == task.work
-    assert (4, 1, 0) == (task.held, task.fencing_token, task.crashes)
+    assert (4, 1, 0) == (task.held_delivery, task.fencing_token, task.crashes)
 
 
 def test_claim_of_a_released_task_is_no_crash() -> None:
     """A worker releases its task when it shuts down."""
-    task = made(Working(JOB)).claimed(2.0, crashes=3).released(3.0).claimed(4.0, crashes=3)
+    task = made(Working(JOB)).claim(2.0, max_crashes=3).release(3.0).claim(4.0, max_crashes=3)
 
     assert (0, Working(JOB, attempt=2)) == (task.crashes, task.work)
 
 
 def test_claim_of_a_held_task_counts_a_crash() -> None:
     """A job that kills each of its workers fails after `JobOptions.max_crashes` of them."""
-    task = made(Working(JOB)).claimed(2.0, crashes=2)
+    task = made(Working(JOB)).claim(2.0, max_crashes=2)
     for crashed in (1, 2):
-        task = task.claimed(2.0, crashes=2)
+        task = task.claim(2.0, max_crashes=2)
         assert (crashed, False) == (task.crashes, task.settled)
 
-    assert Failed(WorkerLost()) == outcome(task.claimed(2.0, crashes=2))
+    assert Failed(WorkerLost()) == outcome(task.claim(2.0, max_crashes=2))
 
 
 def test_claim_of_a_held_task_fails_it_with_on_lost_fail() -> None:
     """With on_lost "fail" the first worker that dies ends the job."""
-    task = made(Working(JOB), on_lost="fail").claimed(2.0, crashes=3)
+    task = made(Working(JOB), on_lost="fail").claim(2.0, max_crashes=3)
 
     assert not task.settled
-    assert Failed(WorkerLost()) == outcome(task.claimed(3.0, crashes=3))
+    assert Failed(WorkerLost()) == outcome(task.claim(3.0, max_crashes=3))
 
 
 def test_claim_of_a_settled_task_is_lost_after_crashes() -> None:
     """A step that kills each of its workers ends the task as lost."""
-    task = made(Working(JOB)).claimed(2.0, crashes=1).settled_with(DONE, 2.0)
+    task = made(Working(JOB)).claim(2.0, max_crashes=1).settle(DONE, 2.0)
 
-    again = task.claimed(3.0, crashes=1)
+    again = task.claim(3.0, max_crashes=1)
 
     assert (1, DONE) == (again.crashes, again.outcome)
     assert ("failed", LOST) == (
-        again.claimed(4.0, crashes=1).status,
-        again.claimed(4.0, crashes=1).error,
+        again.claim(4.0, max_crashes=1).status,
+        again.claim(4.0, max_crashes=1).error,
     )
 
 
@@ -146,7 +155,7 @@ def test_claim_of_an_external_job_counts_no_crashes() -> None:
     """Following a job of another queue has no effect on it and can be repeated."""
     task = made(Following(ExternalJob("celery", "7")))
     for _ in range(9):
-        task = task.claimed(2.0, crashes=1)
+        task = task.claim(2.0, max_crashes=1)
 
     assert not task.settled
 
@@ -156,158 +165,158 @@ def test_backoff_doubles_up_to_its_bound() -> None:
     job = replace(JOB, backoff=3.0, max_backoff=20.0, jitter=0.5)
     assert [3.0, 6.0, 12.0, 20.0, 20.0] == [job.pause(n, 0.0) for n in (0, 1, 2, 3, 5000)]
     assert [1.5, 10.0] == [job.pause(n, 1.0) for n in (0, 5000)]
-    assert 100.0 + 1.5 == made(Working(job)).claimed(1.0, crashes=3).retried(100.0, 1.0).due
+    assert 100.0 + 1.5 == made(Working(job)).claim(1.0, max_crashes=3).retry(100.0, 1.0).due
 
 
 def test_retry_waits_twice_as_long_each_time() -> None:
     """The delay doubles, each delivery has a new id, and past the last retry there is none."""
-    first = made(Working(JOB)).claimed(10.0, crashes=3).retried(10.0)
-    second = first.claimed(20.0, crashes=3).retried(20.0)
+    first = made(Working(JOB)).claim(10.0, max_crashes=3).retry(10.0)
+    second = first.claim(20.0, max_crashes=3).retry(20.0)
 
     assert (13.0, "a:b:1") == (first.due, first.engine_id)
     assert (26.0, "a:b:2", 0) == (second.due, second.engine_id, second.crashes)
     with pytest.raises(IllegalTransition):
-        second.retried(30.0)
+        second.retry(30.0)
 
 
 def test_progress_keeps_members_that_are_not_reported() -> None:
     """A message remains until another is reported, and so do the numbers."""
-    task = progressed(made(Running("n1")), 2.0, 1.0, 4.0, "reading")
+    task = add_progress(made(Running("n1")), 2.0, 1.0, 4.0, "reading")
 
-    later = progressed(task, 3.0, 2.0, None, None)
+    later = add_progress(task, 3.0, 2.0, None, None)
 
     assert (2.0, 4.0, "reading") == (later.progress, later.total, later.message)
-    assert "reading!" == progressed(later, 3.0, None, None, "reading!").message
-    assert 2.0 == progressed(later, 3.0, None, None, "reading!").progress
+    assert "reading!" == add_progress(later, 3.0, None, None, "reading!").message
+    assert 2.0 == add_progress(later, 3.0, None, None, "reading!").progress
 
 
 def test_saved_state_survives_retries_and_redelivery() -> None:
     """It also survives a takeover and a delivery that was passed on. Followers see no change."""
-    task = made(Working(JOB)).claimed(2.0, crashes=3)
-    saved = with_saved(task, b"[1]", 3.0)
+    task = made(Working(JOB)).claim(2.0, max_crashes=3)
+    saved = save_state(task, b"[1]", 3.0)
 
     assert (task.changes, 3.0) == (saved.changes, saved.updated)
     for later in (
-        saved.retried(4.0),
-        saved.released(4.0).claimed(5.0, crashes=3),
-        saved.claimed(4.0, crashes=3),
-        passed_on(saved, 4.0, 1.0),
+        saved.retry(4.0),
+        saved.release(4.0).claim(5.0, max_crashes=3),
+        saved.claim(4.0, max_crashes=3),
+        defer(saved, 4.0, 1.0),
     ):
         assert isinstance(later.work, Working)
         assert b"[1]" == later.work.saved
-    next_one = saved.settled_with(DONE, 4.0).parked(Suspended(1, b"c", Working(JOB)), 5.0)
+    next_one = saved.settle(DONE, 4.0).suspend(Suspended(1, b"c", Working(JOB)), 5.0)
     assert Working(JOB) == next_one.work
 
 
 def test_only_a_running_job_saves_state() -> None:
     """It is rejected if the wait is settled, or is for something else."""
-    for task in (made(Running("n1")), made(Working(JOB)).settled_with(DONE, 2.0)):
+    for task in (made(Running("n1")), made(Working(JOB)).settle(DONE, 2.0)):
         with pytest.raises(IllegalTransition):
-            with_saved(task, b"1", 3.0)
+            save_state(task, b"1", 3.0)
     with pytest.raises(IllegalTransition):
-        with_saved(made(Working(JOB)).cancelled(2.0), b"1", 3.0)
+        save_state(made(Working(JOB)).cancel(2.0), b"1", 3.0)
 
 
 def test_job_has_one_run_id_per_step() -> None:
     """One call may have several jobs; the id remains while the call continues after its job."""
     task = made(Working(JOB), step=2)
 
-    assert ["a:b.2"] * 2 == [run_id(task), run_id(task.settled_with(DONE, 2.0))]
+    assert ["a:b.2"] * 2 == [run_id(task), run_id(task.settle(DONE, 2.0))]
     assert run_id(made(Running("n1"))) is None
 
 
 def test_task_keeps_its_first_outcome() -> None:
     """Another one is rejected; the same one is not, since its writer may repeat the write."""
-    task = made(Working(JOB)).settled_with(DONE, 2.0)
+    task = made(Working(JOB)).settle(DONE, 2.0)
 
-    assert task is task.settled_with(DONE, 3.0)
+    assert task is task.settle(DONE, 3.0)
     with pytest.raises(IllegalTransition):
-        task.settled_with(pack(Done(8)), 3.0)
+        task.settle(pack(Done(8)), 3.0)
     with pytest.raises(IllegalTransition):
-        task.retried(3.0)
+        task.retry(3.0)
 
 
 def test_task_waits_again_after_a_step() -> None:
     """Each wait is a step with its own delivery, and keeps nothing of the wait before."""
-    task = made(Working(JOB)).claimed(2.0, crashes=3).settled_with(DONE, 2.0)
+    task = made(Working(JOB)).claim(2.0, max_crashes=3).settle(DONE, 2.0)
 
-    parked = task.parked(Suspended(1, b"c", Working(JOB)), 3.0)
+    parked = task.suspend(Suspended(1, b"c", Working(JOB)), 3.0)
 
     assert (b"c", 1, 1, None, None) == (
         parked.continuation,
         parked.step,
-        parked.delivery,
-        parked.held,
+        parked.delivery_id,
+        parked.held_delivery,
         parked.outcome,
     )
     with pytest.raises(IllegalTransition):
-        parked.parked(Suspended(1, b"c", Working(JOB)), 3.0)
+        parked.suspend(Suspended(1, b"c", Working(JOB)), 3.0)
 
 
 def test_awaiting_task_is_still_held_by_its_worker() -> None:
     """A step's awaitable runs in its worker, which a cancellation has to reach."""
-    task = made(Working(JOB), delivery=4).claimed(2.0, crashes=3).settled_with(DONE, 2.0)
+    task = made(Working(JOB), delivery_id=4).claim(2.0, max_crashes=3).settle(DONE, 2.0)
 
-    parked = task.parked(Suspended(1, b"c", Awaiting("n2")), 3.0)
+    parked = task.suspend(Suspended(1, b"c", Awaiting("n2")), 3.0)
 
-    assert (4, 5, "n2") == (parked.held, parked.delivery, parked.lives_in)
+    assert (4, 5, "n2") == (parked.held_delivery, parked.delivery_id, parked.bound_node)
 
 
 def test_questions_are_answered_one_by_one() -> None:
     """The last answer settles the task and rejects writes of its earlier holder."""
     task = made(Running("n1"))
-    asked = task.parked(Suspended(1, b"c", Asking({"a": b"{}", "b": b"{}"})), 2.0)
+    asked = task.suspend(Suspended(1, b"c", Asking({"a": b"{}", "b": b"{}"})), 2.0)
 
-    half = answered(asked, {"a": b"1", "x": b"9"}, 3.0)
-    whole = answered(half, {"a": b"9", "b": b'{"y":2}'}, 4.0)
+    half = add_answers(asked, {"a": b"1", "x": b"9"}, 3.0)
+    whole = add_answers(half, {"a": b"9", "b": b'{"y":2}'}, 4.0)
 
     assert ("input_required", 0) == (half.status, half.fencing_token)
     assert isinstance(half.work, Asking)
     assert {"b": b"{}"} == half.work.missing
-    assert ("working", 1, 2) == (whole.status, whole.fencing_token, whole.delivery)
+    assert ("working", 1, 2) == (whole.status, whole.fencing_token, whole.delivery_id)
     assert Done({"a": 1, "b": {"y": 2}}) == outcome(whole)
 
 
 def test_answers_without_a_question_are_ignored() -> None:
     """SEP-2663, "Task Update Requests"."""
     asked = made(Asking({"a": b"{}"}))
-    settled = answered(asked, {"a": b"1"}, 2.0)
+    settled = add_answers(asked, {"a": b"1"}, 2.0)
 
-    for task in (asked, settled, made(Running("n1")), settled.cancelled(2.0)):
-        assert task is answered(task, {"b": b"1"}, 3.0)
-    assert settled is answered(settled, {"a": b"2"}, 3.0)
+    for task in (asked, settled, made(Running("n1")), settled.cancel(2.0)):
+        assert task is add_answers(task, {"b": b"1"}, 3.0)
+    assert settled is add_answers(settled, {"a": b"2"}, 3.0)
 
 
 def test_running_call_is_lost_with_its_process() -> None:
     """A hook cannot be resumed in the middle: its task fails."""
-    task = made(Running("n1")).left(2.0)
+    task = lose_process(made(Running("n1")), 2.0)
 
-    assert ("failed", LOST, None) == (task.status, task.error, task.lives_in)
+    assert ("failed", LOST, None) == (task.status, task.error, task.bound_node)
 
 
 def test_continuation_survives_its_process() -> None:
     """Its wait fails with WorkerLost, and any process resumes it with that."""
-    task = made(Awaiting("n1"), continuation=b"c").left(2.0)
+    task = lose_process(made(Awaiting("n1"), continuation=b"c"), 2.0)
 
     assert (Failed(WorkerLost()), 1, 1, None) == (
         outcome(task),
         task.fencing_token,
-        task.delivery,
-        task.lives_in,
+        task.delivery_id,
+        task.bound_node,
     )
-    assert task.delivered
+    assert task.needs_delivery
     with pytest.raises(IllegalTransition):
-        task.left(3.0)
+        lose_process(task, 3.0)
 
 
 def test_task_ends_with_a_result_or_an_error() -> None:
     """A result with `isError` is not a failure of the task."""
     task = made(Running("n1"))
 
-    assert "completed" == task.ended(Finished(result=b"{}"), 2.0).status
+    assert "completed" == task.finish(Finished(result=b"{}"), 2.0).status
     assert ("failed", b"{}") == (
-        task.ended(Finished(error=b"{}"), 2.0).status,
-        task.ended(Finished(error=b"{}"), 2.0).error,
+        task.finish(Finished(error=b"{}"), 2.0).status,
+        task.finish(Finished(error=b"{}"), 2.0).error,
     )
 
 
@@ -323,7 +332,7 @@ def test_task_ends_with_a_result_or_an_error() -> None:
 )
 def test_task_is_delivered_if_a_worker_takes_its_step(work: Work, delivered: bool) -> None:
     """A job and an external job are delivered; a wait in a process or for a client is not."""
-    assert delivered is made(work).delivered
+    assert delivered is made(work).needs_delivery
 
 
 def test_task_has_a_job_until_it_is_settled() -> None:
@@ -331,32 +340,41 @@ def test_task_has_a_job_until_it_is_settled() -> None:
     task = made(Working(JOB))
 
     assert JOB == task.job
-    assert task.settled_with(DONE, 2.0).job is None
+    assert task.settle(DONE, 2.0).job is None
     assert made(Running("n1")).job is None
 
 
 def test_resubmitted_task_has_a_new_delivery() -> None:
     """An engine may reject an id that it is delivering."""
-    task = made(Following(ExternalJob("celery", "7"))).claimed(2.0, crashes=3).resubmitted(2.0, 5.0)
+    task = made(Following(ExternalJob("celery", "7"))).claim(2.0, max_crashes=3).resubmit(2.0, 5.0)
 
-    assert (7.0, 1, None) == (task.due, task.delivery, task.held)
+    assert (7.0, 1, None) == (task.due, task.delivery_id, task.held_delivery)
 
 
 def test_step_that_is_passed_on_is_no_attempt() -> None:
     """A process that lacks its code passes it on, and the attempt is not counted."""
-    claimed = made(Working(JOB)).claimed(2.0, crashes=3)
-    once = passed_on(claimed, 3.0, 0.5)
-    twice = passed_on(once.claimed(4.0, crashes=3), 5.0, 2.0)
+    claimed = made(Working(JOB)).claim(2.0, max_crashes=3)
+    once = defer(claimed, 3.0, 0.5)
+    twice = defer(once.claim(4.0, max_crashes=3), 5.0, 2.0)
 
     assert Working(JOB, attempt=0) == twice.work
-    assert (2.5, 7.0, None, 0) == (twice.passed, twice.due, twice.held, twice.crashes)
-    assert 0.0 == twice.claimed(8.0, crashes=3).settled_with(DONE, 9.0).passed
+    assert (2.5, 7.0, None, 0) == (
+        twice.deferred_seconds,
+        twice.due,
+        twice.held_delivery,
+        twice.crashes,
+    )
+    assert 0.0 == twice.claim(8.0, max_crashes=3).settle(DONE, 9.0).deferred_seconds
 
 
 def test_continuation_that_is_passed_on_keeps_its_outcome() -> None:
     """The wait is over, and only the next step is left."""
-    settled = made(Working(JOB, attempt=1)).settled_with(DONE, 2.0).claimed(3.0, crashes=3)
-    passed = passed_on(settled, 4.0, 1.0)
+    settled = made(Working(JOB, attempt=1)).settle(DONE, 2.0).claim(3.0, max_crashes=3)
+    passed = defer(settled, 4.0, 1.0)
 
-    assert (DONE, Working(JOB, attempt=1), 1.0) == (passed.outcome, passed.work, passed.passed)
-    assert 0.0 == passed.parked(Suspended(1, b"c", Running("n1")), 5.0).passed
+    assert (DONE, Working(JOB, attempt=1), 1.0) == (
+        passed.outcome,
+        passed.work,
+        passed.deferred_seconds,
+    )
+    assert 0.0 == passed.suspend(Suspended(1, b"c", Running("n1")), 5.0).deferred_seconds

@@ -153,7 +153,7 @@ def is_task(op: Op) -> bool:
 def is_end(op: Op) -> bool:
     """Whether *op* writes the end of a call, or deletes its record."""
     if isinstance(op, Put) and "/task:" in op.key and op.expect:
-        return Task.unpack(op.value).over
+        return Task.unpack(op.value).ended
     return isinstance(op, Delete) and bool(op.expect)
 
 

@@ -66,7 +66,7 @@ async def test_two_claims_in_one_instant_have_one_winner() -> None:
 async def test_equal_steps_in_one_instant_have_one_winner() -> None:
     """A conflict means that the record found is the work of another, however equal it is."""
     records = await made(Yielding(clock=lambda: 1000.0))
-    claim = partial(Task.claimed, crashes=3)
+    claim = partial(Task.claim, max_crashes=3)
 
     claims = await asyncio.gather(
         *(HeldTask(records, "a", 0).change(claim) for _ in range(2)), return_exceptions=True
@@ -80,7 +80,7 @@ async def test_write_that_lands_late_is_applied_once() -> None:
     records = await made(store := Late(), retries=3)
     held = HeldTask(records, "a", 0)
     await held.claim(3)()
-    retry = held.step(Task.retried)
+    retry = held.step(Task.retry)
     store.fails = True
     with pytest.raises(StoreUnavailable):
         await retry()
@@ -88,7 +88,7 @@ async def test_write_that_lands_late_is_applied_once() -> None:
     task = await retry()
 
     assert isinstance(task.work, Working)
-    assert (1, 1) == (task.work.failures, task.delivery)
+    assert (1, 1) == (task.work.failures, task.delivery_id)
 
 
 async def test_claim_that_lands_late_is_released() -> None:
@@ -99,9 +99,9 @@ async def test_claim_that_lands_late_is_released() -> None:
     with pytest.raises(StoreUnavailable):
         await held.claim(3)()
 
-    released = await held.change(Task.released)
+    released = await held.change(Task.release)
 
-    assert (1, None) == (released.fencing_token, released.held)
+    assert (1, None) == (released.fencing_token, released.held_delivery)
 
 
 async def test_claim_of_another_worker_is_not_released() -> None:
@@ -115,7 +115,7 @@ async def test_claim_of_another_worker_is_not_released() -> None:
     await HeldTask(records, "a", 0).claim(3)()
 
     with pytest.raises(IllegalTransition):
-        await held.change(Task.released)
+        await held.change(Task.release)
 
 
 async def test_check_notices_a_cancellation() -> None:
@@ -123,7 +123,7 @@ async def test_check_notices_a_cancellation() -> None:
     records = await made(MemoryStore())
     held = HeldTask(records, "a", 0)
     await held.claim(3)()
-    await records.change("a", Task.cancelled)
+    await records.change("a", Task.cancel)
 
     with pytest.raises(IllegalTransition):
         await held.check()

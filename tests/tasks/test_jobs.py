@@ -320,7 +320,7 @@ async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
         late = [each async for each in jobs.follow("t1", None, first.id)]
 
     assert isinstance(last, Change)
-    assert last.task.over
+    assert last.task.ended
     assert last == late[-1]
 
 
@@ -405,7 +405,7 @@ async def test_call_may_await_in_the_worker_that_continues_it(bench: Bench) -> N
     await jobs.create(made(Working(double.job(1)), step=1, continuation=b"c1"), b"")
     await gate.attempt()
 
-    assert "n1" == (await jobs.get("t1", None)).lives_in
+    assert "n1" == (await jobs.get("t1", None)).bound_node
     gate.opened.set()
     assert b'"awaited"' == (await ended(jobs)).result
 
@@ -574,7 +574,7 @@ async def test_job_whose_worker_died_ends_as_it_says(
     gate.opened.set()
 
     # A worker was there before: it claimed delivery 0, and did not let go.
-    await jobs.create(made(Working(held.job()), held=0, **fields), b"")
+    await jobs.create(made(Working(held.job()), held_delivery=0, **fields), b"")
 
     await ended(jobs)
     assert [outcome] == bench.resumed.outcomes
@@ -583,7 +583,7 @@ async def test_job_whose_worker_died_ends_as_it_says(
 async def test_continuation_that_kills_its_workers_ends(bench: Bench) -> None:
     """One past the cap, the call is lost."""
     jobs = bench.jobs()
-    settled = made(Working(held.job()), held=0, crashes=3, outcome=pack(Done(1)))
+    settled = made(Working(held.job()), held_delivery=0, crashes=3, outcome=pack(Done(1)))
     await jobs.create(settled, b"")
 
     assert b"lost" in ((await ended(jobs)).error or b"")
@@ -626,7 +626,7 @@ async def test_job_that_was_never_submitted_is_by_whoever_asks(bench: Bench) -> 
 async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
     """The process died between the outcome and `continue_`: the job does not run again."""
     jobs = bench.jobs()
-    await jobs.create(made(Working(held.job()), held=0, outcome=pack(Done("kept"))), b"")
+    await jobs.create(made(Working(held.job()), held_delivery=0, outcome=pack(Done("kept"))), b"")
 
     assert b'"kept"' == (await ended(jobs)).result
     assert gate.came.empty()
@@ -636,7 +636,7 @@ async def test_retry_that_was_not_submitted_is_when_the_last_one_comes_again(ben
     """The process died between the record and the engine, and its delivery lapses."""
     jobs = bench.jobs()
     records = TaskRecords(bench.store(), JobOptions(max_events=10))
-    await records.create(made(Working(double.job(4)), delivery=1, held=None), b"")
+    await records.create(made(Working(double.job(4)), delivery_id=1, held_delivery=None), b"")
     await jobs.start()
 
     await jobs.runner.step("t1:0")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from genmcp.core.outcome import Done, pack
-from genmcp.core.task import kept as kept_for
-from genmcp.core.task import promised
+from genmcp.core.task import record_ttl as kept_for
 from genmcp.core.waiting import Asking, ExternalJob, Finished, Running, Suspended, Work, Working
 from genmcp.errors import StoreUnavailable, TaskNotFound, UnknownFormat
+from genmcp.mux.tasks import advertised_ttl
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Entry, Put
 from genmcp.tasks.external import ExternalJobs
@@ -103,7 +103,7 @@ async def test_question_is_kept_for_its_ttl() -> None:
     records = TaskRecords(store, JobOptions(max_events=10, retention=100.0))
     await records.create(made(Running("n1"), ttl=5.0), b"call")
     asked = await records.change(
-        "t1", lambda task, now: task.parked(Suspended(1, b"c", Asking({"q": b"{}"})), now)
+        "t1", lambda task, now: task.suspend(Suspended(1, b"c", Asking({"q": b"{}"})), now)
     )
     await records.touch(asked)
 
@@ -120,26 +120,26 @@ def test_task_is_kept_from_when_it_is_due_on() -> None:
 
     assert 100.0 == kept_for(task, 100.0)
     assert 5.0 == kept_for(task, 1.0)
-    assert 140.0 == kept_for(task.resubmitted(20.0, 40.0), 100.0)
-    assert 5.0 == kept_for(task.ended(Finished(), 20.0), 100.0)
+    assert 140.0 == kept_for(task.resubmit(20.0, 40.0), 100.0)
+    assert 5.0 == kept_for(task.finish(Finished(), 20.0), 100.0)
     assert kept_for(made(Running("n1")), 100.0) is None
 
 
 def test_client_is_promised_its_ttl_from_now_on() -> None:
     """A task may end at any moment: what its client is told grows, and never shrinks."""
     task = made(Working(kept.job()), ttl=5.0, created=10.0, updated=10.0)
-    settled = task.settled_with(pack(Done(1)), 12.5)
+    settled = task.settle(pack(Done(1)), 12.5)
 
     told = [
-        promised(task, 10.4),
-        promised(task, 12.6),
-        promised(settled, 12.4),
-        promised(settled, 13.2),
-        promised(settled.ended(Finished(), 13.5), 99.0),
+        advertised_ttl(task, 10.4),
+        advertised_ttl(task, 12.6),
+        advertised_ttl(settled, 12.4),
+        advertised_ttl(settled, 13.2),
+        advertised_ttl(settled.finish(Finished(), 13.5), 99.0),
     ]
 
     assert [5.0, 7.0, 7.0, 8.0, 8.5] == told
-    assert promised(made(Running("n1")), 2.0) is None
+    assert advertised_ttl(made(Running("n1")), 2.0) is None
 
 
 # What is told, and in which order

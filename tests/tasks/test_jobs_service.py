@@ -412,7 +412,7 @@ async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> No
     store.fails["touch"] = 1
     jobs = bench.jobs(store=store)
 
-    assert not (await jobs.get("t1", None)).over
+    assert not (await jobs.get("t1", None)).ended
     assert b"1" == (await ended(jobs)).result
 
 

@@ -192,7 +192,7 @@ async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: 
     jobs = bench.jobs()
     records = TaskRecords(bench.store(), JobOptions(max_events=10))
     await records.create(
-        made(Awaiting("n1"), held=0, delivery=1, step=2, continuation=b"c2"), b"call"
+        made(Awaiting("n1"), held_delivery=0, delivery_id=1, step=2, continuation=b"c2"), b"call"
     )
 
     await jobs.runner.step(delivered)

@@ -187,7 +187,7 @@ async def test_job_outlives_a_lock_of_its_file(bench: Bench, tmp_path: Path) -> 
     holder, other = bench.jobs("holder", lease=0.9), bench.jobs("other", lease=0.9)
     await holder.create(made(Working(work.job(str(tmp_path / "end"))), on_lost="fail"), b"")
     await holder.create(made(Running("holder"), id="t2"), b"")
-    await until(holder, lambda task: task.held is not None)
+    await until(holder, lambda task: task.held_delivery is not None)
     await other.start()
 
     with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as locking:

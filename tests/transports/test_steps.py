@@ -2,7 +2,7 @@
 
 import asyncio
 
-from genmcp.transports.steps import resume
+from genmcp.transports.timers import resume
 
 
 async def test_steps_closed_while_it_waits_closes_the_work() -> None:
