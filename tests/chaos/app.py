@@ -1,8 +1,8 @@
-"""What the processes serve and work on: a tool of three steps, in two tempers.
+"""The application of the chaos runs: a tool of three steps, with either `on_worker_lost`.
 
-Of the environment, CHAOS is a folder for notes of who began which job, CHAOS_STORE the file of the
-store, and CHAOS_QUEUES says whose jobs a process works on. Each call has a number,
-which goes the way of everything a call has: its arguments, its assigns, its jobs, its answer.
+In the environment, CHAOS is a folder for notes about which process began which job, CHAOS_STORE
+the file of the store, and CHAOS_QUEUES the queues that a process serves. Each call has a number,
+which is passed on in its arguments, its assigns, its jobs and its result.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Number(Struct):
 
 @job
 def hold(run: Run, n: int) -> dict[str, Any]:
-    """Blocks a thread until it may end, and says which attempt it was."""
+    """Blocks a thread until it may end, and returns the number of the attempt."""
     note(n, "held")
     while not (FOLDER / "go").exists():
         time.sleep(0.01)
@@ -63,7 +63,7 @@ def hold(run: Run, n: int) -> dict[str, Any]:
 
 @job
 async def work(run: Run, n: int, step: str, seconds: float) -> dict[str, Any]:
-    """Works for a while, and gives what it was given."""
+    """Works for a while, and returns its argument."""
     note(n, step)
     for turn in range(5):
         await run.progress(turn, 5, f"{step} of {n}")
@@ -72,9 +72,9 @@ async def work(run: Run, n: int, step: str, seconds: float) -> dict[str, Any]:
 
 
 def note(n: int, what: str) -> None:
-    """Note what is done here of a call, in one write, which outlives this process.
+    """Note a step of a call, in one write that outlives this process.
 
-    Where there is no room for that, there is no note: no job fails by it.
+    If the disk is full the note is omitted: no job fails because of it.
     """
     file = os.open(FOLDER / "noted", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -156,7 +156,7 @@ class Edge(Tool[Arguments]):
 
 
 def principal(scope: Mapping[str, Any]) -> str | None:
-    """Return whom a client says it is: idempotency keys are somebody's."""
+    """Return the client's name: idempotency keys belong to a principal."""
     return next((value.decode() for name, value in scope["headers"] if name == b"x-who"), None)
 
 

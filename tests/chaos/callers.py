@@ -1,7 +1,7 @@
-"""Clients that call the tool of three steps, in each of the ways there are, over raw HTTP.
+"""Clients that call the tool of three steps in each supported way, over raw HTTP.
 
-A connection may break only with a process that was killed. What may be asked again is then asked
-of another; a call that was held is torn.
+A connection may break only if its process was killed. Idempotent requests are then sent to
+another process; a held call is lost (`Torn`).
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Torn(Exception):
 
 
 class Down(Exception):
-    """There was no connection: the process was killed before."""
+    """No connection: the process was killed before."""
 
 
 class Refused(Exception):
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 class Ended(msgspec.Struct):
-    """A call with an end: what its tool gave; the id of its task, if its client knows that."""
+    """A completed call: its result, and the id of its task if its client has it."""
 
     n: int
     tool: str
@@ -77,12 +77,12 @@ class Caller:
         return await self._once(_called(n, tool, seconds, {"elicitation": {}, **TASKS}))
 
     async def answer(self, n: int, task: Message) -> None:
-        """Answer what the task of call *n* asks."""
+        """Answer the question of the task of call *n*."""
         update = {"taskId": task["taskId"], "inputResponses": _answers(n, task)}
         await self.anywhere(_modern("tasks/update", update, TASKS))
 
     async def go_on(self, n: int, task: Message) -> Message:
-        """Answer what a task asks, if it does; return how it stands when it is over."""
+        """Answer the question of a task, if it has one; return its final status."""
         task = await self.until(task["taskId"], "input_required", *ENDS)
         if task["status"] not in ENDS:
             await self.answer(n, task)
@@ -141,19 +141,19 @@ class Caller:
         return await self.anywhere(_modern("tasks/get", {"taskId": id}, TASKS))
 
     async def anywhere(self, message: Message) -> Message:
-        """Return the result of what may be asked again."""
+        """Return the result of an idempotent request."""
         return _result(_last(await self._retried(message, _headers(message))))
 
     async def at(self, server: Server, id: str) -> Message:
-        """Return how a task stands, by what one server says."""
+        """Return the status of a task at one server."""
         message = _modern("tasks/get", {"taskId": id}, TASKS)
         return _result(_last(await self._post(server, message, _headers(message))))
 
     async def _once(self, message: Message) -> Message:
-        """Return the result of what is asked once.
+        """Return the result of a request that must not be repeated.
 
         Raises:
-            Torn: there is none.
+            Torn: the connection broke.
         """
         while True:
             try:
@@ -218,10 +218,10 @@ class Caller:
 async def _told(
     server: Server, exchange: Callable[[], Awaitable[httpx.Response]]
 ) -> httpx.Response:
-    """Return the response, or why there is none: only a process that was killed gives none.
+    """Return the response.
 
     Raises:
-        Down, Torn: it was.
+        Down, Torn: the process was killed before or during the request.
     """
     life = server.life
     if life is None:

@@ -1,7 +1,7 @@
-"""Clients that live through faults: they wait, ask again, and come back elsewhere.
+"""Clients that survive faults: they wait, retry, and reconnect to another process.
 
-What a client asks is asked again where it is refused for a while, or where its process was killed;
-a call that was not acknowledged is given up.
+A request is repeated where it was rejected temporarily, or where its process was killed; a call
+that was not acknowledged is abandoned.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Client(Caller):
         return value
 
     async def over(self, n: int, id: str) -> Message:
-        """Return a task when it has ended, answering what it asks."""
+        """Return a task once it has ended; answer its questions."""
         while (task := await self.task(id))["status"] not in ENDS:
             if task["status"] == "input_required":
                 await self.answer(n, task)
@@ -126,7 +126,7 @@ class Client(Caller):
         return answer
 
     async def owned(self, message: Message) -> Message:
-        """Return the result of what the owner of a key asks."""
+        """Return the result of a call with an idempotency key."""
         while True:
             try:
                 return _result(_last(await self._retried(message, {**_headers(message), **WHO})))
@@ -207,21 +207,21 @@ async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Message 
 
 
 def _is_told(task: Message) -> bool:
-    """Whether *task* is over, and says how; a handle of one that is over does not."""
+    """Whether *task* has ended and has a status; a handle of an ended task has none."""
     return task["status"] == "cancelled" or "result" in task or "error" in task
 
 
 def _passing(refused: Refused) -> bool:
-    """Whether what was refused may be asked again later."""
+    """Whether the rejected request may be retried."""
     (answer,) = refused.args
     data = answer.get("error", {}).get("data")
     return isinstance(data, dict) and "retryAfter" in data
 
 
 def _value(answer: Message) -> Message:
-    """Return what a tool gave; an error that says that it may be tried again acknowledges nothing.
+    """Return the result of a tool; a retriable error acknowledges nothing.
 
-    Nor does one that says that the call was lost with its process.
+    Nor does an error that reports the loss of the call with its process.
     """
     error = answer.get("error", {})
     if "retryAfter" in (error.get("data") or {}):

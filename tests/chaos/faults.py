@@ -1,4 +1,4 @@
-"""What goes wrong around processes that serve and work: each fault lasts for more than a lease."""
+"""Faults around processes that serve and work: each lasts longer than a lease."""
 
 import asyncio
 import resource
@@ -34,7 +34,7 @@ async def lock(fleet: Fleet, random: Random) -> set[int]:
 
 
 async def freeze(fleet: Fleet, random: Random) -> set[int]:
-    """Stop all processes at once, and let them go on: a closed lid, a snapshot of the machine."""
+    """Suspend all processes at once, then resume them: a closed lid, a snapshot of the machine."""
     lives = _lives(fleet)
     for life in lives:
         life.process.send_signal(signal.SIGSTOP)
@@ -45,7 +45,7 @@ async def freeze(fleet: Fleet, random: Random) -> set[int]:
 
 
 async def freeze_one(fleet: Fleet, random: Random) -> set[int]:
-    """Stop one process for longer than a lease: for the others it is gone."""
+    """Suspend one process for longer than a lease: to the others it is dead."""
     life = random.choice(_lives(fleet))
     life.process.send_signal(signal.SIGSTOP)
     await asyncio.sleep(LONG)

@@ -15,13 +15,13 @@ from typing import TypeVar
 ROOT = Path(__file__).parents[2]
 CLOCK = Path(__file__).with_name("clock")
 START = 20.0  # seconds for a process to come up on a busy machine
-PAUSE = 0.02  # seconds between two looks at what other processes do
+PAUSE = 0.02  # seconds between two polls of the state of other processes
 
 T = TypeVar("T")
 
 
 async def until(look: Callable[[], T]) -> T:
-    """Return what *look* gives as soon as that is something."""
+    """Return the result of *look* as soon as it is true."""
     while True:
         if found := look():
             return found
@@ -69,7 +69,7 @@ class Place:
         self.life = life
 
     async def _up(self, life: Life) -> None:
-        """Wait until it does what it is for; that a worker does shows in nothing."""
+        """Wait until the process is ready; a worker does not show that it is."""
 
     async def kill(self) -> None:
         """End it without a warning."""
@@ -84,7 +84,7 @@ class Place:
         self.lives[-1].process.send_signal(number)
 
     def said(self) -> str:
-        """Return what it has written to its log."""
+        """Return the process's log."""
         return self._said.read_text() if self._said.exists() else ""
 
 
@@ -94,7 +94,7 @@ class Server(Place):
     def __init__(
         self, name: str, before: Sequence[str], environment: Mapping[str, str], folder: Path
     ) -> None:
-        # Bound, and never listening: nobody else is given the port, and uvicorn may have it.
+        # Bound without listening: the port is reserved, and uvicorn may still use it.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._reserved.bind(("127.0.0.1", 0))
@@ -119,9 +119,9 @@ class Server(Place):
 
 
 class Fleet:
-    """Servers and workers over one store, the file *store*; in *folder* is what they note and log.
+    """Servers and workers over one store, the file *store*; *folder* has their notes and logs.
 
-    queues: those whose jobs the servers work on. before: what the command of a server follows.
+    queues: those that the servers work on. before: a prefix for the command of a server.
     """
 
     def __init__(
@@ -167,13 +167,13 @@ class Fleet:
         return [each for each in self.servers if each.life is not None]
 
     def notes(self) -> list[tuple[int, str, int]]:
-        """Return what was noted: of which call, what, by the process with which id."""
+        """Return the notes: number of the call, step, id of the process."""
         file = self._folder / "noted"
         lines = file.read_text().splitlines() if file.exists() else []
         return [(int(n), what, int(pid)) for n, what, pid in (line.split(":") for line in lines)]
 
     async def noted(self, what: str, count: int = 1) -> list[Place]:
-        """Wait until *what* was noted so often; return where, in order."""
+        """Wait for the given number of notes of *what*; return the processes, in order."""
         places = {life.pid: place for place in self.places for life in place.lives}
 
         def found() -> list[Place]:
@@ -189,13 +189,13 @@ class Fleet:
         return {life.pid for place in self.places for life in place.lives if life.killed}
 
     def said(self) -> str:
-        """Return what all of them have logged, the end of it."""
+        """Return the end of the logs of all processes."""
         return "\n".join(f"--- {each.name}\n{each.said()[-6000:]}" for each in self.places)
 
 
 @asynccontextmanager
 async def running(fleet: Fleet) -> AsyncIterator[Fleet]:
-    """Have all of *fleet* up, and leave nothing of it. What fails tells what its logs say."""
+    """Start all of *fleet* and stop it at the end. A failure reports its logs."""
     try:
         # The first makes the file.
         await fleet.places[0].start()

@@ -1,4 +1,4 @@
-"""Servers and workers over one store, killed again and again while calls go on."""
+"""Servers and workers over one store, killed repeatedly while calls run."""
 
 import asyncio
 import os
@@ -20,12 +20,12 @@ from tests.chaos.processes import Fleet, Place, running, until
 CALLS = 200
 AT_ONCE = 16
 KILLS = 20
-BOUND = 45.0  # seconds for one call, whatever happens
-SETTLE = 20.0  # seconds for what nobody waits for any more
+BOUND = 45.0  # seconds for one call, faults included
+SETTLE = 20.0  # seconds until unattended work must have ended
 
 
 class Progress:
-    """How many calls have begun or ended: what the killer counts."""
+    """The number of calls begun and ended, by which the killer is paced."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -43,15 +43,15 @@ class Progress:
 
 @pytest.mark.timeout(240)
 async def test_calls_end_right_while_processes_are_killed(tmp_path: Path) -> None:
-    """Every call ends as it should, whoever was killed while it went on.
+    """Every call ends correctly, whichever process was killed.
 
-    The environment's CHAOS_SEED chooses as in a run that has failed.
+    CHAOS_SEED in the environment repeats the choices of a failed run.
     """
     seed = int(os.environ.get("CHAOS_SEED") or int.from_bytes(os.urandom(4)))
     random = Random(seed)
     async with running(Fleet(tmp_path, servers=3, workers=2)) as fleet:
         try:
-            # A connection that is kept for later breaks when its process does, and tells too late.
+            # A pooled connection breaks with its process, and reports that too late.
             limits = httpx.Limits(max_keepalive_connections=0)
             async with httpx.AsyncClient(limits=limits, timeout=None) as http:
                 caller = Caller(http, fleet, random)
@@ -90,7 +90,7 @@ async def raged(fleet: Fleet, http: httpx.AsyncClient, random: Random) -> tuple[
 
 
 async def kill(fleet: Fleet, progress: Progress, random: Random) -> None:
-    """Kill processes as the calls go on, and start them again."""
+    """Kill processes while calls run, and restart them."""
     async with asyncio.TaskGroup() as group:
         for steps in sorted(random.sample(range(AT_ONCE, 2 * CALLS - AT_ONCE), KILLS)):
             await progress.reach(steps)
@@ -108,7 +108,7 @@ async def again(place: Place, pause: float) -> None:
 
 
 async def check_end(fleet: Fleet, caller: Caller, ended: Ended) -> None:
-    """Check that a call gave what it should, and that a task still says so, to everybody."""
+    """Check the result of a call, and that every server reports the same for its task."""
     assert ended.value is not None, ended
     assert is_end(ended.n, ended.tool, ended.value), ended
     for server in fleet.servers if ended.task else ():
@@ -116,7 +116,7 @@ async def check_end(fleet: Fleet, caller: Caller, ended: Ended) -> None:
 
 
 def check_jobs(fleet: Fleet, ended: list[Ended]) -> None:
-    """Check that only what a killed process had begun was lost, and no lost work ran again."""
+    """Check that only killed processes lost work, and that lost work did not run again."""
     began: dict[tuple[int, str], list[int]] = defaultdict(list)
     for n, step, pid in fleet.notes():
         began[n, step].append(pid)
@@ -130,10 +130,10 @@ def check_jobs(fleet: Fleet, ended: list[Ended]) -> None:
 
 
 async def check_store(store: Path, caller: Caller, torn: int) -> None:
-    """Check that all that is kept ends, but for questions whose client has lost its connection.
+    """Check that every record ends, except questions whose client has disconnected.
 
-    A process may die when it has written a task, and before an engine has heard of that. Its
-    client was told of none, and whoever is told asks for it: then it goes on.
+    A process may die between writing a task and submitting it to an engine. Its client got no
+    handle; a request for the task continues it.
     """
     waiting = await settled(store)
     assert len(waiting) <= torn, f"tasks are left without an end: {waiting}"
@@ -150,7 +150,7 @@ async def check_store(store: Path, caller: Caller, torn: int) -> None:
 
 
 async def settled(store: Path) -> list[Task]:
-    """Return the tasks that do not go on by themselves, when there are no others."""
+    """Return the tasks that need a request to continue, once there are no others."""
     quiet = 0
     async with asyncio.timeout(SETTLE):
         while quiet < 5:  # one that is just written is submitted a moment later

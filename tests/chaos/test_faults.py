@@ -21,11 +21,11 @@ from tests.chaos.processes import Fleet, running
 RUNS = int(os.environ.get("CHAOS_RUNS", "0"))
 KINDS = [*FAULTS] * RUNS or ["all"]
 CALLS = 24  # for each fault
-BOUND = 45.0  # seconds for one call, whatever happens
+BOUND = 45.0  # seconds for one call, faults included
 
 
 class Seen:
-    """What the clients of a run have seen, and what should not have been."""
+    """The outcomes that clients observed in a run, and the violations among them."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -75,7 +75,7 @@ async def suffered(
 
 
 async def called(n: int, fault: str, client: Client, seen: Seen) -> None:
-    """Make one call to its end, and note what should not have been."""
+    """Make one call, and record violations."""
     tool = ("rerun", "fail")[n // 3 % 2]
     try:
         async with asyncio.timeout(BOUND):
@@ -106,7 +106,7 @@ def check_twins(n: int, one: Message, two: Message, seen: Seen) -> None:
 
 
 async def check_tasks(fleet: Fleet, http: httpx.AsyncClient, random: Random, seen: Seen) -> None:
-    """Check that each server tells the same end of every task, and goes on telling it."""
+    """Check that each server reports the same end of every task, repeatedly."""
     client = Client(http, fleet, random)
     for n, id in seen.tasks:
         if n % 3 == 0:

@@ -20,7 +20,7 @@ LOOKS = 20
 async def test_frozen_worker_overwrites_no_newer_outcome(
     tmp_path: Path, tool: str, value: dict[str, object]
 ) -> None:
-    """What its job gives once it thaws is refused, whether that ran again or was given up."""
+    """The thawed worker's result is rejected, whether its job ran again or failed."""
     async with (
         running(Fleet(tmp_path, servers=1, workers=2, queues="none")) as fleet,
         httpx.AsyncClient(timeout=20) as http,
@@ -40,7 +40,7 @@ async def test_frozen_worker_overwrites_no_newer_outcome(
         first.send(signal.SIGCONT)
         async with asyncio.timeout(BOUND):
             await until(lambda: (1, "let go", first.lives[0].pid) in fleet.notes())
-        # What it then does with that shows nowhere, nor should it.
+        # The rejected result must not be visible anywhere.
         for _ in range(LOOKS):
             assert ended == await caller.task(task)
             await asyncio.sleep(0.05)

@@ -73,7 +73,7 @@ DISKS: list[type[Filled | Limited]] = [Filled, Limited] if may_mount() else [Lim
 
 @pytest.mark.parametrize("kind", DISKS)
 async def test_full_disk_loses_no_task(tmp_path: Path, kind: type[Filled | Limited]) -> None:
-    """What has a handle goes on and ends right once there is room, and nothing else gets one."""
+    """An accepted task ends correctly once there is space; nothing else gets a handle."""
     disk = kind(tmp_path)
     fleet = Fleet(tmp_path, servers=1, workers=0, store=disk.store, before=disk.before)
     async with running(fleet), httpx.AsyncClient(timeout=20) as http:
@@ -100,7 +100,7 @@ async def filled_and_freed(disk: Filled | Limited, fleet: Fleet, caller: Caller)
 
 
 async def full(caller: Caller, tasks: list[Message]) -> None:
-    """Do what clients do while there is no room: what is not refused counts."""
+    """Act as clients do while the disk is full: accepted requests count."""
 
     async def begin(n: int) -> None:
         tasks.append(await caller.begin(n, TOOLS[n % 2]))
@@ -109,7 +109,7 @@ async def full(caller: Caller, tasks: list[Message]) -> None:
     end = asyncio.get_running_loop().time() + FULL
     while asyncio.get_running_loop().time() < end:
         for n, task in enumerate(tasks):
-            now = await caller.task(task["taskId"])  # none is gone
+            now = await caller.task(task["taskId"])  # none was lost
             if now["status"] == "input_required":
                 refused += await is_refused(caller.answer(n, now))
         refused += await is_refused(begin(len(tasks)))
@@ -118,7 +118,7 @@ async def full(caller: Caller, tasks: list[Message]) -> None:
 
 
 async def is_refused(asked: Awaitable[None]) -> bool:
-    """Whether what is asked is refused, with the word that it may be asked again."""
+    """Whether the request is rejected, with the hint that it may be retried."""
     try:
         await asked
     except Refused as refused:

@@ -1,1 +1,1 @@
-"""What the official conformance suite is run against."""
+"""The server and client under test in the official conformance suite."""

@@ -1,7 +1,7 @@
 """The fixture client of the official suite: `python -m tests.conformance.client URL`.
 
-The suite says by `MCP_CONFORMANCE_SCENARIO` what to do, by `MCP_CONFORMANCE_PROTOCOL_VERSION`
-which revision to speak, and by `MCP_CONFORMANCE_CONTEXT`, as JSON, with what.
+The suite names the scenario in `MCP_CONFORMANCE_SCENARIO`, the revision in
+`MCP_CONFORMANCE_PROTOCOL_VERSION`, and parameters as JSON in `MCP_CONFORMANCE_CONTEXT`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ Scenario = Callable[[Client], Awaitable[object]]
 
 
 class Fixture(ClientHandler[None]):
-    """Agrees to every form, and says that it does."""
+    """Accepts every form, and prints that it does."""
 
     capabilities = ClientCapabilities(
         roots={}, sampling=SamplingCapability(), elicitation=ElicitationCapability(form={})
@@ -34,7 +34,7 @@ class Fixture(ClientHandler[None]):
     async def handle_elicitation_create(
         self, message: str, schema: Mapping[str, Any], state: None
     ) -> Any:
-        """Confirm what is to be confirmed, and leave the rest to its defaults."""
+        """Confirm where a confirmation is required, and use the defaults elsewhere."""
         confirmable = "confirmed" in schema.get("properties", {})
         return Accepted({"confirmed": True} if confirmable else {})
 
@@ -51,7 +51,7 @@ async def add_numbers(client: Client) -> None:
 
 
 async def accept_defaults(client: Client) -> None:
-    """Be asked, and leave everything as it is filled in."""
+    """Answer a form with its defaults."""
     await client.tools()
     await client.call("test_client_elicitation_defaults", {})
 
@@ -120,7 +120,7 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 def context() -> dict[str, Any]:
-    """Return what the suite says besides."""
+    """Return the additional parameters of the suite."""
     given: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     return given
 
@@ -133,7 +133,7 @@ def example_of(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def run(url: str, scenario: Scenario, revision: str | None) -> None:
-    """Do what the scenario is about."""
+    """Run the scenario."""
     options = ClientOptions(revision=revision, timeout=20)
     async with Client(url, handler=Fixture(), options=options) as client:
         await scenario(client)

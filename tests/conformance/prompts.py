@@ -23,7 +23,7 @@ __all__ = ["PROMPTS"]
 
 @prompt(name="test_simple_prompt")
 async def simple() -> str:
-    """Says something simple."""
+    """Returns a fixed message."""
     return "This is a simple prompt for testing."
 
 
@@ -32,13 +32,13 @@ async def simple() -> str:
     completions={"arg1": ["test", "testing"], "arg2": ["value"]},
 )
 async def with_arguments(arg1: str, arg2: str) -> str:
-    """Says its arguments."""
+    """Returns its arguments."""
     return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
 
 
 @prompt(name="test_prompt_with_embedded_resource")
 async def with_embedded_resource(resourceUri: str) -> Any:  # noqa: N803  # the suite's own name
-    """Says a resource."""
+    """Returns a resource."""
     text = "Embedded resource content for testing."
     return [
         embedded_resource(resourceUri, text, "text/plain"),
@@ -53,13 +53,13 @@ async def with_image() -> Any:
 
 
 class Context(msgspec.Struct):
-    """What the prompt is about."""
+    """The topic of the prompt."""
 
     context: str
 
 
 class Asking(Prompt):
-    """Asks the user what it is about."""
+    """Asks the user for the topic."""
 
     name = "test_input_required_result_prompt"
 

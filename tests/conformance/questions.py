@@ -32,14 +32,14 @@ class Name(msgspec.Struct):
 
 
 class Account(msgspec.Struct):
-    """Whose account it is."""
+    """The owner of the account."""
 
     username: str
     email: str
 
 
 class Colour(msgspec.Struct):
-    """What the user likes."""
+    """The preferences of the user."""
 
     color: str
 
@@ -96,7 +96,7 @@ CHOICES: dict[str, Any] = {
 
 
 def given(outcome: Outcome) -> Any:
-    """Return what the client has given; raise why it has not."""
+    """Return the client's answer; raise the error of a failed wait."""
     match outcome:
         case Done(value):
             return value
@@ -105,14 +105,14 @@ def given(outcome: Outcome) -> Any:
 
 
 def filled(answer: Any) -> Any:
-    """Return what the user has filled in; raise that they have not."""
+    """Return the content of the form; raise if the user did not accept."""
     if isinstance(answer, Accepted):
         return answer.content
     raise ToolError("The user did not say.")
 
 
 def told(outcome: Outcome) -> str:
-    """Return what the user did, and filled in, as a text."""
+    """Return the user's action and the content as text."""
     match given(outcome):
         case Accepted(content):
             return f"action=accept, content={json.dumps(msgspec.to_builtins(content))}"
@@ -123,13 +123,13 @@ def told(outcome: Outcome) -> str:
 
 
 class Message(msgspec.Struct):
-    """What the user is told."""
+    """The message for the user."""
 
     message: str
 
 
 class Prompt(msgspec.Struct):
-    """What the model is asked."""
+    """The prompt for the model."""
 
     prompt: str
 
@@ -185,7 +185,7 @@ class Greeting(Tool):
 
 
 class Capital(Tool):
-    """Asks the client's model what it knows."""
+    """Samples the client's model."""
 
     name = "test_input_required_result_sampling"
 
@@ -258,7 +258,7 @@ class Rounds(Tool):
 
 
 class WhoeverAnswers(Tool):
-    """Asks the user, and the model where there is no user to be asked."""
+    """Asks the user, or the model if the client has no forms."""
 
     name = "test_input_required_result_capabilities"
 

@@ -50,7 +50,7 @@ app = Starlette(routes=[Endpoint(suite).route("/mcp")])
 
 
 def main() -> None:
-    """Serve on loopback until told to stop."""
+    """Serve on loopback until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     uvicorn.run(app, host="127.0.0.1", port=parser.parse_args().port, log_level="warning")

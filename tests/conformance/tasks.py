@@ -26,14 +26,14 @@ __all__ = ["TASKS"]
 
 
 class Computation(msgspec.Struct):
-    """How long something takes, and what it is called."""
+    """The duration and the name of a computation."""
 
     seconds: float
     label: str = ""
 
 
 class File(msgspec.Struct):
-    """What is to be deleted."""
+    """The item to delete."""
 
     filename: str
 
@@ -71,7 +71,7 @@ async def greet(name: str) -> str:
 
 
 class SlowCompute(Tool[Computation]):
-    """Computes as long as it is told to."""
+    """Computes for the given time."""
 
     name = "slow_compute"
 

@@ -37,7 +37,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_runner_names_the_scenarios_that_are_not_run(
     runner: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """ "0 failed" alone would hide that most client scenarios need what the client lacks."""
+    """ "0 failed" alone would hide that most client scenarios need features the client lacks."""
     suite = tmp_path / "suite.py"
     suite.write_text(SUITE)
     options = Namespace(url=None, client=True, scenario=None, selections=["2025-11-25"])

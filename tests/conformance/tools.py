@@ -202,7 +202,7 @@ class StreamingElicitation(Tool):
 
 
 class Logging(Tool):
-    """Logs, if the request wants to hear of it."""
+    """Logs messages if the request has set a level."""
 
     name = "test_logging_tool"
 

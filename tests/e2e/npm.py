@@ -1,6 +1,6 @@
-"""Servers from npm that nobody here wrote, installed once into .conformance/.
+"""Third-party servers from npm, installed once into .conformance/.
 
-The versions are exact, and what is installed is used from then on without the network.
+The versions are exact. Later runs use the installation without the network.
 """
 
 import runpy

@@ -1,6 +1,6 @@
 """Releases from PyPI that cannot be installed beside ours, each in a folder of .conformance/.
 
-The versions are exact, and what is installed is used from then on without the network.
+The versions are exact. Later runs use the installation without the network.
 """
 
 import os
@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 MCP_1 = ("mcp==1.30.0",)
-#: What the tasks of FastMCP need besides FastMCP itself, which the tests have.
+#: Dependencies of FastMCP's tasks, besides FastMCP itself, which the tests install.
 FASTMCP_TASKS = (
     "fastmcp-tasks==4.1.2",
     "pydocket==0.27.0",

@@ -1,4 +1,4 @@
-"""A thousand clients that leave: what was cancelled, what went on, and what is left of it."""
+"""A thousand clients disconnect: calls are cancelled or complete, and nothing is left of them."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ PATIENCE = 10.0  # seconds
 
 
 class Counted:
-    """An app that knows which requests are open in it, and what runs in its loop."""
+    """An app that records which requests are open and which tasks run in its event loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -44,7 +44,7 @@ class Counted:
             self.open.discard(request)
 
     def tasks(self) -> set[str]:
-        """Return what runs in the server's loop, without the server itself."""
+        """Return the tasks in the server's event loop, without those of the server itself."""
         names = set()
         for task in asyncio.all_tasks(self.loop):
             name = task.get_coro().__qualname__  # type: ignore[union-attr]
@@ -92,7 +92,7 @@ async def leave(url: str, random: Random, request: bytes) -> None:
 async def test_disconnects_leave_nothing_and_cancel_by_revision(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """On 2026-07-28 each hook is cancelled, before each ends by itself; nothing is left of them."""
+    """On 2026-07-28 each hook is cancelled; before, each completes. No task remains."""
     ended: Counter[str] = Counter()
 
     def count(channel: Channel, what: str) -> None:
@@ -117,7 +117,7 @@ async def test_disconnects_leave_nothing_and_cancel_by_revision(
 
     @tool
     async def linger(channel: Channel) -> str:
-        """Ends by itself."""
+        """Completes without cancellation."""
 
         async def work() -> None:
             for step in range(2, 6):
@@ -157,7 +157,7 @@ async def test_disconnects_leave_nothing_and_cancel_by_revision(
         assert await holds(lambda: not app.open), len(app.open)
         assert await holds(lambda: not app.tasks()), app.tasks()
         assert await holds(lambda: files() <= before), (before, files())
-    gc.collect()  # a future whose exception nobody took complains then
+    gc.collect()  # asyncio logs a future whose exception was never retrieved
 
     assert ended["modern begun"] == ended["modern cancelled"] > CALLS / 4
     assert ended["legacy begun"] == ended["legacy finished"] > CALLS / 4

@@ -1,4 +1,4 @@
-"""A hub of servers that nobody here wrote: registered, used, killed, and connected to again."""
+"""A hub of third-party servers: registered, used, killed and reconnected."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ STRANGERS = {"sdk": SDK + BODY % "", "fastmcp": FASTMCP + BODY % ", show_banner=
 
 
 def text(result: CallToolResult) -> str:
-    """Return what a result says."""
+    """Return the text of a result."""
     content = result.content[0]
     assert isinstance(content, TextContent)
     return content.text

@@ -31,12 +31,12 @@ GRAPH = "memory://knowledge-graph"
 
 @pytest.fixture(scope="session")
 def npm() -> Callable[[str], list[str]]:
-    """What gives the command of a server."""
+    """Returns the command of a server."""
     return npm_servers()
 
 
 class Host(ClientHandler[None]):
-    """Answers whatever the servers ask."""
+    """Answers every request of the servers."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -68,7 +68,7 @@ async def connected(
 
 
 async def test_client_uses_everything(npm: Callable[[str], list[str]], tmp_path: Path) -> None:
-    """Tools, progress, resources, prompts, completions, and what the server asks back."""
+    """Tools, progress, resources, prompts, completions, and requests of the server."""
     command = npm("server-everything")
     async with connected(command, "stdio", handler=Host(tmp_path)) as client:
         assert client.server_info is not None
@@ -128,7 +128,7 @@ async def test_client_uses_the_filesystem(npm: Callable[[str], list[str]], tmp_p
 
 
 async def test_client_uses_the_memory(npm: Callable[[str], list[str]], tmp_path: Path) -> None:
-    """What is told to one process is known to the next."""
+    """An entity that one process stores is read by the next."""
     command, env = npm("server-memory"), {"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
     async with connected(command, env=env) as client:
         await client.call("create_entities", {"entities": [ADA]})
@@ -186,7 +186,7 @@ async def test_client_says_that_a_server_was_killed(
 
 
 async def test_hub_holds_servers_from_npm(npm: Callable[[str], list[str]], tmp_path: Path) -> None:
-    """It registers them, lists, calls, reads, prompts; a killed one comes back, others go on."""
+    """Register, list, call, read and prompt; a killed server is reconnected, others stay usable."""
     pids = Pids(tmp_path / "pids")
     waiting, go_on = asyncio.Event(), asyncio.Event()
     memory = str(tmp_path / "memory.jsonl")
@@ -221,7 +221,7 @@ async def test_hub_holds_servers_from_npm(npm: Callable[[str], list[str]], tmp_p
             await call
         await waiting.wait()
         listed = await hub.call("files/list_directory", {"path": str(tmp_path)})
-        assert "[FILE] pids" in listed.text  # the others go on meanwhile
+        assert "[FILE] pids" in listed.text  # calls of the other servers succeed meanwhile
         go_on.set()
         assert (await hub.call("all/echo", '{"message": "again"}')).text == "Echo: again"
         assert pids.count() == 2

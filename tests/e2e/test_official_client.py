@@ -55,7 +55,7 @@ async def poll(channel: Channel) -> str:
 
 
 class Held(Tool):
-    """Waits for ever."""
+    """Waits until it is cancelled."""
 
     name = "held"
 
@@ -93,7 +93,7 @@ def text_of(result: Any) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_official_client_lists_and_calls(url: str, mode: Any) -> None:
-    """Tools are listed and called; the era is the one that was asked for."""
+    """Tools are listed and called in the era that was requested."""
     async with Client(url, mode=mode) as client:
         tools = (await client.list_tools()).tools
         result = await client.call_tool("add", {"a": 1, "b": 2})
@@ -131,7 +131,7 @@ async def test_official_client_hears_progress_and_log_messages(url: str, mode: A
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_official_client_reads_failures(url: str, mode: Any) -> None:
-    """A ToolError and bad arguments are results, an unknown tool is an error; it goes on."""
+    """ToolError and invalid arguments are results; an unknown tool is an error."""
     async with Client(url, mode=mode) as client:
         failed = await client.call_tool("fail", {})
         wrong = await client.call_tool("add", {"a": "x", "b": 2})
@@ -195,7 +195,7 @@ async def test_official_clients_do_not_disturb_each_other(url: str, mode: Any) -
 
 @pytest.mark.filterwarnings("ignore:.*deprecated as of 2026-07-28")
 async def test_official_client_sets_levels_and_pings(url: str) -> None:
-    """What only a session has."""
+    """Features that exist in sessions only."""
     logged: list[Any] = []
 
     async def log(params: Any) -> None:

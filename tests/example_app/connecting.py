@@ -69,7 +69,7 @@ async def command(folder: Path, **environment: str) -> AsyncIterator[Process]:
 
 
 async def until(process: Process, word: str) -> str:
-    """Return what a process prints up to the line with a word."""
+    """Return the output of a process up to the line that contains a word."""
     assert process.stdout is not None
     lines: list[str] = []
     async with asyncio.timeout(PATIENCE):
@@ -81,11 +81,11 @@ async def until(process: Process, word: str) -> str:
 
 
 async def url_of(process: Process) -> str:
-    """Return the URL that a process prints once it can be asked."""
+    """Return the URL that a process prints once it accepts requests."""
     return url_in(await until(process, '"mcpServers"'))
 
 
 def url_in(printed: str) -> str:
-    """Return the URL in the configuration at the end of what was *printed*."""
+    """Return the URL in the configuration at the end of the output."""
     url: str = json.loads(printed.splitlines()[-1])["mcpServers"]["workshop"]["url"]
     return url

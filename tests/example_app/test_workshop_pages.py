@@ -1,4 +1,4 @@
-"""The workshop as people see it: its pages, its start, and what it prints there."""
+"""The workshop's pages, its start, and its output."""
 
 import asyncio
 import re
@@ -62,7 +62,7 @@ async def test_workshop_pages_escape_what_others_wrote(tmp_path: Path) -> None:
 def test_workshop_database_is_filled_once_by_processes_that_start_together(
     tmp_path: Path,
 ) -> None:
-    """Whoever comes first fills it; the others wait, and a later start changes nothing."""
+    """The first process fills it; the others wait, and a later start changes nothing."""
     path = tmp_path / "workshop.db"
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: Database(path).create(fill), range(8)))
@@ -87,7 +87,7 @@ async def test_workshop_command_prints_what_a_client_needs(tmp_path: Path) -> No
 
 
 async def test_workshop_trusts_no_user_header_by_default(tmp_path: Path) -> None:
-    """Anybody could send it: a proxy that sets it is named by EXAMPLE_USER_HEADER."""
+    """Any client could send it: EXAMPLE_USER_HEADER names the header of a trusted proxy."""
     options = ClientOptions(http=HttpOptions(headers={"x-forwarded-user": "director"}))
     users = []
     for header in (None, "X-Forwarded-User"):

@@ -46,7 +46,7 @@ async def test_workshop_sheets_are_listed_and_read(database: Path, mode: Mode) -
 
 
 async def test_workshop_sheet_of_no_repair_is_not_found(database: Path, mode: Mode) -> None:
-    """A number without a repair, and what is no number."""
+    """A number without a repair, and an invalid number."""
     async with connected(database, mode) as client:
         for id in ("999", "x"):
             with pytest.raises(MCPError, match="not found"):
@@ -54,7 +54,7 @@ async def test_workshop_sheet_of_no_repair_is_not_found(database: Path, mode: Mo
 
 
 async def test_workshop_letter_brings_the_sheet_along(database: Path, mode: Mode) -> None:
-    """The arguments come as texts, and are what the prompt's type says."""
+    """The arguments arrive as text and have the types of the prompt."""
     async with connected(database, mode) as client:
         (letter,) = (await client.list_prompts()).prompts
         got = await client.get_prompt("customer_letter", {"repair": "2", "language": "French"})

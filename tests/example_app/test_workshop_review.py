@@ -40,7 +40,7 @@ def minimums(database: Path) -> dict[str, int]:
 
 
 class Asked:
-    """What the user says, and has been asked."""
+    """The user's answer, and the questions that were received."""
 
     def __init__(self, action: Any, **content: Any) -> None:
         self.answer = ElicitResult(action=action, content=content or None)
@@ -88,7 +88,7 @@ async def test_workshop_review_changes_what_the_user_agrees_to(database: Path, m
 async def test_workshop_review_changes_nothing_without_a_yes(
     database: Path, mode: Mode, action: str
 ) -> None:
-    """Whoever says no, or nothing, gets a review without changes."""
+    """A user who declines or cancels gets a review without changes."""
     async with connected(database, mode, elicitation_callback=Asked(action)) as client:
         before = minimums(database)
         result = await client.call_tool(
@@ -137,7 +137,7 @@ class Speaker:
         self.http = http
 
     def posted(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Return what a request is posted with."""
+        """Return the headers and body of a request."""
         headers = {
             "accept": "application/json, text/event-stream",
             "mcp-protocol-version": MODERN,
@@ -172,7 +172,7 @@ class Speaker:
 
 @asynccontextmanager
 async def process_in(folder: Path) -> AsyncIterator[tuple[Speaker, Callable[[], Awaitable[int]]]]:
-    """Run the workshop in a process, and give a client of it, and what kills it without a word."""
+    """Run the workshop in a process; yield a client of it and a function that kills it."""
     async with command(folder, PORT="0") as process:
         url = httpx.URL(await url_of(process)).copy_with(path="/")
 
@@ -185,7 +185,7 @@ async def process_in(folder: Path) -> AsyncIterator[tuple[Speaker, Callable[[], 
 
 
 async def test_workshop_review_outlives_its_process(tmp_path: Path) -> None:
-    """Killed in its job and again while it asks, it goes on in the next process each time."""
+    """Killed during its job and during its question, it continues in the next process."""
     async with process_in(tmp_path) as (client, kill):
         task = await client.request(
             "tools/call", name="review_minimums", arguments={"simulations": 2000}
@@ -222,7 +222,7 @@ async def test_workshop_review_is_cancelled_where_it_is(tmp_path: Path) -> None:
 
 
 def test_workshop_secret_is_one_for_processes_that_start_together(database: Path) -> None:
-    """Whoever comes first makes it, for its owner only; nothing else is left beside it."""
+    """The first process creates it, readable by its owner only; no temporary file remains."""
     with ThreadPoolExecutor(8) as pool:
         (secret,) = set(pool.map(lambda _: secret_for(database), range(8)))
 
@@ -242,7 +242,7 @@ def test_workshop_database_is_for_its_owner(database: Path) -> None:
 def test_workshop_secret_is_that_of_the_environment(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is given is not written down."""
+    """A secret from the environment is not written to a file."""
     monkeypatch.setitem(os.environ, "GENMCP_SECRET", "given by who deploys it")
 
     assert secret_for(database) == "given by who deploys it"

@@ -34,7 +34,7 @@ def database(tmp_path: Path) -> Path:
 
 
 async def test_workshop_speaks_the_revision_of_each_era(database: Path, mode: Mode) -> None:
-    """The same URL serves the newest revision of either era, and says what it is."""
+    """One URL serves the newest revision of either era."""
     async with connected(database, mode) as client:
         assert client.protocol_version == {"auto": "2026-07-28", "legacy": "2025-11-25"}[mode]
         assert client.server_info is not None
@@ -60,7 +60,7 @@ async def test_workshop_has_no_repair_of_more_than_64_bits(
 
 
 async def test_workshop_lists_its_tools(database: Path, mode: Mode) -> None:
-    """Every tool is listed in its order, with title, description and what it does to the world."""
+    """Every tool is listed in order, with title, description and annotations."""
     async with connected(database, mode) as client:
         tools = (await client.list_tools()).tools
 
@@ -90,7 +90,7 @@ async def test_workshop_lists_its_tools(database: Path, mode: Mode) -> None:
 async def test_workshop_search_finds_by_words_category_and_stock(
     database: Path, mode: Mode
 ) -> None:
-    """All words must match, filters combine, and `total` counts what `limit` leaves out."""
+    """All words must match, filters combine, and `total` includes the matches beyond `limit`."""
     async with connected(database, mode) as client:
         chains = await structured(client, "search_parts", text="11-SPEED chain", limit=2)
         low = await structured(
@@ -107,7 +107,7 @@ async def test_workshop_search_finds_by_words_category_and_stock(
 async def test_workshop_withdrawal_is_on_the_repair_under_the_users_name(
     database: Path, mode: Mode
 ) -> None:
-    """What is taken leaves the shelf; the user comes from the header by way of the middleware."""
+    """The stock decreases; the user comes from the header, through the middleware."""
     async with connected(database, mode, user="tomasz") as client:
         repair = await structured(
             client, "open_repair", bicycle="Folding bike", customer="P. Osei", checklist=["chain"]
@@ -138,7 +138,7 @@ async def test_workshop_withdrawal_is_on_the_repair_under_the_users_name(
 
 
 async def test_workshop_says_in_the_log_that_a_part_runs_low(database: Path, mode: Mode) -> None:
-    """The withdrawal that takes the stock below its minimum is a warning to who wants to hear."""
+    """A withdrawal below the minimum sends a warning to clients that have set that level."""
     heard: list[LoggingMessageNotificationParams] = []
 
     async def hear(message: LoggingMessageNotificationParams) -> None:
@@ -209,7 +209,7 @@ async def test_workshop_lists_open_repairs(database: Path, mode: Mode) -> None:
 
 
 async def test_workshop_refusals_are_for_the_model_to_read(database: Path, mode: Mode) -> None:
-    """What the workshop's rules forbid is a result with isError that says why."""
+    """A violated rule of the workshop is a result with isError and the reason."""
     unknown = "number,quantity\nCH-103,1\nXX-1,1"
     calls: list[tuple[str, dict[str, Any], str]] = [
         (
@@ -236,7 +236,7 @@ async def test_workshop_refusals_are_for_the_model_to_read(database: Path, mode:
 
 
 async def test_workshop_tells_the_model_of_wrong_arguments(database: Path, mode: Mode) -> None:
-    """SEP-1303: arguments that are not what the schema says are a result with isError, too."""
+    """SEP-1303: arguments that do not match the schema are a result with isError, too."""
     calls: list[tuple[str, dict[str, Any], str]] = [
         ("search_parts", {"category": "wings"}, '- /category: expected "brakes", "cockpit", '),
         ("search_parts", {"txt": "chain"}, "- /txt: unexpected property"),
@@ -252,7 +252,7 @@ async def test_workshop_tells_the_model_of_wrong_arguments(database: Path, mode:
 
 
 async def test_workshop_refuses_a_malformed_delivery_note(database: Path, mode: Mode) -> None:
-    """What `validate` refuses is for the model to read, and names the line."""
+    """A rejection by `validate` is for the model to read, and names the line."""
     async with connected(database, mode) as client:
         for note, said in [
             ("part;count", "csv, line 1: must be number,quantity"),
@@ -268,7 +268,7 @@ async def test_workshop_refuses_a_malformed_delivery_note(database: Path, mode: 
 async def test_workshop_does_not_show_what_went_wrong_inside(
     database: Path, mode: Mode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A corrupt record gives a reference to the log, where the cause is; all else goes on."""
+    """A corrupt record gives a reference to the log, which has the cause; others are readable."""
     async with connected(database, mode) as client:
         with closing(sqlite3.connect(database)) as connection, connection:
             connection.execute("UPDATE repairs SET checklist = '[\"secret' WHERE id = 2")

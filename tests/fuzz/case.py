@@ -13,10 +13,10 @@ Ending = Literal["whole", "cut", "hangs"]
 class Case:
     """One request.
 
-    ending: what comes behind the parts of the body: nothing (it was whole), a disconnect, or
-    nothing more although more was announced. leaves: after how many turns of the loop the client
-    leaves, once its body is sent; None: it waits for the answer. fails: how many messages can be
-    sent before `send` raises, as ASGI servers do for a client that is gone; None: all of them.
+    ending: the event after the parts of the body: none (it was complete), a disconnect, or
+    silence although more was announced. leaves: the number of loop iterations after which the
+    client disconnects, once its body is sent; None: it waits for the response. fails: the number
+    of messages after which `send` raises, as ASGI servers do after a disconnect; None: never.
     """
 
     method: str = "POST"
@@ -35,7 +35,7 @@ class Case:
 
     @property
     def stays(self) -> bool:
-        """Whether the client waits for its answer; who listens (GET) would wait for ever."""
+        """Whether the client waits for the response; a listener (GET) would wait without end."""
         patient = self.leaves is None and self.fails is None and self.ending != "cut"
         return patient and self.method != "GET"
 

@@ -45,5 +45,5 @@ def plan_of(config: pytest.Config) -> Plan:
 
 @pytest.fixture(scope="session")
 def plan(request: pytest.FixtureRequest) -> Plan:
-    """What is to be run."""
+    """The cases to run."""
     return plan_of(request.config)

@@ -1,4 +1,4 @@
-"""Runs cases against the endpoint, and says what is wrong with what came of them."""
+"""Runs cases against the endpoint and reports violations."""
 
 import asyncio
 import gc
@@ -48,7 +48,7 @@ class Wrong(Exception):
 
 
 class Answer:
-    """What came back of one case: the other end of its ASGI connection."""
+    """The outcome of one case: the client's end of its ASGI connection."""
 
     def __init__(self, case: Case) -> None:
         self.status = 0
@@ -89,7 +89,7 @@ class Answer:
             self._expect(not self.complete, "something behind the end")
             self.body += message.get("body", b"")
             self.complete = not message.get("more_body", False)
-            # A subscription goes on until one of both sides has enough: the client has, then.
+            # A subscription lasts until one side ends it: here the client does.
             self.listens = self.listens or b"subscriptions/acknowledged" in self.body
             if self.complete or self.listens:
                 self._over.set()
@@ -114,7 +114,7 @@ class Answer:
 
 
 class Log(logging.Handler):
-    """What was logged as an error since it was last looked at."""
+    """The errors that were logged since the last look."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -124,14 +124,14 @@ class Log(logging.Handler):
         self.records.append(record)
 
     def taken(self) -> list[logging.LogRecord]:
-        """Return what there is, and forget it."""
+        """Return the records and clear them."""
         taken, self.records = self.records, []
         return taken
 
 
 @contextmanager
 def listening() -> Iterator[Log]:
-    """Collect what is logged as an error, and keep it from everybody else."""
+    """Collect records of level ERROR, and keep them from other handlers."""
     log, root, ours = Log(), logging.getLogger(), logging.getLogger("genmcp")
     before, root.handlers, level = root.handlers, [log], ours.level
     ours.setLevel(logging.ERROR)
@@ -179,7 +179,7 @@ class World:
 
     @property
     def names(self) -> Mapping[bytes, bytes]:
-        """What to call the ids that differ from run to run."""
+        """Placeholders for ids that differ from run to run."""
         known = {**self.known.sessions, **self.known.worthless}
         named = {id.encode(): f"<session {name}>".encode() for name, id in known.items()}
         for version, ids in self.known.events.items():
@@ -203,7 +203,7 @@ class World:
             raise Wrong(f"{type(error).__name__} escaped: {error}") from error
         if (took := time.perf_counter() - began) > 1:
             raise Wrong(f"it took {took:.1f} s")
-        for _ in range(3):  # what listeners share ends behind the last of them
+        for _ in range(3):  # a state shared by listeners ends after the last of them
             await asyncio.sleep(0)
         self._check(case, answer)
         if case.method == "DELETE" and answer.status in (0, 204):
@@ -254,13 +254,13 @@ class Judge:
     def __init__(self, version: str, case: Case) -> None:
         self._client = Client(None, version)
         self._asked: dict[Any, list[Any]] = {}
-        # A resumed stream repeats answers to what was asked before.
+        # A resumed stream repeats responses to earlier requests.
         asked = [(1, "tools/call")] if case.method == "GET" else _asked(case.body)
         for id, method in asked:
             self._asked.setdefault(id, []).append(method)
 
     def faults(self, message: Any) -> Iterator[str]:
-        """Say what is wrong with *message*."""
+        """Report the faults of *message*."""
         if "error" in message and message["error"]["code"] not in CODES:
             yield f"code {message['error']['code']}"
         if "id" in message and message["id"] not in self._asked:
@@ -271,7 +271,7 @@ class Judge:
             self._client.check(message)
 
     def _faults_of_result(self, message: Any) -> Iterator[str]:
-        """Say why it answers none of the requests with its id, if it answers none."""
+        """Explain why *message* responds to none of the requests with its id, if so."""
         client = self._client
         begun = client.version == "" and message["result"].get("protocolVersion")
         version = begun or client.version
@@ -311,7 +311,7 @@ def _scope(case: Case) -> dict[str, Any]:
 def _faults_of_log(
     case: Case, answer: Answer, records: Sequence[logging.LogRecord]
 ) -> Iterator[str]:
-    """Say which records no crash explains, and which references no record does."""
+    """Report records that no crash explains, and references without a record."""
     logged = set()
     for record in records:
         error = record.exc_info[1] if record.exc_info else None
@@ -349,9 +349,9 @@ def _no_constant(name: str) -> Any:
 
 
 def _asked(body: bytes) -> Iterator[tuple[Any, Any]]:
-    """Yield id and method of whatever looks like a request in *body*, however broken it is.
+    """Yield id and method of each part of *body* that resembles a request, however broken.
 
-    Of a member that is given twice either may count.
+    Of a duplicate member, either value may count.
     """
     try:
         found = json.loads(
@@ -377,7 +377,7 @@ def _integer(digits: str) -> Any:
 
 
 def _spoken(case: Case, known: Known) -> str | None:
-    """Return the revision that was agreed on, None if there is none."""
+    """Return the negotiated revision, or None."""
     table = {name: value.strip().decode("latin-1") for name, value in case.headers}
     if table.get(b"mcp-protocol-version") == MODERN:
         return MODERN
@@ -386,10 +386,10 @@ def _spoken(case: Case, known: Known) -> str | None:
 
 
 def collect(log: Log) -> None:
-    """Collect garbage: a task or future nobody waited for complains then.
+    """Collect garbage, so that asyncio reports tasks and futures that were never awaited.
 
     Raises:
-        Wrong: one does.
+        Wrong: it reported one.
     """
     gc.collect()
     if records := log.taken():

@@ -18,7 +18,7 @@ BODY_LIMIT = 64 * 1024
 
 @dataclass
 class Known:
-    """What a client can know: session ids and event ids by revision, and ids that are worthless."""
+    """The ids a client can know: session and event ids by revision, and invalid ones."""
 
     sessions: Mapping[str, str]
     worthless: Mapping[str, str]
@@ -26,7 +26,7 @@ class Known:
 
 
 def hostile_case(seed: int, number: int, known: Known) -> Case:
-    """Return case *number* of *seed*: what bounds are for, in an otherwise good request."""
+    """Return case *number* of *seed*: an otherwise valid request that exceeds a bound."""
     rng = Random(f"hostile/{seed}/{number}")
     version = rng.choice([MODERN, "2025-03-26", "2025-03-26", *LEGACIES])
     message = hostile.message(rng, version)
@@ -56,7 +56,7 @@ def _post(rng: Random, known: Known, version: str) -> Case:
     else:
         for _ in range(rng.choice([0, 0, 1, 1, 2, 4])):
             message = _mutated(rng, message)
-        if rng.random() < 0.5:  # as a client would send it that means what it says
+        if rng.random() < 0.5:  # as a correct client would send it
             table = _table(known, version, message)
         body = mutation.written(rng, message)
         for _ in range(rng.choice([0, 0, 0, 0, 0, 1, 2])):
@@ -205,7 +205,7 @@ _VALUES: dict[bytes, list[bytes]] = {
 
 
 def _table(known: Known, version: str, message: Any) -> Table:
-    """Return the headers *version* asks for with *message*, whatever it is by now."""
+    """Return the headers that *version* requires for *message*, in its present form."""
     table: Table = {
         b"host": [b"test"],
         b"content-type": [b"application/json"],
@@ -241,7 +241,7 @@ def _mirror(table: Table, arguments: Any) -> None:
 
 
 def _plain(text: str) -> bytes:
-    """Return *text* as a mirroring header says it (2026-07-28, "Value Encoding")."""
+    """Return *text* in the form of a mirroring header (2026-07-28, "Value Encoding")."""
     raw = text.encode("utf-8", "surrogatepass")
     if raw.isascii() and text.isprintable() and text == text.strip():
         return raw

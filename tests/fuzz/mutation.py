@@ -26,7 +26,7 @@ ODD_TEXTS = [
 SURROGATES = ["\ud800", "\udc00\ud800", "a\udfffb"]
 ODD_KEYS = [*ODD_TEXTS, "_meta", "id", "method", "params", "arguments", "name", "uri", "cursor"]
 
-# What json.dumps cannot write: `_written` puts these into the text as they are.
+# Text that json.dumps cannot write: `_written` inserts it unchanged.
 _RAW = re.compile(r'"@raw:([^"]*)"')
 LITERALS = [
     "-0",

@@ -1,4 +1,4 @@
-"""Everything that reads bytes of a peer reads any bytes, or says why not in its own words."""
+"""Every decoder of peer data accepts any bytes, or raises its own documented error."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +43,7 @@ STREAM = (
 
 
 def jsonrpc_message(rng: Random) -> None:
-    """What is decoded is a message that can be answered; two readers of it agree."""
+    """A decoded message can be answered; two decoders agree on it."""
     message: Any = {"jsonrpc": "2.0", "id": rng.choice([1, "a"]), "method": "m", "params": {"a": 1}}
     if rng.random() < 0.3:
         message = {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "x", "data": [1]}}
@@ -69,7 +69,7 @@ def jsonrpc_message(rng: Random) -> None:
 
 
 def event_stream(rng: Random) -> None:
-    """However a stream is cut, the same events come of it, and any bytes are events or nothing."""
+    """The events do not depend on how a stream is split; arbitrary bytes are events or nothing."""
     stream = STREAM
     for _ in range(rng.randrange(4)):
         stream = mutation.raw(rng, stream)
@@ -84,7 +84,7 @@ def event_stream(rng: Random) -> None:
 
 
 def written_event(rng: Random) -> None:
-    """What is written as an event is read as it was."""
+    """An encoded event decodes to the original."""
     text = json.dumps(mutation.text(rng).encode("utf-8", "replace").decode())
     (event,) = EventReader().feed(sse.event(text.encode(), b"s/1"))
     assert Event(text.encode(), "message", "s/1") == event
@@ -112,7 +112,7 @@ def mirrored_value(rng: Random) -> None:
 
 
 def sealed_value(rng: Random) -> None:
-    """Nothing but what was sealed opens."""
+    """Only sealed data can be opened."""
     text = mutation.raw(rng, SEALED.encode()).decode("utf-8", "replace")
     if text == SEALED:
         return
@@ -130,7 +130,7 @@ HEADERS = [
 
 
 def http_head(rng: Random) -> None:
-    """A head is accepted or refused with a status; what is said to a page is a header value."""
+    """A head is accepted or rejected with a status; the text for a page is a valid header value."""
     pairs = [(n, mutation.raw(rng, v) if rng.random() < 0.4 else v) for n, v in HEADERS]
     if rng.random() < 0.2:
         pairs.append(rng.choice(pairs))
@@ -185,7 +185,7 @@ TARGETS: list[tuple[Callable[[Random], None], int]] = [
     ("target", "share"), TARGETS, ids=lambda each: getattr(each, "__name__", "")
 )
 def test_codec_survives(target: Callable[[Random], None], share: int, plan: Plan) -> None:
-    """Whatever comes, it keeps what the target's docstring promises, and raises nothing else."""
+    """For any input, the target keeps the promise of its docstring and raises nothing else."""
     total = sum(shares for _, shares in TARGETS)
     for number in range(plan.first, plan.first + max(1, plan.cases * share // total)):
         try:

@@ -1,4 +1,4 @@
-"""The endpoint answers whatever is sent to it, and nothing of it is left behind."""
+"""The endpoint responds to any input, and leaves nothing behind."""
 
 from collections import Counter
 
@@ -39,7 +39,7 @@ async def test_endpoint_survives_every_request(plan: Plan) -> None:
 
 
 async def test_endpoint_survives_what_bounds_are_for(plan: Plan) -> None:
-    """Batches, URIs, `_meta` and params of notifications, whatever is in them."""
+    """Batches, URIs, `_meta` and params of notifications with any content."""
     seen: Counter[int] = Counter()
     with listening() as log:
         for first in range(plan.first, plan.first + plan.cases // 5, PIECE):
@@ -56,7 +56,7 @@ async def test_endpoint_survives_what_bounds_are_for(plan: Plan) -> None:
 
 
 async def _fault(world: World, case: Case, seen: Counter[int]) -> str:
-    """Run *case* and return what is wrong with it, if anything is."""
+    """Run *case* and return its faults."""
     try:
         seen[(await world.run(case)).status] += 1
     except Wrong as wrong:
@@ -65,7 +65,7 @@ async def _fault(world: World, case: Case, seen: Counter[int]) -> str:
 
 
 async def _said(seed: int, number: int, fault: str, log: Log) -> str:
-    """Say what is wrong with a case, as small as it can be made, and how to run it again."""
+    """Report the faults of a case, reduced to a minimum, and the command that repeats it."""
     log.taken()
     world = await World.make(log)
 

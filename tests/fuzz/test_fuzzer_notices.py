@@ -123,7 +123,7 @@ async def test_fuzzer_notices(
     fault: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A server that does wrong in one way is told so."""
+    """The fuzzer detects a server with one deliberate fault."""
     monkeypatch.setattr(driver, "PATIENCE", 0.05)
     with listening() as log:
         world = World(log)
@@ -135,7 +135,7 @@ async def test_fuzzer_notices(
 
 
 async def test_fuzzer_makes_cases_small() -> None:
-    """What has nothing to do with the fault is taken out of its case."""
+    """Parts unrelated to the fault are removed from its case."""
     case = Case("PUT", peer=None, headers=PING.headers, parts=(b"abc", b"d" * 99), leaves=3)
 
     async def fails(smaller: Case) -> bool:

@@ -90,7 +90,7 @@ def test_a_hostile_schema_is_read_or_refused(plan: Plan) -> None:
 
 @contextmanager
 def traced() -> Iterator[Callable[[], int]]:
-    """Give what tells the most memory that was allocated since."""
+    """Yield a function that returns the peak of memory allocated since."""
     tracemalloc.start()
     try:
         yield lambda: tracemalloc.get_traced_memory()[1]

@@ -1,4 +1,4 @@
-"""The server that is fuzzed: tools of every kind, none of which minds what it is given."""
+"""The server under fuzzing: tools of every kind, which accept any arguments."""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -9,7 +9,7 @@ from genmcp import Channel, ContractError, McpError, Suite, Tool, ToolError, Too
 
 
 class Deliberate(Exception):
-    """What only the tool `crash` raises."""
+    """Raised by the tool `crash` only."""
 
 
 class DeliberateContract(ContractError, Deliberate):
@@ -33,7 +33,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Typed(Tool[Order]):
-    """Takes a type, and says what it gives."""
+    """Takes a struct and returns its fields."""
 
     name = "typed"
     output_schema = {"type": "object", "properties": {"count": {"type": "integer"}}}
@@ -63,7 +63,7 @@ class Mirrored(Tool):
 
 
 class Strict(Tool):
-    """Has a schema with much to say."""
+    """Has a large schema."""
 
     name = "strict"
     input_schema = {
@@ -87,7 +87,7 @@ class Strict(Tool):
 
 
 class Anything(Tool):
-    """Gives back what it gets."""
+    """Returns its arguments."""
 
     name = "anything"
 
@@ -96,7 +96,7 @@ class Anything(Tool):
 
 
 class Leaving(Tool):
-    """Is cancelled when its client leaves, whatever the revision."""
+    """Is cancelled when its client disconnects, on every revision."""
 
     name = "leaving"
     on_disconnect = "cancel"
@@ -127,7 +127,7 @@ class Crash(Tool):
 
 @tool
 async def speaks(channel: Channel, times: int = 3) -> str:
-    """Says something on the way."""
+    """Sends a log message on the way."""
     for number in range(min(times, 20)):
         await channel.progress(number, total=times, message="…")
         await channel.log("error", {"number": number}, "speaks")

@@ -1,6 +1,6 @@
 """Drives an ASGI application in memory: no sockets, no sleeps, every wait bounded.
 
-Whatever a server says is checked against the official schema of the revision it speaks, in every
+Each response is validated against the official schema of its revision, in every
 test that uses this.
 """
 
@@ -77,9 +77,9 @@ class Event:
 
 
 class Connection:
-    """One HTTP request to an app, and what comes back.
+    """One HTTP request to an app, and its response.
 
-    As a context it runs the app until the block is left, which closes the connection.
+    As a context manager it runs the app until the block ends, which closes the connection.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Connection:
         self._left.set()
 
     async def over(self) -> "Connection":
-        """Wait for the app to return; raise what it raised."""
+        """Wait for the app to return; raise its exception."""
         async with asyncio.timeout(PATIENCE):
             await asyncio.wait([self.task])
         if not self.task.cancelled():
@@ -230,10 +230,10 @@ class Connection:
 
 
 class Client:
-    """A client of one app that speaks one revision, by hand.
+    """A client of one app for one revision.
 
-    version: the revision. session: the id of its session, if it has one. scope: members of the
-    ASGI scope of its requests. capabilities: what it declares.
+    version: the revision. session: the id of its session, if any. scope: additional members of
+    the ASGI scope of its requests. capabilities: the ones it declares.
     """
 
     def __init__(self, app: Any, version: str = MODERN, **scope: Any) -> None:
@@ -354,7 +354,7 @@ class Client:
         elif "method" in message:
             kinds = ["ServerNotification", "JSONRPCNotification"]
         elif "error" in message:
-            # That an error may have no id, the schemas say only from 2025-11-25 on, the prose
+            # The schemas allow an error without an id only from 2025-11-25 on; the prose does
             # always ("transports", "Sending Messages to the Server", point 4).
             message = {"id": 0, **message}
             names = definitions(version)

@@ -10,7 +10,7 @@ __all__ = ["kinds", "no_collections"]
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    """Keep the garbage collector from running by itself, so that garbage can be counted."""
+    """Disable automatic garbage collection, so that garbage can be counted."""
     gc.collect()
     gc.disable()
     yield

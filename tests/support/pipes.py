@@ -1,4 +1,4 @@
-"""A client at the other end of two pipes: what it sends and hears are JSON values."""
+"""A client at the other end of two pipes, which sends and receives JSON values."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ class Wires:
         return self.heard[-1]
 
     async def answer(self, id: Any) -> Any:
-        """Return what answers request *id*; what comes before it is in `heard`."""
+        """Return the response to request *id*; earlier messages are in `heard`."""
         while True:
             message = await self.hear()
             if isinstance(message, dict) and message.get("id") == id and "method" not in message:
@@ -65,7 +65,7 @@ class Wires:
         return answer
 
     def hang_up(self) -> None:
-        """End what the server reads."""
+        """Close the stream that the server reads."""
         if self.to_server >= 0:
             os.close(self.to_server)
             self.to_server = -1

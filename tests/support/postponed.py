@@ -1,4 +1,4 @@
-"""A tool in a module whose annotations are texts."""
+"""A tool in a module with postponed annotations."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from genmcp import Channel, tool
 
 @tool
 async def ask(a: int, whatever: Channel) -> str:
-    """Says who asks."""
+    """Returns the name of the caller."""
     return f"{a} {whatever.client.revision}"

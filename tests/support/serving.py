@@ -14,7 +14,7 @@ PATIENCE = 10  # seconds for a server to start, and to stop
 
 
 class Server(uvicorn.Server):
-    """uvicorn, on a thread of its own, which says when it listens."""
+    """uvicorn in a thread, with a signal when it listens."""
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket) -> None:
         super().__init__(config)
@@ -23,7 +23,7 @@ class Server(uvicorn.Server):
         self.thread = threading.Thread(target=self.serve_to_the_end, daemon=True)
 
     def serve_to_the_end(self) -> None:
-        # A start that fails is a SystemExit; `started` says so too.
+        # A failed start is a SystemExit; `started` is then set as well.
         with suppress(SystemExit):
             self.run(sockets=[self.listener])
         self.settled.set()
@@ -35,14 +35,14 @@ class Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serve(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
-    """Serve an app on a free loopback port, and give its URL, which ends without a slash.
+    """Serve an app on a free loopback port, and yield its URL without a trailing slash.
 
-    `options` are uvicorn's. The server runs in an event loop and a thread of its own, so the test
-    and it cannot hold each other up. It is stopped as by a signal, which closes what is still open
-    after a second.
+    `options` are uvicorn's. The server has an event loop and a thread of its own, so that the
+    test and the server cannot block each other. It is stopped as by a signal, which closes open
+    connections after a second.
 
     Raises:
-        RuntimeError: the server did not come up; the reason is in the captured log.
+        RuntimeError: the server did not start; the reason is in the captured log.
     """
     settings: dict[str, Any] = {"log_level": "warning", "timeout_graceful_shutdown": 1, **options}
     with socket.socket() as listener:

@@ -11,7 +11,7 @@ _META = "io.modelcontextprotocol/"
 
 
 class Response:
-    """A response, whose body is still to be read."""
+    """A response whose body has not been read yet."""
 
     def __init__(self, reader: asyncio.StreamReader, status: int, headers: dict[str, str]) -> None:
         self.status = status
@@ -64,7 +64,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close it at once, whatever is still to come: with a reset, if something is."""
+        """Close the connection at once, with a reset if data is pending."""
         self._writer.transport.abort()
 
     async def send(self, request: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A bare client of any revision, for what a protocol client would hide: statuses and JSON."""
+"""A minimal client of any revision, for details that a full client hides: statuses and JSON."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
