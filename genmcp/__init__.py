@@ -75,12 +75,20 @@ if TYPE_CHECKING:
     from genmcp.client.handler import ClientHandler, DefaultHandler, Denied
     from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
     from genmcp.client.sync import SyncClient
+    from genmcp.composite.errors import (
+        AlreadyRegistered,
+        CompositeError,
+        ReconnectError,
+        RegistrySessionNotFound,
+        ServerDisabled,
+        UnknownServer,
+        UnknownTool,
+    )
+    from genmcp.composite.server import CompositeServer
     from genmcp.hub.config import Retry, ServerConfig, load_servers
-    from genmcp.hub.errors import HubError
     from genmcp.hub.hub import Hub
     from genmcp.hub.limits import HubLimits
     from genmcp.registry.endpoint import RegistryEndpoint
-    from genmcp.registry.errors import RegistryError
     from genmcp.registry.live import LiveRegistry, SessionRegistries
     from genmcp.registry.registry import Registry
     from genmcp.stores.sqlite.store import SQLiteStore
@@ -108,6 +116,7 @@ __version__ = "0.1.0"
 __all__ = [
     "About",
     "Accepted",
+    "AlreadyRegistered",
     "Annotations",
     "AssignUnavailable",
     "Audio",
@@ -123,6 +132,8 @@ __all__ = [
     "ClientOptions",
     "Command",
     "Completion",
+    "CompositeError",
+    "CompositeServer",
     "ConfigurationError",
     "ConnectError",
     "Continue",
@@ -141,7 +152,6 @@ __all__ = [
     "GenmcpError",
     "HttpOptions",
     "Hub",
-    "HubError",
     "HubLimits",
     "Icon",
     "Image",
@@ -167,9 +177,10 @@ __all__ = [
     "PromptTemplate",
     "Provider",
     "Question",
+    "ReconnectError",
     "Registry",
     "RegistryEndpoint",
-    "RegistryError",
+    "RegistrySessionNotFound",
     "Request",
     "RequestTimeout",
     "Resource",
@@ -187,6 +198,7 @@ __all__ = [
     "SendStatus",
     "Server",
     "ServerConfig",
+    "ServerDisabled",
     "ServerError",
     "SessionRegistries",
     "StdioOptions",
@@ -200,6 +212,8 @@ __all__ = [
     "ToolError",
     "ToolRequest",
     "Unauthorized",
+    "UnknownServer",
+    "UnknownTool",
     "WaitCancelled",
     "WaitError",
     "WaitTimedOut",
@@ -239,14 +253,20 @@ _LATER: Final = {
     "Command": "genmcp.client.options",
     "StdioOptions": "genmcp.client.options",
     "SyncClient": "genmcp.client.sync",
+    "AlreadyRegistered": "genmcp.composite.errors",
+    "CompositeError": "genmcp.composite.errors",
+    "ReconnectError": "genmcp.composite.errors",
+    "RegistrySessionNotFound": "genmcp.composite.errors",
+    "ServerDisabled": "genmcp.composite.errors",
+    "UnknownServer": "genmcp.composite.errors",
+    "UnknownTool": "genmcp.composite.errors",
+    "CompositeServer": "genmcp.composite.server",
     "HubLimits": "genmcp.hub.limits",
     "Retry": "genmcp.hub.config",
     "ServerConfig": "genmcp.hub.config",
     "load_servers": "genmcp.hub.config",
-    "HubError": "genmcp.hub.errors",
     "Hub": "genmcp.hub.hub",
     "RegistryEndpoint": "genmcp.registry.endpoint",
-    "RegistryError": "genmcp.registry.errors",
     "LiveRegistry": "genmcp.registry.live",
     "SessionRegistries": "genmcp.registry.live",
     "Registry": "genmcp.registry.registry",

@@ -40,6 +40,7 @@ LAYERS = [
     {"suite", "mux"},
     {"transports", "auth", "telemetry"},
     {"client"},
+    {"composite"},
     {"hub", "registry", "discovery"},
     {"cli", "console", "__main__"},
     # What nothing else imports: the facade, which is for users, and what may see everything.

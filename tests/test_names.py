@@ -12,7 +12,7 @@ import genmcp
 
 ROOT = Path(__file__).parent.parent
 
-ERRORS = ["genmcp.errors", "genmcp.client.errors", "genmcp.hub.errors", "genmcp.registry.errors"]
+ERRORS = ["genmcp.errors", "genmcp.client.errors", "genmcp.composite.errors"]
 
 
 def classes(root: Path) -> dict[str, list[str]]:

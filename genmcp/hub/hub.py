@@ -8,14 +8,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from genmcp.client.errors import ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
 from genmcp.client.requests import Wait
-from genmcp.errors import ConfigurationError, ContractError
+from genmcp.composite.errors import CompositeError, UnknownServer, UnknownTool
+from genmcp.errors import ConfigurationError, ContractError, GenmcpError
 from genmcp.hub.catalog import HubPrompt, HubResource, HubTool
 from genmcp.hub.config import ServerConfig
-from genmcp.hub.errors import HubError, UnknownServer, UnknownTool
 from genmcp.hub.limits import HubLimits
 from genmcp.hub.members import Members
 from genmcp.hub.pace import Deadline, Pace
@@ -77,14 +78,14 @@ class Hub:
 
         Raises:
             AlreadyRegistered: a server of its name is here, or on its way.
-            ConnectFailed: it cannot be connected to, or the hub stops; nothing of it is left.
+            ConnectError: it cannot be connected to, or the hub stops; nothing of it is left.
             ConfigurationError: it is no ServerConfig.
         """
         await self._members.add(_checked(config))
 
     async def register_all(
         self, configs: Iterable[ServerConfig], *, at_once: int = 8
-    ) -> Mapping[str, HubError]:
+    ) -> Mapping[str, GenmcpError]:
         """Register many, a few at a time; return what went wrong, by the names of the servers.
 
         Raises:
@@ -94,13 +95,13 @@ class Hub:
             raise ConfigurationError(f"at_once must be 1 or more, not {at_once!r}")
         given = [*map(_checked, configs)]
         turns = asyncio.Semaphore(at_once)
-        failed: dict[str, HubError] = {}
+        failed: dict[str, GenmcpError] = {}
 
         async def one(config: ServerConfig) -> None:
             async with turns:
                 try:
                     await self.register(config)
-                except HubError as error:
+                except (CompositeError, ConnectError) as error:
                     failed[config.name] = error
 
         async with asyncio.TaskGroup() as tasks:
@@ -166,7 +167,7 @@ class Hub:
         Raises:
             UnknownTool: there is none of that name.
             ContractError: the arguments are JSON, but no object.
-            ConnectFailed: the server is gone.
+            ConnectError: the server is gone.
             ClientError: as `Client.call`.
         """
         try:
@@ -187,7 +188,7 @@ class Hub:
 
         Raises:
             UnknownServer: there is none of that name.
-            ConnectFailed, ClientError: as for `call`.
+            ClientError: as for `call`.
         """
         deadline = Deadline(timeout)
         return await self._members[server].ask(
@@ -206,7 +207,7 @@ class Hub:
 
         Raises:
             UnknownServer: there is none of that name.
-            ConnectFailed, ClientError: as for `call`.
+            ClientError: as for `call`.
         """
         deadline = Deadline(timeout)
         return await self._members[server].ask(

@@ -8,14 +8,13 @@ from msgspec.structs import replace
 
 from genmcp.cancellation import run_to_completion
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError
+from genmcp.client.errors import ClientError, ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions, Command, HttpOptions
 from genmcp.client.subscriptions import Listening
 from genmcp.client.transports.targets import Target, transport_to
 from genmcp.hub.catalog import KINDS, Catalog
 from genmcp.hub.config import ServerConfig
-from genmcp.hub.errors import ConnectFailed
 from genmcp.hub.following import listed, listening, told_of
 
 __all__ = ["Line", "connected"]
@@ -43,7 +42,7 @@ async def connected(
     """Connect to the server of *config*, and find out what it has; *over* is called at the end.
 
     Raises:
-        ConnectFailed: that was not possible; nothing is left of it.
+        ConnectError: that was not possible; nothing is left of it.
     """
     if config.revision is not None:
         options = replace(options, revision=config.revision)
@@ -71,7 +70,7 @@ async def connected(
         if not isinstance(error, Exception):
             raise
         # Of whatever kind: the `init` of a handler runs here, too.
-        raise ConnectFailed(config.name, error) from error
+        raise ConnectError(config.name, str(error)) from error
     return Line(client, catalog, changes, stack)
 
 

@@ -11,10 +11,10 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ClientError, ConnectError, ProcessExited, ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.composite.errors import ReconnectError, UnknownServer
 from genmcp.errors import GenmcpError, MethodNotFound
 from genmcp.hub.catalog import KINDS, Catalog
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.errors import ConnectFailed, ReconnectFailed, UnknownServer
 from genmcp.hub.following import kinds_of, listed, listening, told_of
 from genmcp.hub.line import Line, connected
 from genmcp.hub.load import Load
@@ -53,7 +53,7 @@ class Observer(ABC):
         """Learn that the resource *uri* is another now."""
 
     @abstractmethod
-    def lost(self, member: "Member", error: ReconnectFailed) -> None:
+    def lost(self, member: "Member", error: ReconnectError) -> None:
         """Learn that *member* is gone for good."""
 
 
@@ -93,7 +93,7 @@ class Member:
         """Connect, and find out what it has.
 
         Raises:
-            ConnectFailed: that was not possible; nothing of it is left.
+            ConnectError: that was not possible; nothing of it is left.
         """
         self._connected = asyncio.get_running_loop().create_future()
         self._line = await self._connect()
@@ -112,7 +112,7 @@ class Member:
         """Return the connected client; while it is being connected to again, wait for that.
 
         Raises:
-            ConnectFailed: it cannot be connected to. UnknownServer: it was unregistered.
+            ConnectError: it cannot be connected to. UnknownServer: it was unregistered.
         """
         assert self._connected is not None  # it was opened
         if self._client is not None and not self._client.is_open:
@@ -128,7 +128,7 @@ class Member:
         deadline: until when a connection is waited for.
 
         Raises:
-            ConnectFailed, UnknownServer: there is no next connection. RequestTimeout: not in time.
+            ConnectError, UnknownServer: there is no next connection. RequestTimeout: not in time.
             ClientError: what the request fails with.
         """
         attempt = 0
@@ -194,7 +194,7 @@ class Member:
         """Connect, for the first time or again.
 
         Raises:
-            ConnectFailed: that was not possible; nothing is left of it.
+            ConnectError: that was not possible; nothing is left of it.
         """
         line = await connected(self.config, self.handler, self._options, self.updates.end)
         self._broken.clear()
@@ -219,7 +219,7 @@ class Member:
             try:
                 before = 0 if loop.time() - began > LIVED else before + 1
                 self._line = await self._reconnected(error, before)
-            except ReconnectFailed as failure:
+            except ReconnectError as failure:
                 self._give_up(failure)
                 self._observer.lost(self, failure)
                 return
@@ -229,7 +229,7 @@ class Member:
         """Connect again, after ever longer waits; there have been some *before*.
 
         Raises:
-            ReconnectFailed: that is given up.
+            ReconnectError: that is given up.
         """
         retry = self.config.retry or (_ONCE if isinstance(cause, _Renewed) else None)
         failure: BaseException = cause or ClientClosed(self.name)
@@ -239,10 +239,10 @@ class Member:
             await self._pace.wait(retry, before + attempt)
             try:
                 return await self._connect()
-            except ConnectFailed as error:
+            except ConnectError as error:
                 logger.warning("%s (attempt %d)", error, attempt + 1)
-                failure = error.cause
-        raise ReconnectFailed(self.name, failure, attempts) from failure
+                failure = error.__cause__ or error
+        raise ReconnectError(self.name, attempts, failure) from failure
 
     async def _watched(self, line: Line) -> Exception | None:
         """Keep what is listed up to date until *line* is broken, and return what broke it."""

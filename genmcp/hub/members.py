@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from genmcp.cancellation import cancel_requested
-from genmcp.client.errors import ClientClosed
+from genmcp.client.errors import ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.composite.errors import AlreadyRegistered, ReconnectError, UnknownServer
 from genmcp.hub.asked import Asked
 from genmcp.hub.catalog import KINDS
 from genmcp.hub.config import ServerConfig
-from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, ReconnectFailed, UnknownServer
 from genmcp.hub.limits import HubLimits
 from genmcp.hub.member import Member, Observer
 from genmcp.hub.pace import Pace
@@ -81,11 +81,11 @@ class Members(Observer):
 
         Raises:
             AlreadyRegistered: a server of its name is here, or on its way.
-            ConnectFailed: it cannot be connected to, or the hub stops; nothing of it is left.
+            ConnectError: it cannot be connected to, or the hub stops; nothing of it is left.
         """
         name = config.name
         if self._clearing is not None:
-            raise ConnectFailed(name, ClientClosed(name))
+            raise ConnectError(name, "the hub was stopped")
         for other in (*self._members, *self._coming):
             if f"{other}/".startswith(f"{name}/") or f"{name}/".startswith(f"{other}/"):
                 raise AlreadyRegistered(name, other)
@@ -107,7 +107,7 @@ class Members(Observer):
                 if self._members.get(name) is member:  # it has just come
                     await self.remove(name)
                 raise
-            raise ConnectFailed(name, ClientClosed(name)) from None  # `clear`
+            raise ConnectError(name, "the hub was stopped") from None  # `clear`
         finally:
             del self._coming[name]
 
@@ -171,12 +171,12 @@ class Members(Observer):
         """Tell who listens for it that the resource *uri* was updated."""
         self.changes.resource_updated(uri)
 
-    def lost(self, member: Member, error: ReconnectFailed) -> None:
+    def lost(self, member: Member, error: ReconnectError) -> None:
         """Evict *member*."""
         if self._members.get(member.name) is member:
             del self._members[member.name]
-            self._gone[member.name] = f"it was evicted: {error.why}"
+            self._gone[member.name] = f"it was evicted: {error.reason}"
             if len(self._gone) > _GONE:
                 del self._gone[next(iter(self._gone))]
-            logger.warning("server %s is evicted: %s", member.name, error.why)
+            logger.warning("server %s is evicted: %s", member.name, error.reason)
             self.changed(KINDS)

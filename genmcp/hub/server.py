@@ -13,11 +13,13 @@ from genmcp.channel import Channel
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientError,
+    ConnectError,
     OutcomeUnknown,
     ProtocolError,
     RequestTimeout,
     ServerError,
 )
+from genmcp.composite.errors import CompositeError
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
@@ -29,7 +31,6 @@ from genmcp.errors import (
     ResourceNotFound,
     ToolError,
 )
-from genmcp.hub.errors import HubError
 from genmcp.hub.index import LISTS, HubRoute, Index
 from genmcp.hub.interests import Interests
 from genmcp.hub.limits import HubLimits
@@ -150,7 +151,7 @@ class HubServer(Server):
         except asyncio.CancelledError:
             relay.cancel()
             raise
-        except (ClientError, HubError) as error:
+        except (ClientError, CompositeError) as error:
             raise _told(error, channel.request.method) from error
         if isinstance(step, Continue):
             channel._own[_RELAY] = self._kept.keep(relay)
@@ -188,7 +189,7 @@ class HubServer(Server):
                 try:
                     answer: Result = await member.ask(ask)
                     return answer
-                except (ServerError, HubError) as error:
+                except (ServerError, ConnectError, CompositeError) as error:
                     lacks = isinstance(error, ServerError) and error.code in _NOT_FOUND
                     if decides and (not lacks or len(route.members) == 1):
                         raise
@@ -216,7 +217,7 @@ class HubServer(Server):
             completion = await route.members[0].ask(
                 lambda client: client.complete(ref, argument.name, argument.value, context)
             )
-        except (ClientError, HubError) as error:
+        except (ClientError, CompositeError) as error:
             raise _told(error, request.method) from error
         return CompleteResult(completion=completion)
 

@@ -1,1 +1,1 @@
-"""Named servers of this process: called without a transport, or served together."""
+"""Named servers of this process: called without a transport, or served as one."""

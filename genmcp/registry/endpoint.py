@@ -1,13 +1,13 @@
-"""A registry over HTTP: all of its servers at one URL, and each at its own."""
+"""A registry over HTTP: all servers at one URL, and each at a URL of its own."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from genmcp.composite.errors import CompositeError
 from genmcp.errors import ConfigurationError, InvalidRequest
 from genmcp.mux.mux import Mux
-from genmcp.registry.errors import RegistryError
 from genmcp.registry.live import LiveRegistry
 from genmcp.registry.registry import Registry
 from genmcp.server import Server
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["RegistryEndpoint"]
 
 
-class _All(Endpoint):
-    """That of all servers together; loop: that in which it has been called last."""
+class _CompositeEndpoint(Endpoint):
+    """The endpoint of all servers together. *loop* is the event loop that called it last."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -35,19 +35,22 @@ class _All(Endpoint):
 
 
 class RegistryEndpoint:
-    """Serves the servers of a registry, as they are at each time. It is an ASGI application.
+    """An ASGI application that serves the servers of a registry.
 
         app = Starlette(routes=RegistryEndpoint(registry).routes("/mcp"))
 
-    At `/mcp` are the tools of all servers that are enabled, each called `server/tool`; at
-    `/mcp/server` are those of one. serve: makes the mux of all of them together. separator: what
-    stands in those names instead of the slash. The others are options of an Endpoint, for every
-    one of them.
+    `/mcp` serves all enabled servers as one, with tools called `server/tool`; `/mcp/server` serves
+    one server under its own names. The endpoint of a server is made at its first request. When the
+    server is removed, its endpoint is closed, and so is its mux if the registry made that.
 
-    An Endpoint of its own for each server keeps what only an HTTP endpoint knows (who may call,
-    what is open) where it is for every other server; it is made when its first request comes, and
-    closed when the server is registered no more, with the mux if the registry made that: also one
-    that was called at `/mcp` only.
+    Args:
+        registry: The registry. A `LiveRegistry` may change while it is served.
+        serve: Makes the mux of the composite server. Default `Mux`.
+        separator: What separates the names of a server and of its tool. Default `/`.
+        options: Options of `Endpoint`, for the composite server and for each server.
+
+    Raises:
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -62,29 +65,28 @@ class RegistryEndpoint:
             raise ConfigurationError(f"registry must be a Registry, not {registry!r}")
         self.registry = registry if isinstance(registry, LiveRegistry) else LiveRegistry(registry)
         self._options = options
-        self._all = _All(serve(self.registry.server(separator=separator)), **options)
+        self._composite = _CompositeEndpoint(
+            serve(self.registry.server(separator=separator)), **options
+        )
         self._endpoints: dict[Mux, Endpoint] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self._unwatch = self.registry.watch(self._changed)
 
     def __repr__(self) -> str:
         return f"<RegistryEndpoint of {self.registry!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI scope; what is left of its path is the name of a server, or nothing."""
-        if scope["type"] != "http":
-            await self._all(scope, receive, send)
-            return
-        root, path = scope.get("root_path", ""), scope["path"]
+        """Serve one ASGI scope; the rest of its path is the name of a server, or empty."""
+        root, path = scope.get("root_path", ""), scope.get("path", "")
         name = scope.get("path_params", {}).get("server")
         if name is None:
             name = path.removeprefix(root).strip("/")
-        if not name:
-            await self._all(scope, receive, send)
+        if scope["type"] != "http" or not name:
+            await self._composite(scope, receive, send)
             return
         try:
             mux = self.registry.current.find(name)
-        except RegistryError as error:
+        except CompositeError as error:
             body = jsonrpc.encode_error(None, InvalidRequest(str(error)))
             with suppress(ClientLeft):
                 await reply(send, 404, body)
@@ -92,51 +94,54 @@ class RegistryEndpoint:
         await self._endpoint(mux)(scope, receive, send)
 
     def routes(self, path: str) -> "list[Route]":
-        """Return Starlette routes that answer at *path*, and below it for each server.
+        """Return Starlette routes for *path*, and for each server below it.
 
         Raises:
-            ConfigurationError: the path does not begin with a slash.
+            ConfigurationError: *path* does not begin with a slash.
         """
-        return [route_to(self._all, path), route_to(self, path.rstrip("/") + "/{server}")]
+        return [route_to(self._composite, path), route_to(self, path.rstrip("/") + "/{server}")]
 
     async def aclose(self) -> None:
-        """End what is open, and close the mux of all together.
+        """Close all endpoints, and the mux of the composite server.
 
-        Those of the servers are the registry's, which may be served elsewhere, too: its own
-        `aclose` closes those it has made.
+        The muxes of the servers stay open, since they may be served elsewhere: the `aclose` of the
+        registry closes those that it made.
         """
         self._unwatch()
-        if self._ending:
-            await asyncio.wait(self._ending)
-        for endpoint in (self._all, *self._endpoints.values()):
+        if self._closing:
+            await asyncio.wait(self._closing)
+        for endpoint in (self._composite, *self._endpoints.values()):
             await endpoint.aclose()
-        await self._all.mux.aclose()
+        await self._composite.mux.aclose()
 
     def _endpoint(self, mux: Mux) -> Endpoint:
         endpoint = self._endpoints.get(mux)
         if endpoint is None:
-            self._all.loop = asyncio.get_running_loop()
-            self._let_go()
+            self._composite.loop = asyncio.get_running_loop()
+            self._close_removed()
             endpoint = self._endpoints[mux] = Endpoint(mux, **self._options)
         return endpoint
 
     def _changed(self, version: int) -> None:
-        """Look whether a server is gone, in the loop that serves: this may be any thread."""
-        loop = self._all.loop
+        # Called from any thread; endpoints are closed in the event loop that serves them.
+        loop = self._composite.loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._let_go)
+            loop.call_soon_threadsafe(self._close_removed)
 
-    def _let_go(self) -> None:
-        """End what is open at the endpoints of servers that are registered no more."""
-        muxes = {entry.mux for entry in self.registry.current.entries.values()}
-        for mux in ({*self._endpoints} | self.registry.left) - muxes:
-            ending = asyncio.get_running_loop().create_task(
-                self._end(mux, self._endpoints.pop(mux, None))
+    def _close_removed(self) -> None:
+        """Begin to close the endpoints and muxes of servers that were removed.
+
+        The muxes include those that had no request of their own, only through the composite.
+        """
+        muxes = {entry.mux for entry in self.registry.current._entries.values()}
+        for mux in ({*self._endpoints} | self.registry._unreleased) - muxes:
+            closing = asyncio.get_running_loop().create_task(
+                self._close(mux, self._endpoints.pop(mux, None))
             )
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
-    async def _end(self, mux: Mux, endpoint: Endpoint | None) -> None:
+    async def _close(self, mux: Mux, endpoint: Endpoint | None) -> None:
         if endpoint is not None:
             await endpoint.aclose()
-        await self.registry.release(mux)
+        await self.registry._release(mux)

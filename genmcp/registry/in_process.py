@@ -1,97 +1,165 @@
-"""Messages to a server of this process, without any transport between."""
+"""Muxes of this process as members of a registry, and messages to them without a transport."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import msgspec
 
+from genmcp.channel import Channel
+from genmcp.composite.member import Certainty, Member
+from genmcp.core.continuation import Continuation
 from genmcp.core.failures import tool_error
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
 from genmcp.core.server import LISTEN
 from genmcp.core.session import begin, introduction
-from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound
+from genmcp.core.waiting import Continue
+from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound, ToolNotFound
 from genmcp.mux.mux import Mux
 from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
-from genmcp.protocol.tools import ToolDefinition
+from genmcp.protocol.tools import CallToolResult, ToolDefinition
+from genmcp.protocol.value import PaginatedResult, Result
+from genmcp.server import Route, Server
+from genmcp.subscription import Listener
 from genmcp.transports.pipe import PipeConnection
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
 
-__all__ = ["LISTING", "TIMEOUT", "answer_of", "end_all", "tools_of"]
+__all__ = ["TIMEOUT", "MuxMember", "call_tool", "close_connections", "list_tools", "send"]
 
 TIMEOUT: Final = 30.0
-"""For how many seconds a server may work on one message, if nothing else is said."""
+"""Default seconds for which a server may work on one message."""
 
-LISTING: Final = 5.0
-"""For how many seconds a server is waited for when all are asked what they have."""
+# The session of a message that needs none: it has no `initialize`, and its client declared no
+# capability, so that nothing can be asked of it.
+_SESSION: Final = begin(introduction(REVISION, "in-process"), key="in-process", now=0.0)
 
-_PAGES: Final = 1000
-"""How many pages the list of one server may have."""
-
-#: As whom a message is answered that does not say it: nobody shook hands, nobody can be asked.
-_NOBODY: Final = begin(introduction(REVISION, "in-process"), key="in-process", now=0.0)
-
-#: What goes on behind its answer: an event loop alone would not keep it.
+# Connections with calls that continue as tasks after their response. An event loop references its
+# tasks weakly; without this they could be collected.
 _RUNNING: Final[dict["asyncio.Task[None]", PipeConnection]] = {}
 
 
-class _Answer:
-    """An outlet that keeps the first answer there is; whatever else is said is for nobody."""
+class MuxMember(Member):
+    """A mux of this process as a member of a registry. Owned by its registration.
+
+    The static assigns of the mux count for its own calls. Everything else (limits, store, secret,
+    telemetry) is that of the mux that serves the composite.
+    """
+
+    def __init__(self, mux: Mux) -> None:
+        self.mux = mux
+
+    @property
+    def methods(self) -> Collection[str]:
+        """The methods of the server."""
+        return self.mux.server.methods
+
+    def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
+        """Return the route of *key*; a route that a provider may have is only possible."""
+        route = self.mux.find(method, key)
+        if route is None:
+            return None
+        # A route that is hidden from some callers is pending, too, but exists.
+        unsure = route.pending and route.visible is None
+        return route, Certainty.POSSIBLE if unsure else Certainty.CERTAIN
+
+    async def resolve(self, route: Route, channel: Channel) -> Route:
+        """Resolve a pending *route* with the assigns of the mux."""
+        self._server(channel)
+        return await route.found(channel)
+
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
+        """Handle *request* in the server."""
+        return await self._server(channel).handle(request, channel)
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Resume a call in the server."""
+        return await self._server(channel).resume(continuation, outcome, channel)
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Cancel a call in the server."""
+        await self._server(channel).cancelled(channel)
+
+    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
+        """Return a page of the server."""
+        return await self._server(channel).listed(method, cursor, channel)
+
+    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
+        """Subscribe to *uris* in the server."""
+        return self.mux.server.hearing(uris)
+
+    def follow(self, listener: Listener) -> None:
+        """Announce the changes of the mux to *listener*."""
+        self.mux.changes.follow(listener)
+
+    def _server(self, channel: Channel) -> Server:
+        """Return the server, once *channel* has the assigns of its mux."""
+        channel._give(self.mux.assigns)
+        return self.mux.server
+
+
+class _FirstResponse:
+    """The outlet of a connection for one message: keeps the first response, drops the rest."""
 
     full = False
 
     def __init__(self) -> None:
-        self.said: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def room(self) -> None:
-        """Return: there is always room."""
+        """Return at once: nothing is buffered."""
 
     def put(self, message: bytes) -> None:
-        """Keep *message* if it is an answer."""
-        if not self.said.done() and (
+        """Keep *message* if it is the first response."""
+        if not self.response.done() and (
             message.startswith(b"[") or jsonrpc.parse(message).is_response  # type: ignore[union-attr]
         ):
-            self.said.set_result(message)
+            self.response.set_result(message)
 
 
-async def answer_of(mux: Mux, message: Mapping[str, Any] | str | bytes, *, timeout: float) -> Any:
-    """Return the response to *message* as JSON values; None if it is one that gets none.
+async def send(mux: Mux, message: Mapping[str, Any] | str | bytes, *, timeout: float) -> Any:
+    """Send *message* to *mux*, and return the response as JSON values; None for a notification.
 
-    What answers it runs in an asyncio.Task of its own, and is cancelled if there is no answer
-    after *timeout* seconds. What has become a task by then goes on behind its answer.
+    The request runs in an asyncio.Task of its own. It is cancelled if it has no response after
+    *timeout* seconds; a call that has become a task continues after its response.
 
     Raises:
-        ContractError: *message* is nothing that JSON has.
+        ContractError: *message* cannot be encoded as JSON.
     """
     body = _body(message)
-    answer = _Answer()
-    connection = PipeConnection(mux, answer, session=_NOBODY)
+    outlet = _FirstResponse()
+    connection = PipeConnection(mux, outlet, session=_SESSION)
     parsed = _parsed(body)
     if parsed is not None and parsed.method == LISTEN and parsed.request_id is not None:
-        answer.put(jsonrpc.encode_error(parsed.request_id, MethodNotFound(LISTEN)))
+        # A stream of notifications would have no reader, and no end.
+        outlet.put(jsonrpc.encode_error(parsed.request_id, MethodNotFound(LISTEN)))
     else:
         connection.receive(body)
-    asked = parsed is not None and parsed.is_request
-    said: bytes | None = None
+    expected = parsed is not None and parsed.is_request
+    response: bytes | None = None
     try:
-        if asked:
-            await asyncio.wait([answer.said], timeout=timeout)
-        if answer.said.done():
-            said = answer.said.result()
-        elif parsed is not None and asked:
-            said = _timed_out(parsed, timeout)
+        if expected:
+            await asyncio.wait([outlet.response], timeout=timeout)
+        if outlet.response.done():
+            response = outlet.response.result()
+        elif parsed is not None and expected:
+            response = _timed_out(parsed, timeout)
     finally:
-        if asked and not answer.said.done():
+        if expected and not outlet.response.done():
             await connection.end(grace=0)
         else:
-            await _leave(connection)
-    return None if said is None else msgspec.json.decode(said)
+            await _end_when_idle(connection)
+    return None if response is None else msgspec.json.decode(response)
 
 
-async def _leave(connection: PipeConnection) -> None:
-    """End *connection* as soon as nothing runs there any more; do not wait for that."""
+async def _end_when_idle(connection: PipeConnection) -> None:
+    """End *connection* now if it is idle, else in the background once it is."""
     try:
         async with asyncio.timeout(0):
             await connection.idle()
@@ -108,8 +176,8 @@ async def _end(connection: PipeConnection) -> None:
     await connection.end(grace=0)
 
 
-async def end_all(mux: Mux) -> None:
-    """End what goes on behind its answer of *mux*, on this event loop."""
+async def close_connections(mux: Mux) -> None:
+    """End the calls of *mux* that continue after their response, on this event loop."""
     loop = asyncio.get_running_loop()
     for task, connection in list(_RUNNING.items()):  # threads with their own loops may change it
         if connection.mux is mux and task.get_loop() is loop:
@@ -117,44 +185,67 @@ async def end_all(mux: Mux) -> None:
             await asyncio.wait([task])
 
 
+async def list_tools(mux: Mux, *, timeout: float, max_pages: int) -> list[ToolDefinition]:
+    """Return all tools that the server of *mux* lists.
+
+    Raises:
+        McpError: the server fails, takes longer than *timeout* seconds, or lists its tools on more
+            than *max_pages* pages.
+    """
+    found: list[ToolDefinition] = []
+    params: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(timeout):
+            for _ in range(max_pages):
+                answer = await send(mux, _modern_request("tools/list", params), timeout=TIMEOUT)
+                if (error := answer.get("error")) is not None:
+                    raise McpError(error["message"], error.get("data"), code=error["code"])
+                found += msgspec.convert(answer["result"]["tools"], list[ToolDefinition])
+                if (cursor := answer["result"].get("nextCursor")) is None:
+                    return found
+                params = {"cursor": cursor}
+    except TimeoutError:
+        raise McpError(f"tools were not listed within {timeout:g} s (list_timeout)") from None
+    raise McpError(f"tools are listed on more than {max_pages} pages (max_pages)")
+
+
+async def call_tool(
+    mux: Mux, name: str, arguments: Mapping[str, Any], *, timeout: float
+) -> CallToolResult | None:
+    """Call the tool *name* of *mux*; return None if it has no such tool.
+
+    Raises:
+        McpError: the server responds with another error.
+    """
+    route = mux.find("tools/call", name)
+    if route is None:
+        return None
+    request = _modern_request("tools/call", {"name": name, "arguments": dict(arguments)})
+    answer = await send(mux, request, timeout=timeout)
+    if (error := answer.get("error")) is None:
+        return msgspec.convert(answer["result"], CallToolResult)
+    # Only the call shows whether a provider has a pending tool.
+    if route.pending and error["message"] == ToolNotFound(name).message:
+        return None
+    raise McpError(error["message"], error.get("data"), code=error["code"])
+
+
+def _modern_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request of the latest revision, which needs no session."""
+    meta = {PROTOCOL_VERSION: LATEST.version, CLIENT_CAPABILITIES: {}}
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+
+
 def _body(message: Any) -> bytes:
     if isinstance(message, bytes):
         return message
     if isinstance(message, str):
-        return message.encode(errors="surrogatepass")  # which is found to be no text there
+        # A lone surrogate is rejected by the parser, as on any other transport.
+        return message.encode(errors="surrogatepass")
     try:
         return msgspec.json.encode(message)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise ContractError(f"the message is not JSON: {error}") from error
-
-
-async def tools_of(mux: Mux) -> list[ToolDefinition]:
-    """Return all that the server of *mux* lists.
-
-    Raises:
-        McpError: it cannot, not within `LISTING` seconds, or there is no end of pages.
-    """
-    try:
-        async with asyncio.timeout(LISTING):
-            return await _listed(mux)
-    except TimeoutError:
-        raise McpError(f"Its tools were not listed within {LISTING:g} seconds") from None
-
-
-async def _listed(mux: Mux) -> list[ToolDefinition]:
-    meta = {PROTOCOL_VERSION: LATEST.version, CLIENT_CAPABILITIES: {}}
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    params: dict[str, Any] = {"_meta": meta}
-    found: list[ToolDefinition] = []
-    for _ in range(_PAGES):
-        answer = await answer_of(mux, {**message, "params": params}, timeout=TIMEOUT)
-        if (error := answer.get("error")) is not None:
-            raise McpError(error["message"], error.get("data"), code=error["code"])
-        found += msgspec.convert(answer["result"]["tools"], list[ToolDefinition])
-        if (cursor := answer["result"].get("nextCursor")) is None:
-            return found
-        params = {**params, "cursor": cursor}
-    raise McpError(f"Its tools have no end: they were listed on more than {_PAGES} pages")
 
 
 def _parsed(body: bytes) -> Message | None:

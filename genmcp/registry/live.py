@@ -1,17 +1,17 @@
-"""Registries that change: the one that counts now, and those of sessions."""
+"""Registries that change: one that is replaced at each change, and one for each session."""
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from threading import Lock, RLock
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakMethod, WeakSet, finalize
 
+from genmcp.composite.errors import RegistrySessionNotFound
+from genmcp.composite.server import CompositeServer
 from genmcp.errors import ConfigurationError
 from genmcp.mux.mux import Mux
-from genmcp.registry.errors import RegistrySessionNotFound
-from genmcp.registry.in_process import end_all
+from genmcp.registry.in_process import MuxMember, close_connections
 from genmcp.registry.registry import Registry, Status
-from genmcp.registry.together import Together
 from genmcp.server import Server
 from genmcp.suite.suite import Suite
 
@@ -29,16 +29,22 @@ def _checked(registry: Registry) -> Registry:
 
 
 class LiveRegistry:
-    """The registry that counts now. It is read and changed from any thread.
+    """A registry that changes while it is served. It may be used from any thread.
 
-    version: how often it has changed.
+    Args:
+        registry: The first registry. Default: an empty one.
+
+    Attributes:
+        version: The number of changes so far.
     """
 
     def __init__(self, registry: Registry | None = None) -> None:
         self._registry = _checked(Registry() if registry is None else registry)
         self._lock = RLock()
         self._watchers: dict[object, Watcher] = {}
-        self._left: WeakSet[Mux] = WeakSet()
+        # Muxes that were made here, and whose servers were removed. They are closed once the calls
+        # at their endpoint are over.
+        self._removed: WeakSet[Mux] = WeakSet()
         self.version = 0
 
     def __repr__(self) -> str:
@@ -46,14 +52,14 @@ class LiveRegistry:
 
     @property
     def current(self) -> Registry:
-        """The registry as it is now; it stays as it is."""
+        """The registry at this time, which is immutable."""
         return self._registry
 
     def update(self, change: Callable[[Registry], Registry]) -> Registry:
-        """Put what *change* makes of the registry in its place, and return it.
+        """Replace the registry by the result of *change*, and return it.
 
-        Nobody else changes it meanwhile; if *change* raises, nothing has changed. Then all that
-        watch are told, in this thread; one that raises is logged, and the others are told.
+        The lock is held meanwhile. If *change* raises, the registry stays as it is. The watchers
+        are called afterwards, in this thread; an exception of a watcher is logged.
 
         Raises:
             ConfigurationError: *change* does not return a registry.
@@ -61,17 +67,21 @@ class LiveRegistry:
         with self._lock:
             before = self._registry
             self._registry = changed = _checked(change(before))
-            self._left |= before.made - changed.made
+            self._removed |= before._owned - changed._owned
             self.version += 1
             for watcher in list(self._watchers.values()):
                 try:
                     watcher(self.version)
                 except Exception:
-                    logger.exception("%r failed to take in a change of %r", watcher, self)
+                    logger.exception("%r failed to handle a change of %r", watcher, self)
         return changed
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """Tell *watcher* the new version after each change; return what ends that."""
+        """Call *watcher* with the new version after each change.
+
+        Returns:
+            A function that ends this.
+        """
         key = object()
         with self._lock:
             self._watchers[key] = watcher
@@ -82,97 +92,117 @@ class LiveRegistry:
         return unwatch
 
     def server(
-        self, *, name: str = "registry", version: str = "1.0.0", separator: str = "/"
-    ) -> Together:
-        """Return one server that has what all enabled ones have, for whatever serves a server.
+        self,
+        *,
+        name: str = "registry",
+        version: str = "1.0.0",
+        separator: str = "/",
+        page_size: int = 1000,
+    ) -> CompositeServer:
+        """Return one server that has the components of all enabled servers, and changes with them.
 
-        It changes as they do, and its clients hear of that. The options are those of
-        `Registry.server`.
+        Its clients are notified of changes. See `Registry.server` for the arguments.
 
         Raises:
-            ConfigurationError: no tool may be called so.
+            ConfigurationError: *separator* or *page_size* is invalid.
         """
-        return Together(
-            lambda: self._registry.enabled,
-            self.watch,
+
+        def members() -> Mapping[str, MuxMember]:
+            return self._registry._members
+
+        server = CompositeServer(
+            members,
             name=name,
             version=version,
             separator=separator,
+            page_size=page_size,
+            list_timeout=self._registry._list_timeout,
         )
+        # A weak reference: a registry for the whole process does not keep the servers alive that
+        # were made of it.
+        changed = WeakMethod(server.members_changed)
+
+        def watcher(version: int) -> None:
+            if (method := changed()) is not None:
+                method()
+
+        finalize(server, self.watch(watcher))
+        return server
 
     async def aclose(self) -> None:
-        """Do what `Registry.aclose` does, also for servers that have gone since."""
+        """Do what `Registry.aclose` does, also for servers that were removed."""
         with self._lock:
-            left = list(self._left)
-        for mux in left:
-            await self.release(mux)
+            removed = list(self._removed)
+        for mux in removed:
+            await self._release(mux)
         await self._registry.aclose()
 
     @property
-    def left(self) -> "set[Mux]":
-        """The muxes that were made for servers that have gone, and are to be released."""
+    def _unreleased(self) -> "set[Mux]":
+        """The muxes of servers that were removed, which are not closed yet."""
         with self._lock:
-            return {*self._left} - self._registry.made
+            return {*self._removed} - self._registry._owned
 
-    async def release(self, mux: Mux) -> None:
-        """Close *mux* if it was made for a server that has gone.
+    async def _release(self, mux: Mux) -> None:
+        """Close *mux* if it was made for a server that was removed, and is not registered again.
 
-        A `RegistryEndpoint` does so when it has ended what was open there.
+        A `RegistryEndpoint` calls this once it has ended the streams there.
         """
         with self._lock:
-            gone = mux in self._left and mux not in self._registry.made
-            self._left.discard(mux)
-        if gone:
-            await end_all(mux)
+            removed = mux in self._removed and mux not in self._registry._owned
+            self._removed.discard(mux)
+        if removed:
+            await close_connections(mux)
             await mux.aclose()
 
-    # What `Registry` has, done to the one that counts now.
+    # The methods of `Registry`, applied to the current one.
 
     def register(self, server: Server | Mux, *, name: str | None = None) -> None:
-        """Register *server*, in place of one of its name."""
+        """Register *server*, in place of a server of the same name; see `Registry.register`."""
         self.update(lambda registry: registry.register(server, name=name))
 
     def unregister(self, name: str) -> None:
-        """Forget the server *name*, if there is one."""
+        """Remove the server *name*. An unknown name is ignored."""
         self.update(lambda registry: registry.unregister(name))
 
     def clear(self) -> None:
-        """Forget all servers."""
-        self.update(lambda registry: registry.set_servers([]))
+        """Remove all servers."""
+        self.set_servers([])
 
     def set_servers(self, servers: Iterable[Server | Mux]) -> None:
-        """Let these be the servers; those that were disabled stay so."""
+        """Replace all servers by *servers*; see `Registry.set_servers`."""
         self.update(lambda registry: registry.set_servers(servers))
 
     def toggle(self, name: str, enabled: bool) -> None:
-        """Enable the server *name*, or not.
+        """Enable or disable the server *name*.
 
         Raises:
-            ServerNotFound: there is none.
+            UnknownServer: no server has this name.
         """
         self.update(lambda registry: registry.toggle(name, enabled))
 
     def reconnect(self, name: str) -> None:
-        """Enable the server *name*, and forget its error.
+        """Enable the server *name*, and remove its error.
 
         Raises:
-            ServerNotFound: there is none.
+            UnknownServer: no server has this name.
         """
         self.update(lambda registry: registry.reconnect(name))
 
     def reload(self) -> None:
-        """Let all that watch, and all clients, look at the tools anew."""
+        """Notify all watchers and clients as if all servers had changed."""
         self.update(lambda registry: registry)
 
 
 GLOBAL = LiveRegistry()
-"""The servers of this process that everybody may use."""
+"""A registry for the whole process."""
 
 
 class SessionRegistries:
-    """A registry for each session: any hashable value. From any thread.
+    """A registry for each session, which is any hashable value. May be used from any thread.
 
-    make: the registry that a session begins with when a server is added to it.
+    Args:
+        make: Returns the registry with which `add_server` begins a session. Default `Registry`.
     """
 
     def __init__(self, make: Callable[[], Registry] = Registry) -> None:
@@ -184,10 +214,10 @@ class SessionRegistries:
         return len(self._live)
 
     def register(self, session: Hashable, registry: Registry | LiveRegistry | None) -> None:
-        """Let *registry* be that of *session*; None changes nothing.
+        """Set the registry of *session*. None changes nothing.
 
         Raises:
-            ConfigurationError: it is no registry.
+            ConfigurationError: *registry* is not a registry.
         """
         if registry is not None:
             live = registry if isinstance(registry, LiveRegistry) else LiveRegistry(registry)
@@ -195,15 +225,15 @@ class SessionRegistries:
                 self._live[session] = live
 
     def unregister(self, session: Hashable) -> None:
-        """Forget the registry of *session*, if there is one."""
+        """Remove the registry of *session*. An unknown session is ignored."""
         with self._lock:
             self._live.pop(session, None)
 
     def get(self, session: Hashable) -> LiveRegistry:
-        """Return the registry of *session*: `toggle`, `set_servers` and the like are its methods.
+        """Return the registry of *session*.
 
         Raises:
-            RegistrySessionNotFound: there is none.
+            RegistrySessionNotFound: the session has no registry.
         """
         live = self._live.get(session)
         if live is None:
@@ -211,20 +241,22 @@ class SessionRegistries:
         return live
 
     def update(self, session: Hashable, change: Callable[[Registry], Registry]) -> Registry:
-        """Do to the registry of *session* what `LiveRegistry.update` does.
+        """Apply `LiveRegistry.update` to the registry of *session*.
 
         Raises:
-            RegistrySessionNotFound: there is none.
+            RegistrySessionNotFound: the session has no registry.
         """
         return self.get(session).update(change)
 
     def add_server(self, session: Hashable, server: Server | Mux | Mapping[str, Any]) -> None:
-        """Register *server* for *session*, which has a registry from then on.
+        """Register *server* for *session*, whose registry is made if it has none.
 
-        It may be a mapping of its `name`, and of what else a Suite takes: `tools` and the like.
+        Args:
+            session: The session.
+            server: A server, a mux, or the arguments of a `Suite`: `name`, `tools` and so on.
 
         Raises:
-            ConfigurationError: it is no server.
+            ConfigurationError: *server* is not a server.
         """
         made = server if isinstance(server, Server | Mux) else _suite_of(server)
         with self._lock:
@@ -234,12 +266,12 @@ class SessionRegistries:
         live.register(made)
 
     async def status(self, session: Hashable) -> dict[str, Status]:
-        """Return how each server of *session* stands; a session without a registry has none."""
+        """Return the status of each server of *session*; none for a session without a registry."""
         live = self._live.get(session)
         return {} if live is None else await live.current.status()
 
 
-def _suite_of(body: Mapping[str, Any]) -> Suite:
-    if not isinstance(body, Mapping):
-        raise ConfigurationError(f"add_server takes a server, or a mapping, not {body!r}")
-    return Suite(**{"name": "unnamed", "version": "1.0.0", **body})
+def _suite_of(arguments: Mapping[str, Any]) -> Suite:
+    if not isinstance(arguments, Mapping):
+        raise ConfigurationError(f"add_server takes a server, or a mapping, not {arguments!r}")
+    return Suite(**{"name": "unnamed", "version": "1.0.0", **arguments})

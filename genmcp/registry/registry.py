@@ -1,37 +1,48 @@
-"""A registry: named servers of this process, as a value."""
+"""A registry: named servers of this process, as an immutable value."""
 
 import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from genmcp.errors import ConfigurationError, McpError, ToolNotFound
+from genmcp.composite.errors import ServerDisabled, UnknownServer, UnknownTool
+from genmcp.composite.server import CompositeServer
+from genmcp.errors import ConfigurationError, McpError
 from genmcp.mux.mux import Mux
-from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
-from genmcp.registry.errors import ServerDisabled, ServerNotFound
-from genmcp.registry.in_process import TIMEOUT, answer_of, end_all, tools_of
-from genmcp.registry.together import Together
+from genmcp.registry.in_process import (
+    TIMEOUT,
+    MuxMember,
+    call_tool,
+    close_connections,
+    list_tools,
+    send,
+)
 from genmcp.server import Server
 
-__all__ = ["TIMEOUT", "Entry", "Registry", "Status"]
+__all__ = ["RegisteredServer", "Registry", "Status"]
 
 logger = logging.getLogger("genmcp.registry")
 
 _NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]+", re.ASCII)
-"""2026-07-28, server/tools, "Tool Names"; dots alone would mean something else in a URL."""
+"""2026-07-28, server/tools, "Tool Names". Dots alone would be a relative path in a URL."""
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a registered server stands.
+    """The status of a registered server.
 
-    tools: how many it lists. error: why it does not work: what `Registry.failed` was told, or else
-    what its list fails with.
+    Args:
+        name: The name under which it is registered.
+        version: The version of the server.
+        tools: The number of tools that it lists.
+        enabled: Whether it is listed and called.
+        error: The text given to `Registry.failed`, or the error of listing its tools; None if it
+            works.
     """
 
     name: str
@@ -41,66 +52,97 @@ class Status(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, eq=False):
-    """A server in a registry, by its mux.
+class RegisteredServer(msgspec.Struct, frozen=True, eq=False):
+    """A server in a registry.
 
-    error: why it does not work, if somebody said so. made: whether the mux was made there.
+    error: the text given to `Registry.failed`. owned: whether the registry made the mux, and
+    therefore closes it.
     """
 
-    mux: Mux
+    member: MuxMember
     enabled: bool = True
     error: str | None = None
-    made: bool = False
+    owned: bool = False
 
-    def serves(self, server: Server | Mux) -> bool:
-        """Whether *server* is that of this entry."""
+    @property
+    def mux(self) -> Mux:
+        """The mux of the server."""
+        return self.member.mux
+
+    def status(self, name: str, tools: int, error: str | None) -> Status:
+        """Return the status of the server *name*; *error* is the one of listing its tools."""
+        version = self.mux.server.info.version
+        return Status(name, version, tools, self.enabled, self.error or error)
+
+    def is_of(self, server: Server | Mux) -> bool:
+        """Whether *server* is the server, or the mux, of this entry."""
         return self.mux is server or self.mux.server is server
 
 
 class Registry:
-    """Servers of this process by their names, in the order in which they came.
+    """Named servers of this process, in the order in which they were registered.
 
-    A registry never changes: what changes something returns another one, so that any number of
-    threads may read it. `LiveRegistry` keeps the one that counts now.
+    A registry is immutable: a method that changes something returns another registry, so that any
+    number of threads may read one. `LiveRegistry` holds one that is replaced.
 
-    servers: what is registered first. serve: makes the mux of a server that has none.
+    Args:
+        servers: The servers that are registered first, under their own names.
+        serve: Makes the mux of a server that has none. Default `Mux`.
+        list_timeout: Seconds for which a server may take to list what it has. Default 5.
+        max_pages: The number of pages that the list of a server may have. Default 1000.
+
+    Raises:
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
-        self, servers: Iterable[Server | Mux] = (), *, serve: Callable[[Server], Mux] = Mux
+        self,
+        servers: Iterable[Server | Mux] = (),
+        *,
+        serve: Callable[[Server], Mux] = Mux,
+        list_timeout: float = 5.0,
+        max_pages: int = 1000,
     ) -> None:
-        self.entries: Mapping[str, Entry] = {}
+        if list_timeout <= 0:
+            raise ConfigurationError(f"list_timeout must be above 0, not {list_timeout!r}")
+        if max_pages < 1:
+            raise ConfigurationError(f"max_pages must be 1 or more, not {max_pages!r}")
+        self._entries: Mapping[str, RegisteredServer] = {}
         self._serve = serve
+        self._list_timeout = list_timeout
+        self._max_pages = max_pages
         for server in servers:
-            self.entries = self.register(server).entries
+            self._entries = self.register(server)._entries
 
     def __repr__(self) -> str:
-        return f"<Registry of {', '.join(self.entries) or 'nothing'}>"
+        return f"<Registry of {', '.join(self._entries) or 'no servers'}>"
 
     def __contains__(self, name: str) -> bool:
-        return name in self.entries
+        return name in self._entries
 
     def __len__(self) -> int:
-        return len(self.entries)
-
-    # What is in it.
+        return len(self._entries)
 
     @property
     def names(self) -> list[str]:
-        """The names of all servers, those that are disabled among them."""
-        return list(self.entries)
+        """The names of all servers, disabled ones included."""
+        return list(self._entries)
 
     @property
     def enabled(self) -> dict[str, Mux]:
-        """The servers that are listed and called, by their muxes."""
-        return {name: entry.mux for name, entry in self.entries.items() if entry.enabled}
+        """The muxes of the servers that are enabled, by name."""
+        return {name: member.mux for name, member in self._members.items()}
+
+    @cached_property
+    def _members(self) -> Mapping[str, MuxMember]:
+        return {name: each.member for name, each in self._entries.items() if each.enabled}
 
     def find(self, name: str) -> Mux:
         """Return the mux of the server *name*.
 
         Raises:
-            ServerNotFound: there is none.
-            ServerDisabled: it is switched off.
+            UnknownServer: no server has this name.
+            ServerDisabled: the server is disabled.
         """
         entry = self._entry(name)
         if not entry.enabled:
@@ -108,208 +150,225 @@ class Registry:
         return entry.mux
 
     async def status(self) -> dict[str, Status]:
-        """Return how each server stands, also one that is disabled, or cannot list its tools.
+        """Return the status of each server, disabled ones included.
 
-        All are asked at once, and each has 5 seconds.
+        All servers are asked for their tools at the same time; each has `list_timeout` seconds.
         """
-        listed = await asyncio.gather(*(_tools_if_any(each.mux) for each in self.entries.values()))
-        found: dict[str, Status] = {}
-        for (name, entry), (tools, error) in zip(self.entries.items(), listed, strict=True):
-            version = entry.mux.server.info.version
-            found[name] = Status(name, version, len(tools), entry.enabled, entry.error or error)
-        return found
+        muxes = {name: entry.mux for name, entry in self._entries.items()}
+        listed = await _list_each(muxes, self._list_timeout, self._max_pages)
+        return {
+            name: self._entries[name].status(name, len(tools), error)
+            for name, (tools, error) in listed.items()
+        }
 
     async def tools(self) -> list[ToolDefinition]:
-        """Return the tools of all servers that are enabled, and can list them within 5 seconds.
+        """Return the tools of all enabled servers, by their own names.
 
-        Of one that cannot the log tells, and `status`.
+        A server that fails, or takes longer than `list_timeout`, is left out with a warning.
         """
-        enabled = self.enabled
-        listed = await asyncio.gather(*(_tools_if_any(mux) for mux in enabled.values()))
         found: list[ToolDefinition] = []
-        for name, (tools, error) in zip(enabled, listed, strict=True):
+        listed = await _list_each(self.enabled, self._list_timeout, self._max_pages)
+        for name, (tools, error) in listed.items():
             if error is not None:
-                logger.warning("server %s lists no tools: %s", name, error)
+                logger.warning("server %s left out of tools/list: %s", name, error)
             found += tools
         return found
 
     def server(
-        self, *, name: str = "registry", version: str = "1.0.0", separator: str = "/"
-    ) -> Together:
-        """Return one server that has what all enabled ones have, for whatever serves a server.
+        self,
+        *,
+        name: str = "registry",
+        version: str = "1.0.0",
+        separator: str = "/",
+        page_size: int = 1000,
+    ) -> CompositeServer:
+        """Return one server that has the components of all enabled servers.
 
-        Its tools and prompts are called by the name of their server, *separator* and their own:
-        `server/tool`. *name* and *version* are what it says of itself.
+        Tools and prompts are called `server/tool`, resources keep their URIs. The arguments are
+        those of `CompositeServer`.
 
         Raises:
-            ConfigurationError: no tool may be called so.
+            ConfigurationError: *separator* or *page_size* is invalid.
         """
-        return Together(lambda: self.enabled, name=name, version=version, separator=separator)
+        return CompositeServer(
+            lambda: self._members,
+            name=name,
+            version=version,
+            separator=separator,
+            page_size=page_size,
+            list_timeout=self._list_timeout,
+        )
 
     def servers_for_cli(self) -> dict[str, Any]:
-        """Return the servers as a configuration of command line agents names those in process."""
-        return {"mcpServers": {name: {"type": "sdk", "name": name} for name in self.entries}}
+        """Return the `mcpServers` with which command line agents name in-process servers."""
+        return {"mcpServers": {name: {"type": "sdk", "name": name} for name in self.names}}
 
     def servers_for_init(self) -> list[str]:
-        """Return the names with which an agent's handshake announces them."""
+        """Return the names that an agent's initialization announces."""
         return self.names
 
-    # Others that follow from it.
-
     def register(self, server: Server | Mux, *, name: str | None = None) -> "Registry":
-        """Return a registry with *server* as well, by its own name if no other is given.
+        """Return a registry with *server* added, in place of a server of the same name.
 
-        One that has this name is replaced. A server that is there already keeps its mux, and so
-        its sessions and tasks.
+        *name* has letters, digits, `_`, `-` and `.`; the default is the server's own name. A server
+        that is registered already keeps its mux, and so its sessions and tasks.
 
         Raises:
-            ConfigurationError: it is no server, or its tools could not be called by this name.
+            ConfigurationError: *server* is not a server, or the name is invalid.
         """
-        key, entry = self._entry_of(server, name)
-        return self._with({**self.entries, key: entry})
+        key, entry = _named_entry(self._entries, server, name, self._serve)
+        return self._with({**self._entries, key: entry})
 
     def unregister(self, name: str) -> "Registry":
-        """Return a registry without the server *name*, if there is one."""
-        return self._with({key: each for key, each in self.entries.items() if key != name})
+        """Return a registry without the server *name*. An unknown name is ignored."""
+        return self._with({key: each for key, each in self._entries.items() if key != name})
 
     def set_servers(self, servers: Iterable[Server | Mux]) -> "Registry":
-        """Return a registry of just these servers; those it knows by name stay disabled.
+        """Return a registry of exactly these servers.
 
-        One that is there already stays as it is, with the name it was given.
+        One that is registered already keeps its name, mux and status. A new one with the name of a
+        disabled server is disabled.
 
         Raises:
-            ConfigurationError: one is no server, or its tools could not be called by its name.
+            ConfigurationError: one of them is not a server, or its name is invalid.
         """
-        entries: dict[str, Entry] = {}
+        entries: dict[str, RegisteredServer] = {}
         for server in servers:
-            known = {name: each for name, each in self.entries.items() if each.serves(server)}
+            known = {name: each for name, each in self._entries.items() if each.is_of(server)}
             if not known:
-                name, entry = self._entry_of(server)
-                before = self.entries.get(name)
+                name, entry = _named_entry(self._entries, server, None, self._serve)
+                before = self._entries.get(name)
                 known = {name: replace(entry, enabled=before.enabled) if before else entry}
             entries |= known
         return self._with(entries)
 
     def toggle(self, name: str, enabled: bool) -> "Registry":
-        """Return a registry in which the server *name* is enabled, or not.
+        """Return a registry in which the server *name* is enabled or disabled.
 
-        One that is not is neither listed nor called.
+        A disabled server is neither listed nor called.
 
         Raises:
-            ServerNotFound: there is none.
+            UnknownServer: no server has this name.
         """
-        return self._with({**self.entries, name: replace(self._entry(name), enabled=enabled)})
+        return self._with_entry(name, enabled=enabled)
 
     def failed(self, name: str, error: str) -> "Registry":
-        """Return a registry whose status tells that the server *name* does not work.
+        """Return a registry in which the status of the server *name* has *error*.
 
         Raises:
-            ServerNotFound: there is none.
+            UnknownServer: no server has this name.
         """
-        return self._with({**self.entries, name: replace(self._entry(name), error=error)})
+        return self._with_entry(name, error=error)
 
     def reconnect(self, name: str) -> "Registry":
         """Return a registry in which the server *name* is enabled, and has no error.
 
         Raises:
-            ServerNotFound: there is none.
+            UnknownServer: no server has this name.
         """
-        fresh = replace(self._entry(name), enabled=True, error=None)
-        return self._with({**self.entries, name: fresh})
-
-    # Calls.
+        return self._with_entry(name, enabled=True, error=None)
 
     async def call_tool_by_name(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = TIMEOUT
     ) -> CallToolResult:
         """Call the tool *name* of the first enabled server that has it.
 
-        A tool that fails, or does not end within *timeout* seconds, gives an `isError` result.
+        *name* is the tool's own, without that of a server. A tool that fails, or takes longer than
+        *timeout* seconds (default 30), returns an `isError` result.
 
         Raises:
-            ToolNotFound: none has it.
-            McpError: the server answers with another error.
+            UnknownTool: no enabled server has this tool.
+            McpError: the server responds with another error.
         """
-        unknown = ToolNotFound(name)
         for mux in self.enabled.values():
-            route = mux.find("tools/call", name)
-            if route is None:
-                continue
-            meta = {PROTOCOL_VERSION: LATEST.version, CLIENT_CAPABILITIES: {}}
-            params = {"name": name, "arguments": dict(arguments or {}), "_meta": meta}
-            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-            answer = await answer_of(mux, message, timeout=timeout)
-            if (error := answer.get("error")) is None:
-                return msgspec.convert(answer["result"], CallToolResult)
-            if not (route.pending and error["message"] == unknown.message):
-                raise McpError(error["message"], error.get("data"), code=error["code"])
-        raise unknown
+            result = await call_tool(mux, name, arguments or {}, timeout=timeout)
+            if result is not None:
+                return result
+        raise UnknownTool(name)
 
     async def handle_message(
         self, server: str, message: Mapping[str, Any] | str | bytes, *, timeout: float = TIMEOUT
     ) -> Any:
-        """Return what the server *server* answers to one JSON-RPC *message*, as JSON values.
+        """Send one JSON-RPC *message* to *server*, and return the response as JSON values.
 
-        Messages of every revision are understood, and each stands for itself: there need be no
-        `initialize` before. None: it is a notification, which gets no answer. What answers it runs
-        in an asyncio.Task of its own; whatever becomes of that is told in the answer. So is that a
-        text, or bytes, are not JSON.
+        Messages of every revision are understood, without an `initialize` before them. The response
+        to a notification is None. A request runs in an asyncio.Task of its own, and is cancelled
+        after *timeout* seconds (default 30). Its failures are part of the response; so is the error
+        for a text that is not JSON.
 
         Raises:
-            ContractError: the mapping has what JSON has not.
-            ServerNotFound: there is no such server.
-            ServerDisabled: it is switched off.
+            ContractError: *message* is a mapping that cannot be encoded as JSON.
+            UnknownServer: no server has this name.
+            ServerDisabled: the server is disabled.
         """
-        return await answer_of(self.find(server), message, timeout=timeout)
+        return await send(self.find(server), message, timeout=timeout)
 
     async def aclose(self) -> None:
-        """End tasks that were begun without a transport, and close the muxes that were made here.
-
-        One that was given is closed by whoever made it.
-        """
-        for entry in self.entries.values():
-            await end_all(entry.mux)
-        for mux in self.made:
+        """End calls without a transport, and close the muxes that were made here, not yours."""
+        for entry in self._entries.values():
+            await close_connections(entry.mux)
+        for mux in self._owned:
             await mux.aclose()
 
     @property
-    def made(self) -> "set[Mux]":
-        """The muxes that were made for servers that had none."""
-        return {entry.mux for entry in self.entries.values() if entry.made}
+    def _owned(self) -> "set[Mux]":
+        return {entry.mux for entry in self._entries.values() if entry.owned}
 
-    def _entry_of(self, server: Server | Mux, name: str | None = None) -> tuple[str, Entry]:
-        """Return how *server* is registered: with the mux that it has, if it is known."""
-        known = (each for each in self.entries.values() if each.serves(server))
-        if (entry := next(known, None)) is not None:
-            entry = Entry(entry.mux, made=entry.made)
-        elif isinstance(server, Mux):
-            entry = Entry(server)
-        else:
-            entry = Entry(self._serve(server), made=True)
-        name = entry.mux.server.info.name if name is None else name
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ConfigurationError(
-                f"a server cannot be registered as {name!r}, which is part of the names of its "
-                "tools: they have letters, digits, '_', '-' and '.'; register(server, name=...) "
-                "gives another one"
-            )
-        return name, entry
-
-    def _entry(self, name: str) -> Entry:
-        entry = self.entries.get(name)
+    def _entry(self, name: str) -> RegisteredServer:
+        entry = self._entries.get(name)
         if entry is None:
-            raise ServerNotFound(name)
+            raise UnknownServer(name)
         return entry
 
-    def _with(self, entries: Mapping[str, Entry]) -> "Registry":
-        registry = Registry(serve=self._serve)
-        registry.entries = entries
+    def _with_entry(self, name: str, **values: Any) -> "Registry":
+        return self._with({**self._entries, name: replace(self._entry(name), **values)})
+
+    def _with(self, entries: Mapping[str, RegisteredServer]) -> "Registry":
+        registry = Registry(
+            serve=self._serve, list_timeout=self._list_timeout, max_pages=self._max_pages
+        )
+        registry._entries = entries
         return registry
 
 
-async def _tools_if_any(mux: Mux) -> tuple[Sequence[ToolDefinition], str | None]:
-    """Return the tools of a server, or why it cannot list them."""
-    try:
-        return await tools_of(mux), None
-    except (McpError, msgspec.MsgspecError) as error:
-        return [], str(error)
+def _named_entry(
+    entries: Mapping[str, RegisteredServer],
+    server: Server | Mux,
+    name: str | None,
+    serve: Callable[[Server], Mux],
+) -> tuple[str, RegisteredServer]:
+    """Return the name and entry of *server*, with the mux that it has in *entries* already.
+
+    Raises:
+        ConfigurationError: *server* is not a server, or the name is invalid.
+    """
+    known = (each for each in entries.values() if each.is_of(server))
+    if (entry := next(known, None)) is not None:
+        entry = RegisteredServer(entry.member, owned=entry.owned)
+    elif isinstance(server, Mux):
+        entry = RegisteredServer(MuxMember(server))
+    else:
+        entry = RegisteredServer(MuxMember(serve(server)), owned=True)
+    name = entry.mux.server.info.name if name is None else name
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"a server cannot be registered as {name!r}, which is part of the names of its "
+            "tools: they have letters, digits, '_', '-' and '.'; register(server, name=...) "
+            "sets another one"
+        )
+    return name, entry
+
+
+async def _list_each(
+    muxes: Mapping[str, Mux], timeout: float, max_pages: int
+) -> Mapping[str, tuple[Sequence[ToolDefinition], str | None]]:
+    """Return the tools of each server, or why they cannot be listed."""
+
+    async def one(mux: Mux) -> tuple[Sequence[ToolDefinition], str | None]:
+        try:
+            return await list_tools(mux, timeout=timeout, max_pages=max_pages), None
+        except (McpError, msgspec.MsgspecError) as error:
+            return [], str(error)
+
+    listed = await asyncio.gather(*map(one, muxes.values()))
+    return dict(zip(muxes, listed, strict=True))

@@ -6,11 +6,10 @@ import sys
 import pytest
 
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError
+from genmcp.client.errors import ClientError, ConnectError
 from genmcp.client.options import ClientOptions, Command, HttpOptions, mask_url
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.errors import ConnectFailed
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
 
@@ -71,7 +70,7 @@ async def test_warnings_of_a_hub_show_no_secret(caplog: pytest.LogCaptureFixture
             ServerConfig("a", url=f"http://127.0.0.1:1/?key={SECRET}", retry=Retry(1)),
             ServerConfig("b", command=sys.executable, args=["-c", "exit(3)", SECRET]),
         ):
-            with pytest.raises(ConnectFailed) as error:
+            with pytest.raises(ConnectError) as error:
                 await hub.register(config)
             assert SECRET not in str(error.value)
     for record in caplog.records:

@@ -13,7 +13,6 @@ from genmcp.client.options import ClientOptions
 from genmcp.core.client.events import Send
 from genmcp.hub.asked import Asked
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.errors import ConnectFailed
 from genmcp.hub.hub import Hub
 from genmcp.hub.limits import HubLimits
 from genmcp.hub.pace import Pace
@@ -268,7 +267,7 @@ async def test_hub_stops_servers_that_are_on_their_way() -> None:
         coming = asyncio.ensure_future(hub.register(ServerConfig("far", target=far)))
         await came.wait()
         await hub.stop()
-        with pytest.raises(ConnectFailed, match="closed"):
+        with pytest.raises(ConnectError, match="the hub was stopped"):
             await coming
         go.set()
         assert hub.servers() == []

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.errors import ProtocolError
+from genmcp.client.errors import ConnectError, ProtocolError
 from genmcp.client.options import ClientOptions
+from genmcp.composite.errors import UnknownServer
 from genmcp.core.client.events import Send
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.errors import ConnectFailed, UnknownServer
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
 from tests.hub.far import OLD, TIME, Far
@@ -69,7 +69,7 @@ async def test_hub_that_stops_takes_no_servers() -> None:
         await hub.register(ServerConfig("far", target=far))
         stopping = asyncio.ensure_future(hub.stop())
         await far.closing.wait()
-        with pytest.raises(ConnectFailed, match="closed"):
+        with pytest.raises(ConnectError, match="the hub was stopped"):
             await hub.register(ServerConfig("other", target=Far()))
         far.may.set()
         await stopping

@@ -10,9 +10,9 @@ import pytest
 import uvicorn
 
 from genmcp import Endpoint, Suite, tool
+from genmcp.client.errors import ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.errors import ConnectFailed
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
@@ -95,7 +95,7 @@ async def test_hub_evicts_a_server_that_is_gone(free_port: int) -> None:
     async with asyncio.timeout(30), Hub() as hub:
         async with serving(free_port):
             await hub.register(config(free_port))
-        with pytest.raises(ConnectFailed, match="far"):
+        with pytest.raises(ConnectError, match="far"):
             await hub.call("far/add", {"a": 1, "b": 2})
         assert hub.servers() == []
 
@@ -113,6 +113,6 @@ async def test_hub_handler_that_cannot_begin_is_a_server_that_is_not_there(
             raise ValueError("no keyring")
 
     async with serving(free_port), Hub(handler=Broken()) as hub:
-        with pytest.raises(ConnectFailed, match="no keyring"):
+        with pytest.raises(ConnectError, match="no keyring"):
             await hub.register(config(free_port))
         assert hub.servers() == []

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.errors import OutcomeUnknown, RequestTimeout
+from genmcp.client.errors import ConnectError, OutcomeUnknown, RequestTimeout
+from genmcp.composite.errors import AlreadyRegistered, UnknownServer, UnknownTool
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.errors import AlreadyRegistered, ConnectFailed, UnknownServer, UnknownTool
 from genmcp.hub.hub import Hub
 from genmcp.hub.pace import Pace
 from genmcp.protocol.content import TextContent
@@ -131,7 +131,7 @@ async def test_hub_that_is_stopped_leaves_no_process() -> None:
         assert is_running(two)
         assert hub.servers() == ["two"]
         assert {each.server_name for each in hub.tools()} == {"two"}
-        with pytest.raises(UnknownServer, match="Server not found: one"):
+        with pytest.raises(UnknownServer, match="Unknown MCP server: one"):
             await hub.unregister("one")
     assert not is_running(two)
 
@@ -143,7 +143,7 @@ async def test_hub_says_what_it_does_not_have(hub: Hub) -> None:
     with pytest.raises(AlreadyRegistered, match="Server already registered: one"):
         await hub.register(config("one"))
     for name in ("one/nothing", "two/add", "add"):
-        with pytest.raises(UnknownTool, match=f"Tool not found: {name}"):
+        with pytest.raises(UnknownTool, match=f"Unknown tool: {name}"):
             await hub.call(name)
     for request in (hub.read("two", "note://today"), hub.prompt("two", "greet")):
         with pytest.raises(UnknownServer, match="two"):
@@ -156,9 +156,9 @@ async def test_hub_says_what_it_does_not_have(hub: Hub) -> None:
 async def test_hub_cannot_connect_to_what_does_not_start(hub: Hub, tmp_path: Path) -> None:
     """The error says why, nothing is left, and the name is free again."""
     (tmp_path / "broken").touch()
-    with pytest.raises(ConnectFailed, match=r"Failed to initialize one: .*broken"):
+    with pytest.raises(ConnectError, match=r"cannot reach one: .*broken"):
         await hub.register(config("one", tmp_path))
-    with pytest.raises(ConnectFailed, match="Failed to initialize one"):
+    with pytest.raises(ConnectError, match="cannot reach one"):
         await hub.register(ServerConfig("one", command="no-such-command-here"))
     assert hub.servers() == []
 
@@ -177,7 +177,7 @@ async def test_hub_registers_many_at_once(hub: Hub, tmp_path: Path) -> None:
     assert hub.servers() == ["a", "c"]
     assert {name: type(error) for name, error in failed.items()} == {
         "a": AlreadyRegistered,
-        "b": ConnectFailed,
+        "b": ConnectError,
     }
 
 
@@ -215,7 +215,7 @@ async def test_hub_server_whose_name_has_slashes_is_used_as_any_other(hub: Hub) 
     for name in ("io.example", "io.example/one/two"):
         with pytest.raises(AlreadyRegistered, match=f"io.example/one, .* as those of {name}$"):
             await hub.register(config(name))
-    with pytest.raises(UnknownTool, match=r"Server not found: io\.example\)"):
+    with pytest.raises(UnknownTool, match=r"Unknown MCP server: io\.example\)"):
         await hub.call("io.example/two/add")
 
 
@@ -295,7 +295,7 @@ async def test_hub_waits_longer_before_each_attempt_and_then_evicts(tmp_path: Pa
         assert not waiting.done()
         slept.may.set()
 
-        with pytest.raises(ConnectFailed, match=r"3 attempts to connect again failed: .*broken"):
+        with pytest.raises(ConnectError, match=r"3 attempts to reconnect failed: .*broken"):
             await waiting
         assert slept.delays == [0.5, 1.0, 2.0]
         assert hub.servers() == ["two"]

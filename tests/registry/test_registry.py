@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, ConfigurationError, Image, Mux, Provider, Suite, ToolError, tool
-from genmcp.errors import McpError, ToolNotFound
-from genmcp.registry.errors import RegistrySessionNotFound, ServerDisabled, ServerNotFound
+from genmcp.composite.errors import (
+    RegistrySessionNotFound,
+    ServerDisabled,
+    UnknownServer,
+    UnknownTool,
+)
+from genmcp.errors import McpError
 from genmcp.registry.live import GLOBAL, LiveRegistry, SessionRegistries
 from genmcp.registry.registry import Registry, Status
 from tests.support.asgi import PATIENCE
@@ -129,7 +134,7 @@ async def test_registry_calls_the_first_server_that_has_the_tool() -> None:
     second = await registry.toggle("math", False).call_tool_by_name("add", {"a": 1, "b": 2})
 
     assert ("3", "other") == (found.text, second.text)
-    with pytest.raises(ToolNotFound, match="nobody"):
+    with pytest.raises(UnknownTool, match="nobody"):
         await registry.call_tool_by_name("nobody")
 
 
@@ -150,7 +155,7 @@ async def test_registry_calls_tools_that_only_an_extension_knows() -> None:
 
     assert "3" == (await registry.call_tool_by_name("add", {"a": 1, "b": 2})).text
     assert "" == (await registry.call_tool_by_name("draw")).text
-    with pytest.raises(ToolNotFound):
+    with pytest.raises(UnknownTool):
         await registry.call_tool_by_name("nobody")
 
 
@@ -207,7 +212,7 @@ async def test_registry_refuses_servers_that_are_not_there_or_disabled() -> None
     """The message says which of the two."""
     registry = Registry([suite("math", add)]).toggle("math", False)
 
-    with pytest.raises(ServerNotFound, match="Unknown MCP server: art"):
+    with pytest.raises(UnknownServer, match="Unknown MCP server: art"):
         await registry.handle_message("art", call("draw"))
     with pytest.raises(ServerDisabled, match="MCP server disabled: math"):
         await registry.handle_message("math", call("add"))
@@ -311,11 +316,11 @@ def test_registry_set_keeps_what_is_disabled() -> None:
 def test_registry_changes_nothing_of_a_server_it_does_not_know() -> None:
     """Each change says which one it misses."""
     registry = Registry()
-    with pytest.raises(ServerNotFound, match="x"):
+    with pytest.raises(UnknownServer, match="x"):
         registry.toggle("x", True)
-    with pytest.raises(ServerNotFound, match="x"):
+    with pytest.raises(UnknownServer, match="x"):
         registry.reconnect("x")
-    with pytest.raises(ServerNotFound, match="x"):
+    with pytest.raises(UnknownServer, match="x"):
         registry.failed("x", "y")
 
 
@@ -356,7 +361,7 @@ def test_live_registry_stays_as_it_is_when_a_change_fails() -> None:
     versions: list[int] = []
     unwatch = live.watch(versions.append)
 
-    with pytest.raises(ServerNotFound):
+    with pytest.raises(UnknownServer):
         live.toggle("art", False)
     live.toggle("math", False)
     live.reconnect("math")
@@ -417,7 +422,7 @@ async def test_session_registries_are_kept_apart() -> None:
     sessions.unregister("a")
     sessions.unregister("a")
     for use in (lambda: sessions.get("a"), lambda: sessions.update("c", lambda each: each)):
-        with pytest.raises(RegistrySessionNotFound, match="no registry"):
+        with pytest.raises(RegistrySessionNotFound, match="No registry for session"):
             use()
 
 

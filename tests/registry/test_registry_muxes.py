@@ -124,13 +124,14 @@ async def test_server_that_stays_keeps_its_tasks(change: str) -> None:
     await live.aclose()
 
 
-def test_server_that_stays_keeps_what_was_said_of_it() -> None:
-    """Another one of its name begins without an error; disabled it stays in both cases."""
+async def test_set_servers_keeps_the_error_of_a_known_server() -> None:
+    """A new server of that name begins without an error. Both stay disabled."""
     math = suite("math", add)
     registry = Registry([math]).toggle("math", False).failed("math", "no numbers")
     same, other = registry.set_servers([math]), registry.set_servers([suite("math", add)])
 
-    assert ("no numbers", None) == (same.entries["math"].error, other.entries["math"].error)
+    assert (await same.status())["math"].error == "no numbers"
+    assert (await other.status())["math"].error is None
     assert [] == [*same.enabled, *other.enabled]
     assert ["math"] == list(registry.register(math).enabled)
 
@@ -140,7 +141,8 @@ def test_server_that_stays_keeps_the_name_it_was_given() -> None:
     tools, others = suite("tools", add), suite("others", add)
     registry = Registry().register(tools, name="mine").toggle("mine", False)
 
-    for stays in (tools, registry.entries["mine"].mux):
+    known = registry.toggle("mine", True).find("mine")
+    for stays in (tools, known):
         changed = registry.set_servers([others, stays])
         assert ["others", "mine"] == changed.names
         assert ["others"] == [*changed.enabled]
@@ -249,11 +251,8 @@ async def test_registry_that_never_changes_closes_the_muxes_that_it_has_made() -
     assert (["closed"], ()) == (made.closed, given.closed)
 
 
-async def test_servers_that_do_not_answer_are_asked_all_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """None waits for another, and what cannot be listed is told."""
-    monkeypatch.setattr("genmcp.registry.in_process.LISTING", 0.05)
+async def test_servers_that_do_not_answer_are_asked_all_at_once() -> None:
+    """No server waits for another, and the status has the error of a list that fails."""
     asked = 0
 
     class Stuck(Suite):
@@ -268,13 +267,12 @@ async def test_servers_that_do_not_answer_are_asked_all_at_once(
             return replace(await super().listed(method, None, channel), next_cursor="on")
 
     stuck = [Stuck(name=name, version="1") for name in ("x", "y")]
-    monkeypatch.setattr("genmcp.registry.in_process._PAGES", 3)
     endless = Endless(name="endless", version="1", tools=[add])
-    registry = Registry([*stuck, endless, suite("math", add)])
+    registry = Registry([*stuck, endless, suite("math", add)], list_timeout=0.05, max_pages=3)
     status = await asyncio.wait_for(registry.status(), PATIENCE)
     asked = 0
 
     assert ["add"] == [each.name for each in await registry.tools()]
-    assert "not listed within 0.05 seconds" in str(status["x"].error)
-    assert "no end" in str(status["endless"].error)
+    assert "not listed within 0.05 s (list_timeout)" in str(status["x"].error)
+    assert "more than 3 pages (max_pages)" in str(status["endless"].error)
     assert (1, None) == (status["math"].tools, status["math"].error)

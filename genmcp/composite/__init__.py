@@ -1,0 +1,1 @@
+"""Several servers behind one: shared by the hub (clients) and the registry (muxes)."""

@@ -1,0 +1,152 @@
+"""The members of a composite server, and the routes to what they have."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from enum import Enum
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from genmcp.channel import Channel
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
+from genmcp.errors import McpError
+from genmcp.policy import Policy
+from genmcp.protocol.value import PaginatedResult, Result
+from genmcp.server import Route
+from genmcp.subscription import Listener
+
+__all__ = ["Alternative", "Certainty", "CompositeRoute", "Member"]
+
+
+class Certainty(Enum):
+    """How sure a member is that it has a tool, prompt or resource."""
+
+    CERTAIN = "the member lists it, or knows that it exists"
+    CLAIMED = "the URI matches one of the member's templates"
+    POSSIBLE = "only the request itself shows whether it exists"
+
+
+class Member(ABC):
+    """A server behind a `CompositeServer`: a mux of this process, or a client's connection.
+
+    Owned by the registry or hub that it belongs to. Every method gets the names that the member
+    itself uses, and `handle` the route that `find` returned.
+    """
+
+    @property
+    @abstractmethod
+    def methods(self) -> Collection[str]:
+        """The methods that the member handles."""
+
+    @abstractmethod
+    def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
+        """Return the route of the tool, prompt or resource *key*; None if it has none."""
+
+    @abstractmethod
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
+        """Handle *request*, as `Server.handle` does."""
+
+    @abstractmethod
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Resume a call that this member suspended, as `Server.resume` does."""
+
+    @abstractmethod
+    async def cancelled(self, channel: Channel) -> None:
+        """Handle the cancellation of the request of *channel*."""
+
+    @abstractmethod
+    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
+        """Return a page of the list *method*; the same object while the list is unchanged."""
+
+    @abstractmethod
+    def follow(self, listener: Listener) -> None:
+        """Announce the changes of this member to *listener*, which is referenced weakly."""
+
+    async def resolve(self, route: Route, channel: Channel) -> Route:
+        """Return the route that replaces a pending *route* of this member.
+
+        Raises:
+            McpError: the member has nothing of that name.
+        """
+        return await route.found(channel)
+
+    def hearing(self, uris: Collection[str]) -> AbstractAsyncContextManager[Collection[str]]:
+        """Subscribe to those *uris* that the member sends updates of, while this is entered."""
+        return nullcontext(uris)
+
+
+class Alternative(NamedTuple):
+    """A member that has, or may have, what a request names; *key* is the member's name for it."""
+
+    member: Member
+    key: str
+    route: Route
+    certainty: Certainty
+
+    def request(self, request: Request) -> Request:
+        """Return *request* with the names and the route of the member."""
+        params: Any = request.params
+        if request.method != "resources/read":
+            params = replace(params, name=self.key)
+        return replace(request, route=self.route, params=params)
+
+
+class CompositeRoute(Route, frozen=True, kw_only=True):
+    """The route to the first of *alternatives* that has the tool, prompt or resource.
+
+    There are several alternatives only for resources and pending routes: a name has one owner.
+    """
+
+    alternatives: Sequence[Alternative]
+
+    @classmethod
+    def of(cls, alternatives: Sequence[Alternative]) -> "CompositeRoute":
+        """Return the route to *alternatives*, with the rules of the first one's route."""
+        route = alternatives[0].route
+        return cls(
+            headers=route.headers,
+            on_disconnect=route.on_disconnect,
+            visible=route.visible,
+            policy=_without_auto_hold(route.policy),
+            eager=route.eager,
+            pending=route.pending,
+            alternatives=alternatives,
+        )
+
+    async def found(self, channel: Channel) -> Route:
+        """Return the route to the first alternative that exists.
+
+        Raises:
+            McpError: none of them exists.
+        """
+        failure: McpError | None = None
+        for each in self.alternatives:
+            try:
+                route = await each.member.resolve(each.route, channel)
+            except McpError as error:
+                failure = failure or error
+                continue
+            return self.of([each._replace(route=route)])
+        assert failure is not None
+        raise failure
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Resume the member's route: a member's server looks for it in `channel.request`."""
+        return await self.alternatives[0].route.resume(continuation, outcome, channel)
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Cancel the member's route."""
+        await self.alternatives[0].route.cancelled(channel)
+
+
+def _without_auto_hold(policy: Policy) -> Policy:
+    # A held call names the tool that fetches its result; that tool has another name here.
+    return replace(policy, max_hold=None) if policy.auto_hold else policy

@@ -1,0 +1,453 @@
+"""Many servers as one server: qualified names, merged lists, and routing to the right member.
+
+A tool or prompt is called `server/name`: the member's name, a separator, and the member's own name
+for it. A resource keeps its URI; if several members list one URI, the first member is used.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from genmcp.channel import Channel
+from genmcp.composite.member import Alternative, Certainty, CompositeRoute, Member
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
+from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, Change
+from genmcp.core.waiting import Continue
+from genmcp.errors import (
+    ConfigurationError,
+    InvalidParams,
+    McpError,
+    MethodNotFound,
+    PromptNotFound,
+    ResourceNotFound,
+)
+from genmcp.protocol.capabilities import (
+    TASKS,
+    Implementation,
+    PromptsCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+    ToolsCapability,
+)
+from genmcp.protocol.completion import CompleteRequestParams, PromptReference
+from genmcp.protocol.prompts import ListPromptsResult
+from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
+from genmcp.protocol.tools import ListToolsResult
+from genmcp.protocol.value import PaginatedResult, Result
+from genmcp.server import Server
+from genmcp.subscription import ChangeNotifier, Listener
+
+__all__ = ["CompositeServer"]
+
+logger = logging.getLogger("genmcp.composite")
+
+_SEPARATOR: Final = re.compile(r"[A-Za-z0-9_./-]+", re.ASCII)
+
+
+class _List(NamedTuple):
+    """A list method: the items' field in the result, their key, and whether names are qualified."""
+
+    field: str
+    key: str
+    qualified: bool
+    empty: PaginatedResult
+
+
+#: The list methods of a composite.
+_LISTS: Final[Mapping[str, _List]] = {
+    "tools/list": _List(
+        "tools", "name", True, ListToolsResult(tools=[], ttl_ms=0, cache_scope="private")
+    ),
+    "prompts/list": _List(
+        "prompts", "name", True, ListPromptsResult(prompts=[], ttl_ms=0, cache_scope="private")
+    ),
+    "resources/list": _List(
+        "resources",
+        "uri",
+        False,
+        ListResourcesResult(resources=[], ttl_ms=0, cache_scope="private"),
+    ),
+    "resources/templates/list": _List(
+        "resource_templates",
+        "uri_template",
+        False,
+        ListResourceTemplatesResult(resource_templates=[], ttl_ms=0, cache_scope="private"),
+    ),
+}
+_METHODS: Final = frozenset(
+    {*_LISTS, "tools/call", "prompts/get", "resources/read", "completion/complete"}
+)
+
+# The codes of an error that means "no such resource": 2026-07-28, and earlier revisions.
+_NOT_FOUND: Final = (InvalidParams.code, -32002)
+
+
+class CompositeServer(Server):
+    """All members of a hub or registry as one server.
+
+    Returned by `Hub.server`, `Registry.server` and `LiveRegistry.server`, for a `Mux`, an
+    `Endpoint`, `serve_stdio` or a `Client`.
+
+    Args:
+        members: Returns the members by name, in order. It is called for every request, and returns
+            the same mapping until a member is added or removed.
+        name: The name of the composite server.
+        version: Its version.
+        separator: What separates the names of a member and of its tool. Default `/`.
+        page_size: The number of items after which a page of a list ends, at the next member.
+            Default 1000.
+        list_timeout: Seconds for which one member may take to return a page; then it is left out of
+            the list, with a warning in the log. Default 5.
+
+    Raises:
+        ConfigurationError: *separator* has characters that a tool's name cannot have, or
+            *page_size* or *list_timeout* is not positive.
+    """
+
+    def __init__(
+        self,
+        members: Callable[[], Mapping[str, Member]],
+        *,
+        name: str,
+        version: str,
+        separator: str = "/",
+        page_size: int = 1000,
+        list_timeout: float = 5.0,
+    ) -> None:
+        if not isinstance(separator, str) or not _SEPARATOR.fullmatch(separator):
+            raise ConfigurationError(
+                f"separator: names of tools have letters, digits, '_', '-', '.' and '/', "
+                f"unlike {separator!r}"
+            )
+        self._current = members
+        self._separator = separator
+        self._lists = _Lists(page_size, list_timeout)
+        self._info = Implementation(name=name, version=version)
+        self._names = _Names({}, separator)
+        self._changes = ChangeNotifier()
+        self._forwarders: dict[Member, _Forwarder] = {}
+        self._follow()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self._members) or 'no servers'}>"
+
+    @property
+    def info(self) -> Implementation:
+        """The name and version of the composite server."""
+        return self._info
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """All that a member may have: members are added and removed while clients are connected."""
+        return ServerCapabilities(
+            logging={},
+            completions={},
+            tools=ToolsCapability(list_changed=True),
+            prompts=PromptsCapability(list_changed=True),
+            resources=ResourcesCapability(subscribe=True, list_changed=True),
+            extensions={TASKS: {}},
+        )
+
+    @property
+    def methods(self) -> Collection[str]:
+        """The methods of tools, prompts, resources and completion."""
+        return _METHODS
+
+    @property
+    def changes(self) -> ChangeNotifier:
+        """Notifies of the members' changes, and of members that are added or removed."""
+        return self._changes
+
+    def members_changed(self) -> None:
+        """Announce that members were added or removed. May be called from any thread."""
+        self._follow()
+        for announce in _LIST_CHANGED.values():
+            announce(self._changes)
+
+    @asynccontextmanager
+    async def hearing(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
+        """Subscribe to *uris* at the members that have them."""
+        owners: dict[Member, list[str]] = {}
+        for uri in uris:
+            route = self.find("resources/read", uri)
+            if route is not None:
+                owners.setdefault(route.alternatives[0].member, []).append(uri)
+        honored: list[str] = []
+        async with AsyncExitStack() as stack:
+            for member, own in owners.items():
+                honored += await stack.enter_async_context(member.hearing(own))
+            yield honored
+
+    def find(self, method: str, key: str) -> CompositeRoute | None:
+        """Return the route to the member that has *key*, or to all members that may have it."""
+        names = self._names_now()
+        is_uri = method == "resources/read"
+        candidates = ((each, key) for each in names.members.values())
+        alternatives: list[Alternative] = []
+        for member, own in candidates if is_uri else names.split(key):
+            found = member.find(method, own)
+            if found is None:
+                continue
+            alternative = Alternative(member, own, *found)
+            if alternative.certainty is Certainty.CERTAIN:
+                return CompositeRoute.of([alternative])
+            alternatives.append(alternative)
+        # A matching template gives no precedence over a member that was registered earlier and may
+        # have the resource without listing it. It does end the search: a later member, which may be
+        # trusted less, cannot take over the resource.
+        claimed = [i for i, each in enumerate(alternatives) if each.certainty is Certainty.CLAIMED]
+        if claimed:
+            del alternatives[claimed[-1] + 1 :]
+        return CompositeRoute.of(alternatives) if alternatives else None
+
+    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
+        """Forward *request* to its member; to each alternative, until one has the resource."""
+        if request.route is None:
+            return await self._complete(request, channel)
+        alternatives = _alternatives(request)
+        if len(alternatives) == 1:
+            return await alternatives[0].member.handle(alternatives[0].request(request), channel)
+        failure: McpError | None = None
+        for each in alternatives:
+            try:
+                return await each.member.handle(each.request(request), channel)
+            except McpError as error:
+                absent = error.code in _NOT_FOUND
+                if each.certainty is Certainty.CLAIMED and not absent:
+                    raise
+                # Servers also use codes of their own for a resource that they do not have.
+                failure = failure or (None if absent else error)
+        raise failure or ResourceNotFound(alternatives[0].key)
+
+    async def resume(
+        self, continuation: Continuation, outcome: Outcome, channel: Channel
+    ) -> Result | Continue:
+        """Resume the call at its member."""
+        member = _alternatives(channel.request)[0].member
+        return await member.resume(continuation, outcome, channel)
+
+    async def cancelled(self, channel: Channel) -> None:
+        """Cancel the call at its member."""
+        if channel.request.route is not None:
+            await _alternatives(channel.request)[0].member.cancelled(channel)
+
+    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
+        """Return the members' items, in the order of the members.
+
+        A member that fails, or takes longer than `list_timeout`, is left out with a warning. Of
+        several items on a page with one URI, the first counts.
+
+        Raises:
+            InvalidParams: *cursor* is unknown to the member, or its member was removed.
+        """
+        return await self._lists.page(self._names_now(), method, cursor, channel)
+
+    async def _complete(self, request: Request, channel: Channel) -> Result | Continue:
+        """Complete an argument at the member that has the prompt or resource template."""
+        params = request.params
+        if not isinstance(params, CompleteRequestParams):
+            raise MethodNotFound(request.method)
+        ref = params.ref
+        if isinstance(ref, PromptReference):
+            route = self.find("prompts/get", ref.name)
+            if route is None:
+                raise PromptNotFound(ref.name)
+            owner = route.alternatives[0]
+            own = replace(params, ref=replace(ref, name=owner.key))
+            return await owner.member.handle(replace(request, params=own), channel)
+        for member in self._members.values():
+            if "completion/complete" in member.methods:
+                try:
+                    return await member.handle(request, channel)
+                except InvalidParams:  # the template belongs to another member
+                    continue
+        raise ResourceNotFound(ref.uri)
+
+    @property
+    def _members(self) -> Mapping[str, Member]:
+        return self._names_now().members
+
+    def _names_now(self) -> "_Names":
+        members = self._current()
+        if members is not self._names.members:
+            self._names = _Names(members, self._separator)
+        return self._names
+
+    def _follow(self) -> None:
+        """Forward the changes of the current members, and of no others."""
+        members = [*self._members.values()]
+        self._forwarders = {
+            each: self._forwarders.get(each) or _Forwarder(each, self._changes) for each in members
+        }
+
+
+def _alternatives(request: Request) -> Sequence[Alternative]:
+    assert isinstance(request.route, CompositeRoute)
+    return request.route.alternatives
+
+
+class _Lists:
+    """The merged lists of a composite. Owned by the composite."""
+
+    def __init__(self, page_size: int, timeout: float) -> None:
+        if page_size < 1:
+            raise ConfigurationError(f"page_size must be 1 or more, not {page_size!r}")
+        if timeout <= 0:
+            raise ConfigurationError(f"list_timeout must be above 0, not {timeout!r}")
+        self._page_size = page_size
+        self._timeout = timeout
+        self._first_pages: dict[str, tuple[Sequence[object], PaginatedResult]] = {}
+
+    async def page(
+        self, names: "_Names", method: str, cursor: str | None, channel: Channel
+    ) -> PaginatedResult:
+        """Return the page of the list *method* at *cursor*; see `CompositeServer.listed`."""
+        pages: dict[str, PaginatedResult] = {}
+        count = 0
+        following: str | None = None
+        for name, member, own in names.following(cursor):
+            if method not in member.methods:
+                continue
+            if count >= self._page_size:
+                following = f"{name}\n"
+                break
+            page = await self._member_page(name, member, method, own, channel)
+            if page is None:
+                continue
+            pages[name] = page
+            count += len(getattr(page, _LISTS[method].field))
+            if page.next_cursor is not None:
+                following = f"{name}\n{page.next_cursor}"
+                break
+        if cursor is not None or following is not None:
+            return _merged(names, method, pages, following)
+        # The same pages give the same object: a mux encodes an unchanged list once.
+        sources: list[object] = [names, *pages.values()]
+        known, result = self._first_pages.get(method, ((), None))
+        if result is None or not _same(known, sources):
+            result = _merged(names, method, pages, None)
+            self._first_pages[method] = sources, result
+        return result
+
+    async def _member_page(
+        self, name: str, member: Member, method: str, cursor: str | None, channel: Channel
+    ) -> PaginatedResult | None:
+        """Return a page of one member; None if it cannot be listed.
+
+        Raises:
+            InvalidParams: *cursor* is unknown to the member. The client has to begin anew: a list
+                without the rest of this member would look complete.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await member.listed(method, cursor, channel)
+        except TimeoutError:
+            logger.warning(
+                "server %s left out of %s: it took longer than %g s (list_timeout)",
+                name,
+                method,
+                self._timeout,
+            )
+        except Exception as error:
+            if cursor is not None and isinstance(error, InvalidParams):
+                raise
+            trace = not isinstance(error, McpError)
+            logger.warning("server %s left out of %s: %s", name, method, error, exc_info=trace)
+        return None
+
+
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
+
+
+def _merged(
+    names: "_Names", method: str, pages: Mapping[str, PaginatedResult], following: str | None
+) -> PaginatedResult:
+    field, key, qualified, empty = _LISTS[method]
+    first: dict[str, Any] = {}
+    for name, page in pages.items():
+        items = getattr(page, field)
+        if qualified:
+            items = names.qualified(method, name, page)
+        for item in items:
+            first.setdefault(getattr(item, key), item)
+    ttl = min((page.ttl_ms for page in pages.values()), default=0)
+    return replace(empty, **{field: [*first.values()]}, next_cursor=following, ttl_ms=ttl)
+
+
+class _Names:
+    """The members at one time, and the qualified names that belong to each."""
+
+    def __init__(self, members: Mapping[str, Member], separator: str) -> None:
+        self.members = members
+        self._separator = separator
+        self._items: dict[tuple[str, str], tuple[PaginatedResult, list[Any]]] = {}
+        self._longest = max(map(len, members), default=0)
+
+    def split(self, qualified: str) -> Iterator[tuple[Member, str]]:
+        """Yield each member that *qualified* may belong to, and the rest of the name.
+
+        Names of servers may contain the separator, unless it is a slash. Positions beyond the
+        longest name are not tried: a name of a megabyte costs no more than a short one.
+        """
+        at = qualified.find(self._separator)
+        while 0 <= at <= self._longest:
+            if (member := self.members.get(qualified[:at])) is not None:
+                yield member, qualified[at + len(self._separator) :]
+            at = qualified.find(self._separator, at + 1)
+
+    def following(self, cursor: str | None) -> Iterator[tuple[str, Member, str | None]]:
+        """Yield the members from *cursor* on, each with its own cursor."""
+        first, _, rest = (cursor or "").partition("\n")
+        if cursor is not None and first not in self.members:
+            raise InvalidParams("The cursor belongs to a server that was removed")
+        reached = cursor is None
+        for name, member in self.members.items():
+            own = (rest or None) if name == first and not reached else None
+            reached = reached or name == first
+            if reached:
+                yield name, member, own
+
+    def qualified(self, method: str, name: str, page: PaginatedResult) -> list[Any]:
+        """Return the items of *page* of the member *name* with qualified names.
+
+        They are kept while the page is the same object: a member whose lists change all the time
+        causes no work for the others.
+        """
+        known, items = self._items.get((method, name), (None, []))
+        if known is not page:
+            items = [
+                replace(item, name=f"{name}{self._separator}{item.name}")
+                for item in getattr(page, _LISTS[method].field)
+            ]
+            self._items[method, name] = page, items
+        return items
+
+
+class _Forwarder(Listener):
+    """Forwards the changes of one member to the composite's listeners."""
+
+    def __init__(self, member: Member, changes: ChangeNotifier) -> None:
+        self._changes = changes
+        member.follow(self)
+
+    def announce(self, change: Change) -> None:
+        """Announce *change* again: URIs and methods are the same in the composite."""
+        if change.uri is not None:
+            self._changes.resource_updated(change.uri)
+        else:
+            _LIST_CHANGED[change](self._changes)
+
+
+_LIST_CHANGED: Final[dict[Change, Callable[[ChangeNotifier], None]]] = {
+    TOOLS: ChangeNotifier.tools_list_changed,
+    PROMPTS: ChangeNotifier.prompts_list_changed,
+    RESOURCES: ChangeNotifier.resources_list_changed,
+}
