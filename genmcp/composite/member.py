@@ -1,7 +1,7 @@
 """The members of a composite server, and the routes to what they have."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import Enum
 from typing import Any, NamedTuple
@@ -94,7 +94,10 @@ class Alternative(NamedTuple):
         params: Any = request.params
         if request.method != "resources/read":
             params = replace(params, name=self.key)
-        return replace(request, route=self.route, params=params)
+        route = self.route
+        if hasattr(route, "handle"):
+            route = _RestoringRoute(route=route, composite=request)
+        return replace(request, route=route, params=params)
 
 
 class CompositeRoute(Route, frozen=True, kw_only=True):
@@ -145,6 +148,27 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
     async def cancelled(self, channel: Channel) -> None:
         """Cancel the member's route."""
         await self.alternatives[0].route.cancelled(channel)
+
+
+class _RestoringRoute(Route, frozen=True, kw_only=True):
+    """The route of a component of a suite, which gets the composite's request.
+
+    A component sets `channel.request` to the request that it handles. What is derived from that
+    (the task, the sealed state, the policy) has to match the request that the client repeats, which
+    has the qualified name and the route of the composite.
+    """
+
+    route: Any
+    composite: Request
+
+    def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result | Continue]:
+        """Run the component's hook; keep arguments that a middleware has replaced."""
+        params: Any = request.params
+        if request.method != "resources/read":
+            params = replace(params, name=self.composite.key)
+        restored = replace(request, route=self.composite.route, params=params)
+        step: Coroutine[Any, Any, Result | Continue] = self.route.handle(restored, channel)
+        return step
 
 
 def _without_auto_hold(policy: Policy) -> Policy:
