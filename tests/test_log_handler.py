@@ -11,7 +11,7 @@ from genmcp import Channel, ClientLogHandler, ConfigurationError, Endpoint, Mux,
 from genmcp.errors import StoreUnavailable
 from genmcp.protocol.params import LoggingLevel
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Entry
+from genmcp.stores.store import StoreEntry
 from tests.support.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving
 
 LEVEL = "io.modelcontextprotocol/logLevel"
@@ -284,7 +284,7 @@ async def test_log_handler_does_not_forward_what_forwarding_logs(
     """A message or a store that logs is no loop, nor is a logger of this package."""
 
     class Talkative(MemoryStore):
-        async def get(self, key: str) -> Entry | None:
+        async def get(self, key: str) -> StoreEntry | None:
             shop.info("looking for %s", key)
             return await super().get(key)
 
@@ -399,7 +399,7 @@ async def test_log_handler_gives_up_where_the_level_cannot_be_found(
     """A store that fails costs the records, not the call, and is logged once."""
 
     class Broken(MemoryStore):
-        async def get(self, key: str) -> Entry | None:
+        async def get(self, key: str) -> StoreEntry | None:
             raise StoreUnavailable("gone")
 
     install()

@@ -53,7 +53,7 @@ from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
 from genmcp.server import Server
 from genmcp.stores.accounts import Owner
-from genmcp.tasks.service import Change, TaskService
+from genmcp.tasks.service import TaskChange, TaskService
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
@@ -186,7 +186,7 @@ async def _watch(
         try:
             async with aclosing(service.follow(id, principal)) as changes:
                 async for change in changes:
-                    if isinstance(change, Change) and _seen(change.task) != seen:
+                    if isinstance(change, TaskChange) and _seen(change.task) != seen:
                         seen = _seen(change.task)
                         subscription.tell(task=change.task)
         except StoreError as error:

@@ -31,7 +31,7 @@ from genmcp.errors import (
 )
 from genmcp.protocol.params import CancelledNotificationParams
 from genmcp.protocol.value import Value
-from genmcp.stores.store import Append, Event, Store
+from genmcp.stores.store import Append, LogEvent, Store
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import Message
 
@@ -180,7 +180,7 @@ class MessageBus:
                     reading.set_exception(error)
                 await asyncio.sleep(_AGAIN)
 
-    def _handle(self, event: Event) -> str:
+    def _handle(self, event: LogEvent) -> str:
         """Handle the message in *event*, and return the id of the event."""
         try:
             envelope = _decode_envelope(event.data)

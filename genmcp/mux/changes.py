@@ -29,7 +29,7 @@ from genmcp.mux.limits import Limits, retained
 from genmcp.mux.threads import Multimap
 from genmcp.server import Server
 from genmcp.stores.accounts import Owner
-from genmcp.stores.store import Append, Delete, Event, Put, Store
+from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
 from genmcp.subscription import Listener
 from genmcp.wire import sse
 from genmcp.wire.encoder import Encoder
@@ -304,7 +304,7 @@ class Listeners(msgspec.Struct, eq=False):
 
     async def listen(
         self, session: Session, after: str | None = None, *, opening: bytes = b"", owner: Owner = ()
-    ) -> AsyncGenerator[Event | bytes, None]:
+    ) -> AsyncGenerator[LogEvent | bytes, None]:
         """Return the events for *session*, until another listener begins; see `on_wire`.
 
         With *after*, the store's id of an event, those after it first. If some were dropped, a
@@ -322,7 +322,7 @@ class Listeners(msgspec.Struct, eq=False):
 
     async def _messages(
         self, session: Session, after: str | None, mine: bytes, opening: bytes, owner: Owner
-    ) -> AsyncGenerator[Event | bytes, None]:
+    ) -> AsyncGenerator[LogEvent | bytes, None]:
         sends = after is not None
         if after is not None:
             try:
@@ -435,11 +435,11 @@ class Listeners(msgspec.Struct, eq=False):
             await self._store.apply(record, msgspec.structs.replace(event, owner=()))
 
 
-async def on_wire(messages: AsyncGenerator[Event | bytes, None]) -> AsyncGenerator[bytes, None]:
+async def on_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGenerator[bytes, None]:
     """Yield the events of `Listeners.listen` in the wire format, with their ids."""
     async with aclosing(messages):
         async for each in messages:
-            if isinstance(each, Event):
+            if isinstance(each, LogEvent):
                 each = sse.event(each.data, f"{LISTENER}/{each.id}".encode())
             yield each
 

@@ -37,7 +37,7 @@ from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.value import Result
 from genmcp.stores.store import Put
-from genmcp.tasks.service import Note, TaskService
+from genmcp.tasks.service import TaskMessage, TaskService
 
 __all__ = ["Continuations", "States", "has_tasks"]
 
@@ -287,7 +287,7 @@ async def _end_of(
     """
     async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
         async for each in changes:
-            if isinstance(each, Note):
+            if isinstance(each, TaskMessage):
                 await pass_on(each.data, channel)
                 continue
             task = each.task

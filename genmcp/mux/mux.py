@@ -58,7 +58,7 @@ from genmcp.stores.store import Store
 from genmcp.subscription import ChangeNotifier
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalStatus
-from genmcp.tasks.retry import Throttle
+from genmcp.tasks.retry import LogThrottle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import printable
 
@@ -131,7 +131,7 @@ class Mux:
             _secret(secret, self.store), audience, now=clock, nonce=secrets.token_bytes
         )
         self.owners = Owners(self.limits)
-        self._complaints = Throttle(logger)
+        self._complaints = LogThrottle(logger)
         self.subscriptions = Subscriptions(self.store, f"changes:{audience}", bounds)
         self.listeners = Listeners(self.store, self.subscriptions, server, self.encoder, bounds)
         self.changes = server.changes or ChangeNotifier()

@@ -26,7 +26,7 @@ from genmcp.mux.tasks import finished
 from genmcp.mux.waits import outcome_of
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
-from genmcp.tasks.attempt import Elsewhere
+from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.service import TaskService
 
 __all__ = ["Resumption"]
@@ -51,7 +51,7 @@ class Resumption(msgspec.Struct, eq=False):
         Raises:
             StoreError: the store failed, so that it has to be tried again.
             IllegalTransition: another process continues it.
-            Elsewhere: this process lacks the code that continues it.
+            NotRunnableHere: this process lacks the code that continues it.
         """
         try:
             continuation = Continuation.unpack(task.continuation)
@@ -60,7 +60,7 @@ class Resumption(msgspec.Struct, eq=False):
                 outcome = _read(continuation, outcome)
         except (ConfigurationError, msgspec.MsgspecError) as error:
             unknown = f"a continuation of {task.tool} was kept by another release: {error}"
-            raise Elsewhere(unknown, _CANNOT_GO_ON) from error
+            raise NotRunnableHere(unknown, _CANNOT_GO_ON) from error
         tell = self._services.observers.resuming(channel, continuation.tag)
         raised: BaseException | None = None
         try:
@@ -79,7 +79,7 @@ class Resumption(msgspec.Struct, eq=False):
             if isinstance(error, UnknownTag) and latest.release != release:
                 tell(None, error)
                 unknown = f"{error} (of a call of release {latest.release!r})"
-                raise Elsewhere(unknown, _CANNOT_GO_ON) from error
+                raise NotRunnableHere(unknown, _CANNOT_GO_ON) from error
             came_to, raised = self._outcome(channel.request, error), error
         finally:
             await channel.sink.flush()

@@ -26,8 +26,8 @@ from genmcp.protocol.value import Value
 from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.subscription import ChangeNotifier
-from genmcp.tasks.attempt import Elsewhere
-from genmcp.tasks.jobs import Progress, Reporter
+from genmcp.tasks.attempt import NotRunnableHere
+from genmcp.tasks.jobs import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskService
 from genmcp.wire.jsonrpc import params_of
 
@@ -168,13 +168,13 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
         """Decode what `pack` encoded.
 
         Raises:
-            Elsewhere: it was encoded by a release with another format.
+            NotRunnableHere: it was encoded by a release with another format.
         """
         try:
             return _decoder.decode(packed)
         except msgspec.MsgspecError as error:
             unknown = f"a request was kept by another release: {error}"
-            raise Elsewhere(
+            raise NotRunnableHere(
                 unknown, "The call was kept by another release of the server"
             ) from error
 
@@ -182,12 +182,12 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
         """Return the request, without its route.
 
         Raises:
-            Elsewhere: its revision is not served here.
+            NotRunnableHere: its revision is not served here.
         """
         revision = REVISIONS.get(self.version)
         if revision is None:
             unknown = f"{self.version} is not served any more"
-            raise Elsewhere(unknown, unknown)
+            raise NotRunnableHere(unknown, unknown)
         method = revision.methods[self.method]
         return REQUEST_TYPES.get(self.method, Request)(
             id=self.id,
@@ -205,13 +205,13 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
         """Return a channel for the same request, with *sink* for its notifications.
 
         Raises:
-            Elsewhere: the requested component does not exist here, or the revision is not served.
+            NotRunnableHere: this process has no such component, or does not serve the revision.
         """
         request = self.request()
         route = server.find(self.method, request.key)
         if route is None:
             unknown = f"{self.method} {request.key} is not there any more"
-            raise Elsewhere(unknown, unknown)
+            raise NotRunnableHere(unknown, unknown)
         request = msgspec.structs.replace(request, route=route)
         channel = Channel(request, sink, self.principal, static, self.kept)
         channel._restore(own, self.gone)
@@ -237,7 +237,7 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
     _tasks: TaskService
     _call: CallState
     client_key: ClientKey
-    _reporter: Reporter | None = None  # while there is progress to write
+    _reporter: ProgressWriter | None = None  # while there is progress to write
 
     @property
     def closed(self) -> bool:
@@ -266,7 +266,7 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
         """Schedule the write of progress; return False if the task has ended or was taken over."""
         reporter = self._reporter
         if reporter is None:
-            reporter = self._reporter = Reporter(self._write)
+            reporter = self._reporter = ProgressWriter(self._write)
         if reporter.refused:
             return False
         reporter.report(params.progress, params.total, params.message)
@@ -278,11 +278,11 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
         if reporter is None:
             return
         left = await reporter.close()
-        if left != Progress() and not reporter.refused:
+        if left != JobProgress() and not reporter.refused:
             with suppress(StoreError, IllegalTransition):
                 await self._write(left)
 
-    async def _write(self, newest: Progress) -> None:
+    async def _write(self, newest: JobProgress) -> None:
         call = self._call
         assert call.task is not None
         await self._tasks.progress(call.task, newest, fencing_token=call.fencing_token)

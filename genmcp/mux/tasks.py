@@ -41,7 +41,7 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
-from genmcp.tasks.attempt import error_end
+from genmcp.tasks.attempt import finished_with_error
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask
@@ -357,7 +357,7 @@ async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
 def finished(result: Result | McpError, *, raised: bool = False) -> Finished:
     """Return the stored form of the *result* of a call; *raised*: its hook has raised that."""
     if isinstance(result, McpError):
-        return error_end(result)
+        return finished_with_error(result)
     return Finished(result=msgspec.json.encode(result), raised=raised)
 
 

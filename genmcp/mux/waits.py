@@ -25,7 +25,7 @@ from genmcp.errors import (
 )
 from genmcp.protocol.client_features import InputRequest, ListRootsRequestParams
 from genmcp.question.packing import unpack
-from genmcp.tasks.attempt import failure_of
+from genmcp.tasks.attempt import wait_error_of
 
 __all__ = ["Awaitables", "ask", "outcome_of", "requests_of", "taken", "unable"]
 
@@ -141,7 +141,7 @@ class Awaitables:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and cancel_requested():
                 raise
-            return Failed(failure_of(_WORK, error))
+            return Failed(wait_error_of(_WORK, error))
 
     def _wait_for(self, on: AnyFuture) -> "_Wait":
         known = self._pending.get(id(on))
@@ -197,4 +197,4 @@ def _outcome_of(future: Any) -> Outcome:
     try:
         return Done(future.result())
     except BaseException as error:  # it was not raised here
-        return Failed(failure_of(_WORK, error))
+        return Failed(wait_error_of(_WORK, error))

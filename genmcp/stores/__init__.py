@@ -1,4 +1,7 @@
-"""Small values under a key, and logs that are replayed and followed: the interface and engines."""
+"""Stores: small values under a key, and logs that are replayed and then followed live.
+
+`store` has the interface, `memory` and `sqlite` the two stores that genmcp brings.
+"""
 
 from genmcp.errors import ConfigurationError
 from genmcp.stores.memory import MemoryStore
@@ -7,24 +10,25 @@ from genmcp.stores.store import Store
 __all__ = ["open_store"]
 
 
-_TAKEN = "sqlite:///relative/path, sqlite:////absolute/path or memory://"
-
-
 def open_store(url: str) -> Store:
-    """Return the store that *url* names.
+    """Return the store that a setting such as `GENMCP_STORE` names.
 
-    `sqlite:///relative/path`, `sqlite:////absolute/path` (nothing in the path is decoded), or
-    `memory://`.
+    Args:
+        url: `sqlite:///relative/path`, `sqlite:////absolute/path` (nothing in the path is
+            percent-decoded), or `memory://`.
 
     Raises:
-        ConfigurationError: *url* is none of these, or the file cannot be used.
+        ConfigurationError: *url* has another form, or the file cannot be used.
     """
     if url == "memory://":
         return MemoryStore()
     scheme, _, path = url.partition(":///")
     if scheme == "sqlite" and path:
-        # Who needs no file need not wait for sqlite3 to be imported.
+        # A process without a file does not have to wait for the import of sqlite3.
         from genmcp.stores.sqlite.store import SQLiteStore
 
         return SQLiteStore(path)
-    raise ConfigurationError(f"store: {url!r} is not taken; what is: {_TAKEN}")
+    raise ConfigurationError(
+        f"store: {url!r} is not supported; use sqlite:///relative/path, sqlite:////absolute/path "
+        f"or memory://"
+    )

@@ -1,8 +1,8 @@
-"""Accounts: the usage of a store per client, and its bounds.
+"""Accounts: how much of a store each client uses, and how much it may use.
 
 A record or log of a client counts towards one or more accounts, such as the client's own account
-and the account that all anonymous clients share. A write that would take an account over its bound
-is rejected, so that one client cannot fill the store for all others.
+and the account that all anonymous clients share. A write that would take an account over one of its
+limits is rejected, so that one client cannot fill the store for all others.
 """
 
 from collections.abc import Sequence
@@ -13,24 +13,24 @@ from msgspec import Struct
 
 from genmcp.errors import ConfigurationError, OverShare
 
-__all__ = ["Account", "Bounds", "Owner", "Usage", "names_of"]
+__all__ = ["Account", "AccountUsage", "Capacity", "Owner", "Usage", "names_of"]
 
-# An update of a task that is stored already changes a few bytes of its record, such as a holder or
-# a counter. It is never rejected because of its client's share: the client could otherwise leave
-# tasks that cannot be ended.
-_SMALL: Final = 512
+# An update of a stored task changes a few bytes of its record, such as a holder or a counter. It is
+# never rejected because of the client's share: the client could otherwise leave tasks behind that
+# cannot be ended.
+_SMALL_UPDATE: Final = 512
 _name = attrgetter("name")
 
 
 class Account(Struct, frozen=True):
-    """An account that a write counts towards, and its bounds.
+    """An account that a write counts towards, and its limits.
 
     Args:
         name: identifies the account in its store.
-        share: the fraction of the store, in entries and in bytes, that the account may use. 1.0 by
-            default.
-        most: the maximum number of entries. None (the default): bounded by *share* only.
-        setting: the name of the setting behind the bound, for the error message.
+        share: the fraction of the store, in entries and in bytes, that the account may use. Default
+            1.0.
+        most: the maximum number of entries. None (the default): limited by *share* only.
+        setting: the name of the setting that the limit comes from, for the error message.
     """
 
     name: str
@@ -49,15 +49,22 @@ class Usage(NamedTuple):
     entries: int = 0
     size: int = 0
 
+    def minus(self, other: "Usage") -> "Usage":
+        """Return the difference."""
+        return Usage(self.entries - other.entries, self.size - other.size)
 
-class Bounds(Struct, frozen=True):
+
+class Capacity(Struct, frozen=True):
     """The capacity of a store, and the part of it that is reserved.
 
     Args:
         size: the capacity in bytes.
-        entries: the capacity in records and events. None: unbounded.
-        reserve: the fraction that new work may not use; it stays free for updates of work that the
-            store has accepted already.
+        entries: the capacity in records and events. None: unlimited.
+        reserve: the fraction that new work may not use. It stays free for updates of work that the
+            store has accepted already. Default 0.1.
+
+    Raises:
+        ConfigurationError: one of them is out of range.
     """
 
     size: int
@@ -65,23 +72,20 @@ class Bounds(Struct, frozen=True):
     reserve: float = 0.1
 
     def __post_init__(self) -> None:
-        """Validate the bounds.
-
-        Raises:
-            ConfigurationError: one of them is out of range.
-        """
         for name, value in (("max_bytes", self.size), ("max_entries", self.entries)):
             if value is not None and value < 1:
-                raise ConfigurationError(f"{name}: {value} is less than 1")
+                raise ConfigurationError(f"{name} must be at least 1, not {value}")
         if not 0 <= self.reserve < 1:
-            raise ConfigurationError(f"reserve: {self.reserve} is not from 0 up to 1")
+            raise ConfigurationError(
+                f"reserve must be at least 0 and less than 1, not {self.reserve}"
+            )
 
     def size_for(self, *, new: bool) -> float:
         """Return how many bytes of the store a write may fill."""
         return self.size * (1 - self.reserve) if new else self.size
 
     def entries_for(self, *, new: bool) -> float | None:
-        """Return how many entries of the store a write may fill, None if unbounded."""
+        """Return how many entries of the store a write may fill, None if unlimited."""
         if self.entries is None or not new:
             return self.entries
         return self.entries * (1 - self.reserve)
@@ -92,17 +96,17 @@ class Bounds(Struct, frozen=True):
         *new* marks new work, as in `Put`.
 
         Raises:
-            OverShare: it would exceed one of its bounds.
+            OverShare: it would exceed one of its limits.
         """
         entries, size = used.entries + growth.entries, used.size + growth.size
         if growth.entries > 0 and account.most is not None and entries > account.most:
             raise OverShare(
-                f"{account.most} are kept for this client, which is the most "
+                f"This client already has {account.most} entries, which is the maximum "
                 f"(limit: {account.setting})"
             )
         most = self.entries_for(new=new)
         over = growth.entries > 0 and most is not None and entries > account.share * most
-        if growth.size > (0 if new else _SMALL):
+        if growth.size > (0 if new else _SMALL_UPDATE):
             over |= size > account.share * self.size_for(new=new)
         if over:
             raise OverShare(
@@ -116,13 +120,14 @@ def names_of(owner: Owner) -> tuple[str, ...]:
     return tuple(map(_name, owner))
 
 
-class Ledger:
+class AccountUsage:
     """The usage of each account. Owned by the records or the logs of a store in memory."""
 
     __slots__ = ("of",)
 
     def __init__(self) -> None:
-        self.of: dict[str, tuple[int, int]] = {}  # entries and bytes; without those that use none
+        # Entries and bytes; an account without entries is removed, so that memory stays bounded.
+        self.of: dict[str, tuple[int, int]] = {}
 
     def used(self, name: str) -> Usage:
         """Return the usage of the account *name*."""

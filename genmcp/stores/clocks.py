@@ -1,4 +1,4 @@
-"""Clocks that are not affected by changes of the system time."""
+"""Time in stores: clocks that cannot be set, deadlines, and the signal that ends a wait."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Final, Protocol
 
-__all__ = ["Deadlines", "Mortal", "Waiter", "boot", "steady", "unix_clock"]
+__all__ = ["Deadlines", "Expiring", "WakeSignal", "boot_id", "steady", "unix_clock"]
 
 _BOOT_TIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -18,11 +18,11 @@ _NAMESPACES: Final = Path("/proc/self/ns")
 _OFFSETS: Final = Path("/proc/self/timens_offsets")
 
 
-def _ahead() -> float | None:
-    """Return by how many seconds this process's boot clock is ahead of that of its machine.
+def _namespace_offset() -> float | None:
+    """Return by how many seconds this process's boot clock is ahead of its machine's.
 
     A container may have a time namespace of its own. None if the offset is unknown: the file has
-    that of the namespace of new child processes, which is nearly always the same one.
+    the offset of the namespace of new child processes, which is nearly always the same one.
     """
     try:
         if len({(_NAMESPACES / name).readlink() for name in ("time", "time_for_children")}) > 1:
@@ -37,94 +37,98 @@ def _ahead() -> float | None:
 def _since_boot() -> Callable[[], float]:
     if _BOOT_TIME is None:
         return time.monotonic  # may stop while the machine is suspended
-    clock, ahead = _BOOT_TIME, _ahead() or 0.0
+    clock, ahead = _BOOT_TIME, _namespace_offset() or 0.0
     if ahead:
         return lambda: time.clock_gettime(clock) - ahead
-    return partial(time.clock_gettime, clock)  # without a Python frame: each store access asks
+    # A partial of a C function has no Python frame: each access to a store reads this clock.
+    return partial(time.clock_gettime, clock)
 
 
 steady: Final = _since_boot()
-"""Returns seconds since an arbitrary moment in the past.
+"""Return seconds since an arbitrary moment in the past; setting the system time has no effect.
 
-Includes the time that the machine was suspended where the system reports it (Linux).
+The time for which the machine was suspended is included where the system reports it (Linux).
 """
 
 
 def unix_clock() -> Callable[[], float]:
-    """Return a clock that is Unix time now, and is not affected when the system time is set."""
+    """Return a clock that shows Unix time now, and that setting the system time does not change."""
     ahead = time.time() - steady()
     return lambda: steady() + ahead
 
 
-def boot() -> str | None:
+def boot_id() -> str | None:
     """Return an identifier of the clock behind `steady`, None if processes may not share it.
 
     Processes with the same identifier read the same clock: they run on one machine, since the same
-    boot, in whatever time namespace.
+    boot, in whichever time namespace.
     """
-    if _BOOT_TIME is None or _ahead() is None:
+    if _BOOT_TIME is None or _namespace_offset() is None:
         return None
     with suppress(OSError):
         return _BOOT_ID.read_text(encoding="ascii").strip()
     return None
 
 
-_DUE_AT_ONCE: Final = 64  # names given at once: some 30 us to look at
-_STALE_AT_MOST: Final = 64  # deadlines kept beyond two for each name
+_MAX_DUE: Final = 64  # names returned per call: examining them takes some 30 us
+_MAX_STALE: Final = 64  # superseded deadlines kept in addition to two per name
 
 
-class Mortal(Protocol):
-    """Something with a deadline, in seconds of the owner's clock; `inf` is never."""
+class Expiring(Protocol):
+    """Something with a deadline, in seconds of its owner's clock; `inf` means never."""
 
     deadline: float
 
 
 class Deadlines:
-    """When to look at what is *held*, the next first.
+    """A heap of the deadlines of *items*, the earliest first. Owned by a store in memory.
 
-    A name is added each time its deadline changes, so it may come up when its time has not run out.
+    A name is added each time that its deadline changes. The superseded entry stays in the heap,
+    because removing it would take linear time, so a name may be returned before its deadline.
+    The heap is rebuilt when most of it is superseded entries, and therefore stays proportional to
+    the number of items.
     """
 
-    def __init__(self, held: Mapping[str, Mortal]) -> None:
-        self._held = held
+    def __init__(self, items: Mapping[str, Expiring]) -> None:
+        self._items = items
         self._heap: list[tuple[float, str]] = []
         self.first = inf  # nothing is due before this time
 
     def add(self, name: str, deadline: float) -> None:
-        """Have *name* come up at *deadline*, which is the one it has in what is held."""
+        """Register the new *deadline* of the item *name*."""
         if deadline == inf:
             return
         heappush(self._heap, (deadline, name))
-        if len(self._heap) > _STALE_AT_MOST + 2 * len(self._held):
-            self._heap = [(held.deadline, name) for name, held in self._held.items()]
+        if len(self._heap) > _MAX_STALE + 2 * len(self._items):
+            self._heap = [(item.deadline, name) for name, item in self._items.items()]
             heapify(self._heap)
         self.first = self._heap[0][0]
 
     def due(self, now: float) -> list[str]:
-        """Return and forget some names whose deadline may have come; none if there are none."""
+        """Remove and return some names whose deadline may have passed."""
         names: list[str] = []
-        while self._heap and self._heap[0][0] <= now and len(names) < _DUE_AT_ONCE:
+        while self._heap and self._heap[0][0] <= now and len(names) < _MAX_DUE:
             names.append(heappop(self._heap)[1])
         self.first = self._heap[0][0] if self._heap else inf
         return names
 
     def next(self) -> float:
-        """Return the deadline that comes next, `inf` if none does."""
+        """Return the earliest deadline of an item, `inf` if no item has one."""
         while self._heap:
             deadline, name = self._heap[0]
-            held = self._held.get(name)
-            if held is not None and held.deadline == deadline:
+            item = self._items.get(name)
+            if item is not None and item.deadline == deadline:
                 break
             heappop(self._heap)
         self.first = self._heap[0][0] if self._heap else inf
         return self.first
 
 
-class Waiter:
-    """The sleep of one follower, in the event loop that runs when it is made.
+class WakeSignal:
+    """An event that any thread can set, for one waiter on the event loop that creates it.
 
-    Before a follower looks at its log it calls `clear`, so that what is appended while it looks
-    ends the `wait` that comes next.
+    The waiter calls `clear` *before* it looks at the data. A change that happens while it looks
+    then ends the next `wait`, so that no wake-up is lost.
     """
 
     def __init__(self) -> None:
@@ -132,15 +136,15 @@ class Waiter:
         self._event = asyncio.Event()
 
     def clear(self) -> None:
-        """Let the next `wait` sleep. Only for the follower itself."""
+        """Make the next `wait` block. Only for the waiter itself."""
         self._event.clear()
 
     async def wait(self) -> None:
-        """Sleep until `wake` was called after the last `clear`."""
+        """Wait until `wake` is called; return at once if it was called since the last `clear`."""
         await self._event.wait()
 
     def wake(self) -> bool:
-        """End the sleep, from any thread. Return False if the follower's event loop was closed."""
+        """End the wait, from any thread. Return False if the waiter's event loop was closed."""
         if self._loop.is_closed():
             return False
         if not self._event.is_set():
@@ -149,9 +153,9 @@ class Waiter:
             except RuntimeError:
                 running = None
             if self._loop is running:
-                # The same as below, without the write to the loop's pipe.
+                # The same as below, without a write to the loop's self-pipe.
                 self._event.set()
             else:
-                with suppress(RuntimeError):  # the loop is closed meanwhile
+                with suppress(RuntimeError):  # the loop was closed in the meantime
                     self._loop.call_soon_threadsafe(self._event.set)
         return True

@@ -1,10 +1,11 @@
-"""Ids on their way to whoever works on them: what `LocalEngine` stands on, and it in memory.
+"""The `Deliveries` interface: a queue of ids with leases, which `LocalEngine` uses.
 
-A delivery is an id in a queue. It is *due* when its delay is over and nobody holds it; a node that
-claims it holds it for a lease, and when that runs out it is due again. So each is delivered at
-least once, to whoever is alive, and it is gone only when its holder drops it or it is cancelled.
+A delivery is an id in a queue. It is *due* when its delay has passed and no node holds it. A node
+that claims it holds a lease on it; when the lease expires, the delivery is due again. Each id is
+therefore delivered at least once, to a node that is alive, and is removed only when its holder
+acknowledges it with `drop`, or when it is cancelled.
 
-Each engine passes tests/stores/test_deliveries_contract.py.
+Every implementation passes tests/stores/test_deliveries_contract.py.
 """
 
 import sys
@@ -14,13 +15,13 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
-from genmcp.stores.clocks import Waiter
+from genmcp.stores.clocks import WakeSignal
 
 __all__ = ["UNBOUNDED", "Deliveries", "Delivery", "OwnerShare"]
 
 
 class Delivery(NamedTuple):
-    """A claimed id, the queue it was in, and the owner it was put for."""
+    """A claimed id, its queue, and the owner that it was put for ("" if it has none)."""
 
     id: str
     queue: str
@@ -28,7 +29,7 @@ class Delivery(NamedTuple):
 
 
 class OwnerShare:
-    """A bound on the deliveries of one owner that a node holds. Without an owner there is no bound.
+    """A limit on the deliveries of one owner that a node holds. No limit applies without an owner.
 
     Args:
         most: the maximum number of deliveries per owner.
@@ -41,14 +42,14 @@ class OwnerShare:
         self._most = most
         self._held = Counter(held)
         self.full: Collection[str] = {owner for owner in held if held[owner] >= most}
-        """The owners that have reached the bound."""
+        """The owners that have reached the limit."""
 
     def copy(self) -> "OwnerShare":
-        """Return a share that counts by itself from now on."""
+        """Return an independent copy, with the same counts."""
         return OwnerShare(self._most, self._held)
 
     def take(self, owner: str) -> bool:
-        """Count one more delivery of *owner*. Return False if the bound is reached."""
+        """Count one more delivery of *owner*. Return False if the limit is reached."""
         if owner and self._held[owner] >= self._most:
             return False
         if owner:
@@ -59,22 +60,22 @@ class OwnerShare:
 
 
 UNBOUNDED: Final = OwnerShare(sys.maxsize, {})
-"""The share of a node without a bound per owner."""
+"""The share of a node without a limit per owner."""
 
 
 class Deliveries(ABC):
-    """Carries ids to nodes, for any number of event loops and threads at the same time.
+    """Delivers ids to nodes. Safe for any number of event loops and threads at the same time.
 
-    A *node* is any text that no other holder uses, also not one that held something before a
-    restart. Each method raises StoreUnavailable if the engine could not be reached or is closed.
+    A *node* is the name of a holder. It must be unique, also among the holders before a restart.
+    Every method raises StoreUnavailable if the queue cannot be reached or was closed.
 
-    A worker's loop, which misses nothing and polls nothing:
+    A worker that misses nothing and does not poll:
 
         with deliveries.news(queues) as news:
             while True:
                 news.clear()
                 claimed = await deliveries.claim(queues, node, lease, free_slots)
-                ...  # begin them; stop what `lost` names
+                ...  # start them; stop those that `lost` returns
                 with suppress(TimeoutError):
                     async with asyncio.timeout(await deliveries.next_due(queues)):
                         await news.wait()
@@ -84,11 +85,14 @@ class Deliveries(ABC):
     async def put(
         self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
     ) -> None:
-        """Schedule the delivery of *id* in *delay* seconds (default: at once).
+        """Schedule the delivery of *id*. Do nothing if *id* is in a queue already, waiting or held.
 
-        Does nothing if *id* is there already, waiting or held. The owners with due deliveries in a
-        queue take turns, so that an owner with thousands of deliveries does not delay the first one
-        of another.
+        Args:
+            id: any text, unique over all queues.
+            queue: the queue to put it in. Default: "default".
+            delay: seconds until it is due. Default 0.
+            owner: the client it is for. The owners with due deliveries in a queue take turns, so
+                that an owner with thousands of deliveries does not delay the first one of another.
         """
 
     @abstractmethod
@@ -99,63 +103,77 @@ class Deliveries(ABC):
         lease: float,
         limit: int,
         *,
-        spare: float = 0.0,
+        takeover_delay: float = 0.0,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
-        """Claim due deliveries of *queues* for *node*: at most *limit*, within *share*.
+        """Claim due deliveries for *node*. Until the lease expires no other node can claim them.
 
-        Deliveries of one owner in one queue are claimed in the order in which they became due; of
-        several queues, the one that has been due longest comes first. *node* holds the lease for
-        *lease* seconds; until then no other node can claim the delivery. The result may contain an
-        id that *node* still works on, because its lease expired while the process was frozen: treat
-        it as renewed.
+        If the claim itself takes more than a third of *lease*, because the store did not respond or
+        this process was suspended, expired leases are extended by *lease* instead of being taken
+        over: their holders may have been unable to renew them for the same reason.
 
-        With *spare* above 0, deliveries whose lease has expired are not claimed: their holder's
-        lease is extended by *spare* seconds from now. It is extended by *lease* seconds if the
-        claim itself took more than a third of *lease*, because the store did not respond or this
-        process was suspended: the holder may have been unable to renew its lease, too.
+        Args:
+            queues: the queues to claim from. Within a queue, the deliveries of one owner are
+                claimed in the order in which they became due. Of several queues, the one whose
+                first delivery has been due for longest comes first.
+            node: the name of the holder.
+            lease: seconds until the lease expires, unless `renew` extends it.
+            limit: the maximum number of deliveries to claim.
+            takeover_delay: if above 0, deliveries with an expired lease are not claimed. Their
+                lease is extended by so many seconds from now. Default 0.
+            share: the limit per owner. Default: none.
+
+        Returns:
+            The claimed deliveries. One of them may be an id that *node* still works on, because
+            its lease expired while the process was suspended: treat it as renewed.
         """
 
     @abstractmethod
     async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
-        """Let *node* hold each of *ids* for *lease* seconds from now.
+        """Extend the leases of *node* on *ids* to *lease* seconds from now.
 
-        Return those it does not hold: taken by another after the lease ran out, or cancelled. A
-        lease that ran out is renewed as long as nobody took the delivery.
+        An expired lease is renewed as long as no other node has claimed the delivery.
+
+        Returns:
+            The ids that *node* does not hold: another node has claimed them after the lease
+            expired, or they were cancelled.
         """
 
     @abstractmethod
     async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
-        """Return those of *ids* that *node* does not hold, as `renew` does, and change nothing."""
+        """Return those of *ids* that *node* does not hold, as `renew` does. Change nothing."""
 
     @abstractmethod
     async def release(self, node: str, id: str) -> None:
-        """Make *id* due now, for anybody. Nothing happens if *node* does not hold it."""
+        """Make *id* due now, for any node. Do nothing if *node* does not hold it."""
 
     @abstractmethod
     async def drop(self, node: str, id: str) -> None:
-        """Forget *id*: the work is done. Nothing happens if *node* does not hold it."""
+        """Remove *id*: the work is done. Do nothing if *node* does not hold it."""
 
     @abstractmethod
     async def cancel(self, id: str) -> None:
-        """Forget *id*, whoever holds it; the holder learns it from `news` and `lost`."""
+        """Remove *id*, also if a node holds it. That node is woken by `news`, and calls `lost`."""
 
     @abstractmethod
     async def next_due(
         self, queues: Collection[str], share: OwnerShare = UNBOUNDED
     ) -> float | None:
-        """Return the seconds until something in *queues* is due or has an expired lease.
+        """Return the seconds until a delivery in *queues* is due or its lease expires.
 
-        0 if something is due now, None if the queues are empty. Do not call it while there is no
-        capacity for more: it returns 0 as long as due deliveries are left unclaimed. Due deliveries
-        of owners whose *share* is full are ignored.
+        0 if one is due now, None if the queues are empty. Due deliveries of owners whose *share* is
+        full are ignored. Do not call this while the node has no capacity: it returns 0 for as long
+        as due deliveries are unclaimed, and the caller would spin.
         """
 
     @abstractmethod
-    def news(self, queues: Collection[str] = ()) -> AbstractContextManager[Waiter]:
-        """Give a Waiter, for the running loop, that is woken by each put, release and cancel.
+    def news(self, queues: Collection[str] = ()) -> AbstractContextManager[WakeSignal]:
+        """Return a context manager with a signal that is set by each put, release and cancel.
 
-        *queues* are those of interest; the default is all. It may be woken for other ones, too.
-        By other processes' too if the store is shared (SQLite: within 25 ms), and when it is
-        closed. Clear it before looking (`claim`, `lost`), wait after.
+        The signal belongs to the running event loop. Call its `clear` before `claim` and `lost`,
+        and its `wait` after them. It is also set when the queue is closed and, if the store is
+        shared, by changes of other processes (SQLite: within 25 ms). It may be set without reason.
+
+        Args:
+            queues: the queues of interest. Default: all.
         """

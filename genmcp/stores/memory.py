@@ -1,4 +1,4 @@
-"""The store in this process's memory: the default, and the reference for the other engines."""
+"""The store in the memory of this process: the default, and the reference for other stores."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
@@ -8,15 +8,15 @@ from threading import Lock
 from typing import Final
 
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
-from genmcp.stores.accounts import Account, Bounds, Usage
-from genmcp.stores.clocks import Deadlines, Waiter, unix_clock
+from genmcp.stores.accounts import Account, Capacity, Usage
+from genmcp.stores.clocks import Deadlines, WakeSignal, unix_clock
 from genmcp.stores.deliveries import UNBOUNDED, Deliveries, Delivery, OwnerShare
-from genmcp.stores.memory_tables import MemoryLogs, MemoryRecords, Staged
+from genmcp.stores.memory_tables import MemoryLogs, MemoryRecords, StagedWrite
 from genmcp.stores.store import (
-    Entry,
-    Event,
+    LogEvent,
     Op,
     Store,
+    StoreEntry,
     check_one_subject,
 )
 
@@ -27,9 +27,12 @@ _NOTHING: Final = (0, 0)
 
 
 class MemoryDeliveries(Deliveries):
-    """Carries ids inside this process, at most *max_entries*.
+    """Deliveries within this process. Owned by a `MemoryStore`.
 
-    Beyond that `put` raises StoreUnavailable.
+    Args:
+        max_entries: the maximum number of ids; beyond it `put` raises StoreUnavailable. Default
+            100,000.
+        clock: returns seconds. Default: `time.monotonic`.
     """
 
     def __init__(
@@ -37,10 +40,10 @@ class MemoryDeliveries(Deliveries):
     ) -> None:
         self._max_entries = max_entries
         self._lock = Lock()
-        self._now = clock  # until the store is closed
+        self._now = clock  # raises StoreUnavailable once the store is closed
         self._queues: dict[str, _Queue] = {}
         self._queue_of: dict[str, _Queue] = {}
-        self._waiters: dict[Waiter, Collection[str]] = {}  # with the queues of interest
+        self._waiters: dict[WakeSignal, Collection[str]] = {}  # with the queues of interest
 
     def __repr__(self) -> str:
         return f"<MemoryDeliveries: {len(self._queue_of)} in {len(self._queues)} queues>"
@@ -66,15 +69,15 @@ class MemoryDeliveries(Deliveries):
         lease: float,
         limit: int,
         *,
-        spare: float = 0.0,
+        takeover_delay: float = 0.0,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
         with self._lock:
             now = self._now()
-            if spare:
+            if takeover_delay:
                 for name in queues:
                     if queue := self._queues.get(name):
-                        queue.spare(now, now + spare)
+                        queue.extend_expired(now, now + takeover_delay)
             claimed: list[Delivery] = []
             while len(claimed) < limit:
                 due, longest = self._first_due(queues, now, share.full)
@@ -130,8 +133,8 @@ class MemoryDeliveries(Deliveries):
             return None if due == inf else max(0.0, due - now)
 
     @contextmanager
-    def news(self, queues: Collection[str] = ()) -> Iterator[Waiter]:
-        waiter = Waiter()
+    def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
+        waiter = WakeSignal()
         with self._lock:
             self._waiters[waiter] = queues
         try:
@@ -141,7 +144,7 @@ class MemoryDeliveries(Deliveries):
                 self._waiters.pop(waiter, None)
 
     def close(self) -> None:
-        """Refuse whatever is asked from now on; the store does it at its own end."""
+        """Make all later calls raise StoreUnavailable, and wake the waiters."""
         with self._lock:
             self._now = _refuse
             self._queues.clear()
@@ -151,12 +154,12 @@ class MemoryDeliveries(Deliveries):
     def _first_due(
         self, queues: Collection[str], now: float, full: Collection[str]
     ) -> tuple[float, "_Queue | None"]:
-        """Return when something in *queues* is due, and the queue in which it is due first."""
-        first, found = inf, None
+        """Return when a delivery in *queues* is due first, and its queue."""
+        first, earliest = inf, None
         for name in queues:
             if (queue := self._queues.get(name)) and (due := queue.next_due(now, full)) < first:
-                first, found = due, queue
-        return first, found
+                first, earliest = due, queue
+        return first, earliest
 
     def _holding(self, node: str, id: str) -> "_Queue | None":
         """Return the queue of *id* if *node* holds it."""
@@ -176,11 +179,11 @@ class MemoryDeliveries(Deliveries):
                 del self._waiters[waiter]
 
 
-class _Held:
+class _QueuedId:
     __slots__ = ("deadline", "node", "owner")
 
     def __init__(self, deadline: float, owner: str) -> None:
-        self.deadline = deadline  # due at this time: after its delay, or when the lease expires
+        self.deadline = deadline  # when its delay has passed, or its lease expires
         self.owner = owner
         self.node: str | None = None
 
@@ -190,14 +193,14 @@ class _Queue:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.held: dict[str, _Held] = {}
-        # Due ids by owner. The owner whose turn is next comes first, and so does the id that became
-        # due first.
+        self.held: dict[str, _QueuedId] = {}
+        # Due ids by owner. Both levels are ordered: the owner that is next in turn comes first, and
+        # within an owner the id that became due first.
         self._due: dict[str, dict[str, None]] = {}
         self._deadlines = Deadlines(self.held)
 
     def put(self, id: str, due: float, owner: str) -> None:
-        self.held[id] = _Held(due, owner)
+        self.held[id] = _QueuedId(due, owner)
         self._deadlines.add(id, due)
 
     def hold(self, id: str, node: str | None, until: float) -> None:
@@ -217,7 +220,7 @@ class _Queue:
             self._due[owner] = ids  # behind the other owners
         return id, owner
 
-    def spare(self, now: float, until: float) -> None:
+    def extend_expired(self, now: float, until: float) -> None:
         """Extend expired leases to *until*, so that their holders keep the deliveries."""
         self.next_due(now, ())
         for id in [id for ids in self._due.values() for id in ids]:
@@ -247,21 +250,26 @@ class _Queue:
 
 
 class MemoryStore(Store):
-    """A store in the memory of this process, bounded by *max_entries* and *max_bytes*.
+    """A store in the memory of this process.
 
-    Entries are records and events; bytes are those of keys, values and event data. When a bound is
-    reached, whole logs are dropped, the one without an append for longest first; of the log that is
-    being appended to, the oldest events are dropped. Records are never dropped: a write that does
-    not fit beside them raises StoreFull.
+    When it is full, whole logs are dropped, starting with the one that has been idle for longest;
+    of the log that is being appended to, the oldest events are dropped. Records are never dropped:
+    a write that does not fit beside them raises StoreFull. The same applies to each account: when
+    its share is used up, its own logs are dropped, and a write that does not fit beside its records
+    raises OverShare.
 
-    The same applies to each account: when its share is used up, its own logs are dropped, and a
-    write that does not fit beside its records raises OverShare. New work is rejected once only
-    *reserve* is left, a fraction of the store and of each share (default 0.1), which updates of
-    stored work still need.
+    Expired entries are dropped when they are accessed, and a few others at each `apply`. There is
+    no background task and no timer.
 
-    Expired entries are dropped when they are accessed, and a few others at each `apply`: there is
-    no background task and no timer. *clock* returns Unix time; the default is not affected when
-    the system time is set.
+    Args:
+        max_entries: the maximum number of records and events. Default 100,000.
+        max_bytes: the maximum number of bytes in keys, values and event data. Default 64 MiB.
+        reserve: the fraction of the store, and of each client's share, that new work may not use:
+            updates of stored work need it. Default 0.1.
+        clock: returns Unix time. Default: a clock that setting the system time does not affect.
+
+    Raises:
+        ConfigurationError: one of them is out of range.
     """
 
     shared = False
@@ -275,17 +283,17 @@ class MemoryStore(Store):
         reserve: float = 0.1,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._bounds = Bounds(max_bytes, max_entries, reserve)
+        self._bounds = Capacity(max_bytes, max_entries, reserve)
         self._clock = clock = clock or unix_clock()
-        # The most entries and bytes that a write may fill, by whether it is new work.
+        # The maximum entries and bytes that a write may fill; index True: for new work.
         entries, size = max_entries, max_bytes
         self._room = ((entries, size), (entries * (1 - reserve), size * (1 - reserve)))
         self._lock = Lock()
-        self._now = clock  # until the store is closed
+        self._now = clock  # raises StoreUnavailable once the store is closed
         self._deliveries = MemoryDeliveries(max_entries=max_entries, clock=clock)
         self._records = MemoryRecords()
-        # Ids begin where no earlier process, counting from its own start, can have come: a client
-        # may still have one of those.
+        # Event ids continue above those of every earlier process: a client may still have one of
+        # those, and would otherwise skip events. Microseconds grow faster than any log.
         self._logs = MemoryLogs(time.time_ns() // 1000)
 
     def __repr__(self) -> str:
@@ -302,7 +310,7 @@ class MemoryStore(Store):
     def now(self) -> float:
         return self._clock()
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         with self._lock:
             record = self._records.find(key, self._now())
             return record.entry if record else None
@@ -344,12 +352,14 @@ class MemoryStore(Store):
         with self._lock:
             return self._records.touch(key, ttl, self._now())
 
-    async def read(self, log: str, after: str | None = None, limit: int = 100) -> Sequence[Event]:
+    async def read(
+        self, log: str, after: str | None = None, limit: int = 100
+    ) -> Sequence[LogEvent]:
         with self._lock:
             return self._logs.since(log, after, limit, self._now())
 
-    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[Event, None]:
-        waiter = Waiter()
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
+        waiter = WakeSignal()
         with self._lock:
             beginning = self._logs.enter(log, waiter, self._now())
         seen = beginning if after is None else after
@@ -377,8 +387,8 @@ class MemoryStore(Store):
     def _sweep(self, now: float) -> int:
         return self._records.sweep(now) + self._logs.sweep(now)
 
-    def _make_room(self, write: Staged, now: float) -> None:
-        """Check that the write fits once all logs are dropped; sweep expired entries for it.
+    def _make_room(self, write: StagedWrite, now: float) -> None:
+        """Check that the write fits if all logs are dropped; remove expired entries until it does.
 
         Raises:
             StoreFull: it does not fit.
@@ -389,7 +399,7 @@ class MemoryStore(Store):
             if not self._sweep(now):
                 raise StoreFull(
                     f"the memory store is full ({setting}): {self!r} cannot take {entries} entries "
-                    f"and {size} bytes more; raise the setting, or let records run out sooner"
+                    f"and {size} bytes more; raise the setting, or give records a shorter ttl"
                 )
 
     def _over(self, entries: int, size: int, *, new: bool = False) -> str | None:
@@ -407,10 +417,11 @@ class MemoryStore(Store):
     def _reserved(self, new: bool) -> str:
         return f", of which reserve={self._bounds.reserve} is not for new work" if new else ""
 
-    def _have_ample(self, write: Staged) -> bool:
-        """Return whether the write fits into the shares for certain: a cheap, conservative check.
+    def _have_ample(self, write: StagedWrite) -> bool:
+        """Return whether the write fits into the shares for certain.
 
-        It counts each operation in full, as if nothing were replaced and no log were dropped.
+        A cheap check, for the common case of a client far below its share. It counts each operation
+        in full, as if it replaced nothing and no log could be dropped.
         """
         records, logs = self._records.ledger.of, self._logs.ledger.of
         most, largest = self._room[write.new]
@@ -425,8 +436,8 @@ class MemoryStore(Store):
                 return False
         return True
 
-    def _check_shares(self, write: Staged, now: float) -> None:
-        """Check that the accounts have room for the write once all of their logs are dropped.
+    def _check_shares(self, write: StagedWrite, now: float) -> None:
+        """Check that the accounts have room for the write if all of their logs are dropped.
 
         Raises:
             OverShare: one of them has no room.

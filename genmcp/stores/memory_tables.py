@@ -1,4 +1,7 @@
-"""The records and logs of a store in memory, with the usage of each account."""
+"""The records and logs of a `MemoryStore`, with the usage of each account.
+
+Nothing here locks or reads the clock: the store holds its lock and passes the time.
+"""
 
 from bisect import bisect_right
 from collections import OrderedDict
@@ -7,14 +10,14 @@ from math import inf
 from operator import attrgetter
 
 from genmcp.errors import Conflict, LogTruncated
-from genmcp.stores.accounts import Ledger, Owner, Usage, names_of
-from genmcp.stores.clocks import Deadlines, Waiter
-from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put
+from genmcp.stores.accounts import AccountUsage, Owner, Usage, names_of
+from genmcp.stores.clocks import Deadlines, WakeSignal
+from genmcp.stores.store import Append, Delete, LogEvent, Op, Put, StoreEntry
 
-__all__ = ["MemoryLogs", "MemoryRecord", "MemoryRecords", "Staged"]
+__all__ = ["MemoryLogs", "MemoryRecord", "MemoryRecords", "StagedWrite"]
 
 _id = attrgetter("id")
-_id_of = "{:016x}".format  # fixed width, so that ids sort in the order of the numbers
+_id_of = "{:016x}".format  # fixed width, so that ids sort like their numbers
 
 
 class MemoryRecord:
@@ -25,14 +28,14 @@ class MemoryRecord:
     def __init__(
         self, key: str, value: bytes, version: int, deadline: float, accounts: Sequence[str]
     ) -> None:
-        self.entry = Entry(value, version)
+        self.entry = StoreEntry(value, version)
         self.deadline = deadline
         self.accounts = accounts
         self.size = len(key) + len(value)
 
 
-class Staged:
-    """What a write would do: its records by key (None: deleted), its appends and its size."""
+class StagedWrite:
+    """A checked write that is not committed yet. `records` has None for a deleted key."""
 
     __slots__ = (
         "accounts",
@@ -50,17 +53,21 @@ class Staged:
         self.appends: list[Append] = []
         self.accounts: Owner = ()
         self.new = False
-        # The entries and bytes that are added, and those that are removed.
+        # The entries and bytes that are added, and those that are removed by being replaced.
         self.entries = self.size = self.replaced_entries = self.replaced_size = 0
 
 
 class MemoryRecords:
-    """The records of a MemoryStore by key, with their deadlines."""
+    """The records of a MemoryStore by key, with their deadlines. Owned by the store.
+
+    All keys share one counter: a key that is written again after it was deleted continues above
+    the highest version of any key, so that it never gets a version that it had before.
+    """
 
     def __init__(self) -> None:
         self.held: dict[str, MemoryRecord] = {}
         self.size = 0
-        self.ledger = Ledger()
+        self.ledger = AccountUsage()
         self.deadlines = Deadlines(self.held)
         self._version = 0  # the highest version assigned so far
 
@@ -81,15 +88,16 @@ class MemoryRecords:
         self.deadlines.add(key, record.deadline)
         return True
 
-    def stage(self, ops: Iterable[Op], now: float) -> "Staged":
-        """Return what *ops* would write, without writing anything.
+    def stage(self, ops: Iterable[Op], now: float) -> StagedWrite:
+        """Return the write that *ops* describe, without writing anything.
 
         Raises:
             Conflict: an `expect` did not hold.
         """
-        write = Staged()
+        write = StagedWrite()
         staged, accounts = write.records, write.accounts
         for op in ops:
+            # Each `expect` is compared with the state that the operations before it leave.
             if not isinstance(op, Delete):
                 write.new = write.new or op.new
                 if not accounts:
@@ -104,8 +112,8 @@ class MemoryRecords:
             held = staged[op.key] if op.key in staged else self.find(op.key, now)
             version = held.entry.version if held else 0
             if op.expect is not None and op.expect != version:
-                raise Conflict(f"{op.key!r}: version {op.expect} was expected, {version} is there")
-            made = staged[op.key] = self._made(op, held, now) if isinstance(op, Put) else None
+                raise Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {version}")
+            made = staged[op.key] = self._record(op, held, now) if isinstance(op, Put) else None
             if made:
                 write.entries += 1
                 write.size += made.size
@@ -145,7 +153,7 @@ class MemoryRecords:
             self.find(key, now)
         return len(names)
 
-    def _made(self, op: Put, replaced: MemoryRecord | None, now: float) -> MemoryRecord:
+    def _record(self, op: Put, replaced: MemoryRecord | None, now: float) -> MemoryRecord:
         version = (replaced.entry.version if replaced else self._version) + 1
         self._version = max(self._version, version)
         accounts: Sequence[str] = ()
@@ -170,25 +178,26 @@ class MemoryLog:
 
     def __init__(self, floor: str) -> None:
         self.accounts: Sequence[str] = ()
-        self.events: list[Event] = []
+        self.events: list[LogEvent] = []
         self.size = 0
         self.floor = floor  # no event after this id was dropped
         self.deadline = inf
-        self.waiters: set[Waiter] = set()
+        self.waiters: set[WakeSignal] = set()
 
 
 class MemoryLogs:
     """The logs of a MemoryStore that have events or followers, with their deadlines.
 
-    All logs share one counter for event ids. The floor of a log that is created anew is the last id
-    assigned to any log, and therefore higher than every id the log had before.
+    All logs share one counter for event ids. The floor of a log that is created again is the last
+    id assigned to any log. It is therefore higher than every id that the log had before, and a
+    follower with an old position gets LogTruncated instead of missing events silently.
     """
 
     def __init__(self, last: int) -> None:
         self.held: OrderedDict[str, MemoryLog] = OrderedDict()  # ordered by last append
         self.events = 0
         self.size = 0
-        self.ledger = Ledger()
+        self.ledger = AccountUsage()
         # The logs of each account that have events, ordered by last append.
         self._of_account: dict[str, OrderedDict[str, None]] = {}
         self.deadlines = Deadlines(self.held)
@@ -200,7 +209,7 @@ class MemoryLogs:
         log = self._find_or_make(op.log, now)
         self._count += 1
         self._last_id = _id_of(self._count)
-        log.events.append(Event(self._last_id, op.data))
+        log.events.append(LogEvent(self._last_id, op.data))
         self.events += 1
         self.size += len(op.data)
         log.size += len(op.data)
@@ -219,7 +228,7 @@ class MemoryLogs:
         if excess > 0:
             self._drop(op.log, log, excess)
 
-    def since(self, name: str, after: str | None, limit: int, now: float) -> list[Event]:
+    def since(self, name: str, after: str | None, limit: int, now: float) -> list[LogEvent]:
         """Return at most *limit* events after *after*, or the oldest ones for None.
 
         Raises:
@@ -235,13 +244,13 @@ class MemoryLogs:
             raise LogTruncated(name, after)
         return events[at : at + limit]
 
-    def enter(self, name: str, waiter: Waiter, now: float) -> str:
+    def enter(self, name: str, waiter: WakeSignal, now: float) -> str:
         """Register *waiter* for appends; return the id before the first retained event."""
         log = self._find_or_make(name, now)
         log.waiters.add(waiter)
         return log.floor
 
-    def leave(self, name: str, waiter: Waiter) -> None:
+    def leave(self, name: str, waiter: WakeSignal) -> None:
         """Remove *waiter* from the followers of the log *name*."""
         log = self.held.get(name)
         if log is None:  # the store was closed
@@ -258,7 +267,7 @@ class MemoryLogs:
                     log.waiters.discard(waiter)
 
     def drop_oldest(self, written: Collection[str]) -> None:
-        """Drop the log without an append for longest, or the oldest event of those in *written*."""
+        """Drop the log that has been idle for longest, or the oldest event of *written* logs."""
         name, log = next(iter(self.held.items()))
         if name in written:  # then every log with events is in *written*
             name = min(written, key=lambda name: self.held[name].events[0].id)
@@ -269,10 +278,10 @@ class MemoryLogs:
             self.held.move_to_end(name)  # empty: retained for its followers
 
     def drop_oldest_of(self, account: str, written: Collection[str]) -> bool:
-        """Drop the log of *account* without an append for longest.
+        """Drop the log of *account* that has been idle for longest; return whether there was one.
 
-        Logs in *written* lose their oldest event instead, but never their newest. Return whether
-        anything was dropped.
+        Logs in *written*, the write that needs the room, lose their oldest event instead, but never
+        the newest one.
         """
         names = self._of_account.get(account)
         if not names:
@@ -340,7 +349,7 @@ class MemoryLogs:
             del self.held[name]
 
 
-def _count(events: Sequence[Event], size: int) -> int:
+def _count(events: Sequence[LogEvent], size: int) -> int:
     """Return how many of the oldest *events* have *size* bytes; the newest is not counted."""
     count = 0
     while size > 0 and count < len(events) - 1:

@@ -1,10 +1,10 @@
-"""What a store is: the one interface, and the values that go in and out.
+"""The `Store` interface, and the values that are written to and read from a store.
 
-A store keeps two things, each until its time runs out: small **records** under a key, changed by
-compare-and-set, and ordered **logs** of events, which are replayed and then followed live.
-Sessions, tasks, leases and replay logs are made of nothing else, and all are written by `apply`.
+A store has two kinds of data, each retained until it expires: small **records** under a key,
+changed by compare-and-set, and ordered **logs** of events, which can be replayed and then followed
+live. Sessions, tasks, subscriptions and replay buffers are made of nothing else.
 
-Each engine passes tests/stores/test_store_contract.py, which says the same as the docstrings here.
+Every store passes tests/stores/test_store_contract.py, which checks the guarantees given here.
 """
 
 from abc import ABC, abstractmethod
@@ -20,11 +20,11 @@ from genmcp.stores.deliveries import Deliveries
 __all__ = [
     "Append",
     "Delete",
-    "Entry",
-    "Event",
+    "LogEvent",
     "Op",
     "Put",
     "Store",
+    "StoreEntry",
     "check_one_subject",
     "subject_of",
 ]
@@ -32,22 +32,28 @@ __all__ = [
 _PART: Final = "#"
 
 
-class Entry(Struct, frozen=True):
+class StoreEntry(Struct, frozen=True):
     """A record as it was read.
 
-    Each Put makes *version* one larger. A key that was gone and comes back never has a version it
-    had before, so that whoever held the old record (a lease that lapsed) cannot change the new one.
+    Args:
+        value: the stored bytes.
+        version: larger by one after each `Put`. A key that was deleted or has expired, and is
+            written again, never gets a version that it had before. A process that still has the old
+            record (an expired lease, for example) therefore cannot overwrite the new one.
     """
 
     value: bytes
     version: int
 
 
-class Event(Struct, frozen=True):
+class LogEvent(Struct, frozen=True):
     """One event of a log.
 
-    *id* is opaque: letters, digits, "-" and "_". Only the store can say which of two is the later;
-    a log that was gone and comes back never has an id it had before. It is fit for Last-Event-ID.
+    Args:
+        id: an opaque position: letters, digits, "-" and "_", fit for the header `Last-Event-ID`.
+            Only the store can compare two of them. A log that has expired and is written again
+            never gets an id that it had before.
+        data: the bytes that were appended.
     """
 
     id: str
@@ -55,15 +61,18 @@ class Event(Struct, frozen=True):
 
 
 class Put(Struct, frozen=True):
-    """Writes a record, replacing the one under *key* if it exists.
+    """Write a record, in place of the one under *key* if there is one.
 
-    The record expires after *ttl* seconds; with None (the default) it is retained until it is
-    deleted. *expect* is the version to replace, 0 if the record must not exist, None (the default)
-    for any.
-
-    *owner* names the accounts that the record counts towards. Without one it counts towards those
-    of the record it replaces, and their bounds are not checked. *new* marks work that the store has
-    not accepted yet: it is rejected if only the store's reserve is left.
+    Args:
+        key: the name of the record.
+        value: its bytes.
+        ttl: seconds until it expires. None (the default): it is retained until it is deleted.
+        expect: the version that is to be replaced; 0: the record must not exist; None (the
+            default): any. Use None only for keys that have a single writer.
+        owner: the accounts that the record counts towards. Without one it counts towards those of
+            the record that it replaces, and their limits are not checked.
+        new: whether this is work that the store has not accepted yet. Such a write is rejected once
+            only the store's reserve is left. Default False.
     """
 
     key: str
@@ -75,15 +84,22 @@ class Put(Struct, frozen=True):
 
 
 class Append(Struct, frozen=True):
-    """Appends an event to *log*, creating the log if needed.
+    """Append an event to *log*, and create the log if needed.
 
-    The whole log expires *ttl* seconds after its last event. Of more than *keep* events (default
-    1000), or more than *keep_bytes* of data (default None: unbounded), the oldest are dropped; the
-    newest is retained in any case.
+    Args:
+        log: the name of the log.
+        data: the bytes of the event.
+        ttl: seconds after its last event when the whole log expires.
+        keep: the maximum number of events; beyond it the oldest are dropped. Default 1000.
+        owner: the accounts that the log counts towards. The owner of the first event that has one
+            applies until the log is empty. If an account has no room, its other logs are dropped,
+            starting with the one that has been idle for longest.
+        new: as in `Put`.
+        keep_bytes: the maximum number of bytes of data; beyond it the oldest events are dropped,
+            but never the newest one. None (the default): unlimited.
 
-    *owner* names the accounts that the log counts towards; the owner of the first event that has
-    one applies until the log is empty. If an account has no room, its other logs are dropped, the
-    one without an append for longest first. *new* is as for Put.
+    Raises:
+        ContractError: *keep* is less than 1.
     """
 
     log: str
@@ -96,15 +112,17 @@ class Append(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.keep < 1:
-            raise ContractError(f"keep is {self.keep}; a log keeps at least the event added last")
+            raise ContractError(f"Append.keep must be at least 1, not {self.keep}")
 
 
 class Delete(Struct, frozen=True):
-    """Removes the record under *key*, if there is one.
+    """Remove the record under *key*, if there is one.
 
-    *expect* is as for Put: with a version this takes the record, and only one taker succeeds. With
-    0 it removes nothing, and fails if there is a record: None removes whatever is there, also the
-    record of another writer.
+    Args:
+        key: the name of the record.
+        expect: the version to remove: of several callers only one succeeds. 0: remove nothing, and
+            fail if there is a record. None (the default): any version, also a record that another
+            process has written since this one last read the key.
     """
 
     key: str
@@ -117,43 +135,48 @@ Op: TypeAlias = Put | Append | Delete
 def subject_of(name: str) -> str:
     """Return the subject that a key or log belongs to: its name up to the first "#".
 
-    `task:7` and `task:7#call` belong to the subject `task:7`. Whatever changes together has one
-    subject, and an engine that distributes its data keeps each subject in one place: in a Redis
-    Cluster, for example, it is the hash tag.
+    `task:7` and `task:7#call` belong to the subject `task:7`. Data that changes together has one
+    subject. A store that is distributed over machines keeps each subject in one place: in a Redis
+    Cluster it is the hash tag.
     """
     return name.partition(_PART)[0]
 
 
 def check_one_subject(ops: Sequence[Op]) -> None:
-    """Check that *ops* concern one subject; each `Store.apply` calls this first.
+    """Check that *ops* concern one subject. Every `Store.apply` calls this first.
 
     Raises:
         ContractError: they concern several.
     """
     subject: str | None = None
     for op in ops if len(ops) > 1 else ():
-        found = (op.log if isinstance(op, Append) else op.key).partition(_PART)[0]
+        other = (op.log if isinstance(op, Append) else op.key).partition(_PART)[0]
         if subject is None:
-            subject = found
-        elif found != subject:
+            subject = other
+        elif other != subject:
             raise ContractError(
-                f"one apply concerns one subject, not {subject!r} and {found!r}: write "
+                f"one apply concerns one subject, not {subject!r} and {other!r}: write "
                 f"them separately, or name the parts of a subject 'subject{_PART}part'"
             )
 
 
 class Store(ABC):
-    """Keeps records and logs, for any number of event loops and threads at the same time."""
+    """Stores records and logs. Safe for any number of event loops and threads at the same time.
+
+    To add a store, implement this class and run the contract tests on it: docs/stores.md, "Adding a
+    store". Every method except `now`, `subject_of` and `aclose` raises StoreUnavailable if the
+    store cannot be reached or was closed.
+    """
 
     shared: bool
-    """Whether other processes see what is kept. Constant, and known once the store is made."""
+    """Whether other processes see the data. Constant for each instance."""
 
     durable: bool
-    """Whether what is kept outlives this process. Constant, and known once the store is made."""
+    """Whether the data outlives this process. Constant for each instance."""
 
     @property
     def deliveries(self) -> Deliveries | None:
-        """What carries jobs beside this store, if it has that: `LocalEngine` stands on it."""
+        """The job queue that belongs to this store, or None. `LocalEngine` uses it."""
         return None
 
     @abstractmethod
@@ -161,99 +184,100 @@ class Store(ABC):
         """Return the time of the store's clock, in seconds since 1970.
 
         Every ttl, delay and lease is measured by this clock. It is used for each time that is
-        written to the store, and for each comparison with such a time: the processes that share a
-        store may be on machines whose clocks differ. It is not affected by setting the system time,
-        where the platform has such a clock.
+        written to the store, and for each comparison with such a time, because the processes that
+        share a store may be on machines whose clocks differ. Setting the system time has no effect
+        on it where the platform has such a clock.
 
-        It does not block, makes no round trip, and works after `aclose`. An engine with a server
-        returns an estimate: it measures the offset of the server's clock when it connects and
-        renews it at least once a minute. Two processes that call this at one moment get values
-        that differ by one second at most, so it may step back by up to one second. Until an
-        operation of the store has been awaited, the estimate may be the time of this process.
+        It does not block, makes no round trip, and works after `aclose`. A store with a server
+        returns an estimate: it measures the offset of the server's clock when it connects, and
+        again at least once a minute. Two processes that call this at the same moment get values
+        that differ by at most one second, so the clock may step back by up to one second. Until an
+        operation of the store has been awaited, the estimate may be this process's own time.
         """
 
     @abstractmethod
-    async def get(self, key: str) -> Entry | None:
-        """Return the record under *key*, or None if there is none or its time has run out.
+    async def get(self, key: str) -> StoreEntry | None:
+        """Return the record under *key*, None if it does not exist or has expired.
 
-        Every `apply` that was awaited before is seen, whichever process awaited it.
-
-        Raises:
-            StoreUnavailable: the engine could not be reached, or the store is closed.
+        It reflects every `apply` that has returned before, in any process (read-your-writes and
+        linearizable for a single key).
         """
 
     @abstractmethod
     async def apply(self, *ops: Op) -> None:
-        """Perform all of *ops*, in order, or none of them; no reader sees a part.
+        """Perform all of *ops* in order, or none of them; no reader sees a part of them.
 
-        Each `expect` is compared with the state left by the ops before it. If several callers
-        expect the same version of a record, exactly one succeeds. When this returns, followers of
-        the logs are being woken. The ops of one call concern one subject (see `subject_of`), so
-        that an engine may store subjects separately.
+        Each `expect` is compared with the state that the operations before it leave. If several
+        callers expect the same version of a record, exactly one succeeds. When this returns, the
+        data is acknowledged: every later read sees it, and a durable store has it after a crash of
+        the process. The followers of the logs are being notified by then.
+
+        Args:
+            *ops: operations on one subject (see `subject_of`).
 
         Raises:
-            ContractError: *ops* concern several subjects; nothing was written.
-            Conflict: an `expect` did not hold; nothing was written.
-            OverShare: an account of the owner has no room, and nothing was written.
-            StoreFull: the store has no room, and nothing was written.
-            StoreUnavailable: the store is closed, or the engine could not be reached, and it is not
-                known whether it was written.
+            ContractError: they concern several subjects. Nothing was written.
+            Conflict: an `expect` did not hold. Nothing was written.
+            OverShare: an account of the owner has no room. Nothing was written.
+            StoreFull: the store has no room. Nothing was written.
+            StoreUnavailable: it is unknown whether anything was written. The write may even take
+                effect after this was raised, but never after a later write to the same subject.
         """
 
     @abstractmethod
     async def usage(self, account: str) -> Usage:
-        """Return the entries and bytes that count towards *account*, by its name.
+        """Return the entries and bytes that count towards the account of that name.
 
-        Entries are records and events; bytes are those of keys, values and data. Expired entries
-        may count until they are removed, which is soon.
-
-        Raises:
-            StoreUnavailable: the engine could not be reached, or the store is closed.
+        Entries are records and events; bytes are those of keys, values and data. Expired data may
+        be included until it is removed, which happens soon.
         """
 
     @abstractmethod
     async def touch(self, key: str, ttl: float) -> bool:
-        """Let the record under *key* live for *ttl* seconds from now; its version stays.
+        """Make the record under *key* expire *ttl* seconds from now; its version stays.
 
-        Return False, and do nothing, if there is none.
-
-        Raises:
-            StoreUnavailable: the engine could not be reached, or the store is closed.
+        Returns:
+            Whether the record exists. If not, nothing was changed.
         """
 
     @abstractmethod
-    async def read(self, log: str, after: str | None = None, limit: int = 100) -> Sequence[Event]:
-        """Return at most *limit* events of *log*, in order, from the one that follows *after*.
+    async def read(
+        self, log: str, after: str | None = None, limit: int = 100
+    ) -> Sequence[LogEvent]:
+        """Return at most *limit* events of *log*, in order.
 
-        With None, from the oldest there is. A log that does not exist has no events.
+        Args:
+            log: the name of the log. A log that does not exist is empty.
+            after: the id of the event before the first one to return; any text may be passed. None
+                (the default): start at the oldest retained event.
+            limit: the maximum number of events. Default 100.
 
         Raises:
-            LogTruncated: events after *after* may have been dropped or have run out, or *after* is
-                not an id of this log. Any text may be given.
-            StoreUnavailable: the engine could not be reached, or the store is closed.
+            LogTruncated: events after *after* may have been dropped or have expired, or *after* is
+                not an id of this log.
         """
 
     @abstractmethod
-    def follow(self, log: str, after: str | None = None) -> AsyncGenerator[Event, None]:
-        """Yield the events of *log* from the one that follows *after*, then each new one.
+    def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
+        """Yield the events of *log* that follow *after*, then each new one as it is appended.
 
-        In order, each once, with no gap between what was there and what comes. It never ends of
-        itself, and the log need not exist. Nothing is kept for a follower but its place, so a slow
-        one holds nobody up and costs no memory. It begins at the first `anext`. Close it with
-        `contextlib.aclosing`, or cancel the asyncio.Task that waits in it; either takes effect at
-        once and leaves nothing behind.
+        Events are in order, without duplicates, and without a gap between the stored and the new
+        ones. The generator does not end by itself, and the log need not exist yet. The store keeps
+        nothing for a follower except its position, so that a slow follower costs no memory and
+        delays no other. It starts at the first `anext`. Close it with `contextlib.aclosing`, or
+        cancel the asyncio.Task that waits in it; both take effect at once.
 
         Raises:
-            LogTruncated: as for `read`, at the first `anext` or when the follower fell so far
-                behind that an event was dropped before its turn. What it yielded until then was
-                complete.
-            StoreUnavailable: the engine could not be reached, or the store is or was closed.
+            LogTruncated: as for `read`, at the first `anext`; or later, because the follower was so
+                slow that an event was dropped before it was yielded. All events up to the last one
+                yielded were complete. A follower that gets this has to read the current state
+                again, and may then follow from its own position.
         """
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Let go of what the engine holds; a second time does nothing.
+        """Release all resources. A second call does nothing.
 
-        Whatever is asked afterwards raises StoreUnavailable, and so does every follower, at once.
-        What a durable store keeps stays kept.
+        Later calls of other methods raise StoreUnavailable, and so does each follower, at once. The
+        data of a durable store is retained.
         """

@@ -32,23 +32,23 @@ from genmcp.errors import (
     WaitTimedOut,
     WorkRaised,
 )
-from genmcp.tasks.jobs import JobFunction, Progress, Reporter, Reports, Run, Write, find
+from genmcp.tasks.jobs import JobFunction, JobProgress, ProgressWriter, Reports, Run, Write, find
 from genmcp.wire.jsonrpc import ErrorBody
 
 __all__ = [
+    "AbandonedThreads",
     "AttemptResult",
-    "Blocking",
-    "Elsewhere",
+    "NotRunnableHere",
     "StillRuns",
-    "Threads",
+    "ThreadCall",
     "attempt",
-    "done",
-    "error_end",
-    "failure_of",
-    "no_room",
-    "not_kept",
-    "pause_after",
-    "raised",
+    "finished_with_error",
+    "outcome_rejected",
+    "pack_failure",
+    "pack_result",
+    "pass_on_delay",
+    "result_rejected",
+    "wait_error_of",
 ]
 
 logger = logging.getLogger("genmcp")
@@ -58,7 +58,7 @@ class StillRuns(asyncio.CancelledError):
     """A `def` job was cancelled, and its thread continues."""
 
 
-class Blocking:
+class ThreadCall:
     """One call of a `def` job in a thread. Created on the event loop that waits for it."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
@@ -105,13 +105,13 @@ class Blocking:
         return not self.runs
 
 
-class Threads:
+class AbandonedThreads:
     """The calls of `def` jobs that were given up while their threads continue. One per process."""
 
     def __init__(self) -> None:
-        self._left: dict[str, Blocking] = {}
+        self._left: dict[str, ThreadCall] = {}
 
-    def leave(self, id: str, call: Blocking) -> None:
+    def leave(self, id: str, call: ThreadCall) -> None:
         """Register that the *call* for the job *id* continues."""
         self._left = {each: left for each, left in self._left.items() if left.runs}
         self._left[id] = call
@@ -143,7 +143,7 @@ class AttemptResult(msgspec.Struct, frozen=True):
 
     outcome: bytes
     again: bool
-    progress: Progress = Progress()
+    progress: JobProgress = JobProgress()
 
 
 async def attempt(
@@ -152,7 +152,7 @@ async def attempt(
     *,
     write: Write,
     in_thread: InThread,
-    threads: Threads,
+    threads: AbandonedThreads,
     linger: float | None,
 ) -> AttemptResult:
     """Run the function of *job* with the Run that *begin* makes, and return its outcome.
@@ -162,23 +162,23 @@ async def attempt(
     *threads* holds the threads of attempts that were given up.
 
     Raises:
-        Elsewhere: this process has no such function, or none that takes these arguments, or the
-            thread of an earlier attempt still runs here.
+        NotRunnableHere: this process has no such function, or none that takes these arguments, or
+            the thread of an earlier attempt still runs here.
         IllegalTransition: its progress was rejected: the task has ended, or was taken over.
         StillRuns: this was cancelled, and the thread of the function continues.
         asyncio.CancelledError: this was cancelled, and so is the function.
     """
     name = f"job {job.name}"
     function = _found(job)
-    reporter = Reporter(write, lambda: working.cancel())
+    reporter = ProgressWriter(write, lambda: working.cancel())
     run = begin(reporter)
     if not await threads.end(run.id, linger or 0.0):
-        raise Elsewhere(
+        raise NotRunnableHere(
             f"the thread of an earlier attempt at {name} still runs here",
             "An earlier attempt at the job has not ended",
         )
     call = partial(function, run, **job.arguments)
-    blocking = None if function.is_async else Blocking(partial(_blocking, call))
+    blocking = None if function.is_async else ThreadCall(partial(_blocking, call))
     work = _awaited(call) if blocking is None else in_thread(blocking)
     working = asyncio.create_task(work, name=name)
     try:
@@ -203,14 +203,14 @@ async def attempt(
 def _found(job: Job) -> JobFunction[..., Any]:
     function = find(job.name)
     if function is None:
-        raise Elsewhere(
+        raise NotRunnableHere(
             f"no function under @job is called {job.name!r} here: a worker imports its module",
             "The job is not known to any worker",
         )
     try:
         function.check(job.arguments)
     except TypeError as error:
-        raise Elsewhere(
+        raise NotRunnableHere(
             f"job {job.name} has other parameters here: {error}",
             "The job does not take its arguments any more",
         ) from error
@@ -218,7 +218,7 @@ def _found(job: Job) -> JobFunction[..., Any]:
 
 
 async def _lingered(
-    tried: AttemptResult, call: Blocking, name: str, linger: float
+    tried: AttemptResult, call: ThreadCall, name: str, linger: float
 ) -> AttemptResult:
     """Wait for the thread of a failed attempt, so that the next attempt does not overlap with it.
 
@@ -273,11 +273,11 @@ async def _tried(working: "asyncio.Task[Any]", timeout: float | None) -> Attempt
     name = working.get_name()
     if (error := working.exception()) is not None:
         cause = error.__cause__ if isinstance(error, Escaped) else None
-        return AttemptResult(raised(name, cause or error), again=True)
+        return AttemptResult(pack_failure(name, cause or error), again=True)
     try:
-        return AttemptResult(done(name, working.result()), again=False)
+        return AttemptResult(pack_result(name, working.result()), again=False)
     except ContractError as wrong:
-        return AttemptResult(raised(name, wrong), again=False)
+        return AttemptResult(pack_failure(name, wrong), again=False)
 
 
 async def _cancel(working: "asyncio.Task[Any]") -> None:
@@ -290,7 +290,7 @@ async def _cancel(working: "asyncio.Task[Any]") -> None:
         logger.warning("%s raised when it was cancelled", working.get_name(), exc_info=error)
 
 
-def done(work: str, value: Any) -> bytes:
+def pack_result(work: str, value: Any) -> bytes:
     """Return the outcome of *work* that gave *value*, which is JSON.
 
     Raises:
@@ -302,19 +302,19 @@ def done(work: str, value: Any) -> bytes:
         raise ContractError(f"{work} gave what is not JSON: {error}") from error
 
 
-def error_end(error: McpError, *, raised: bool = True) -> Finished:
+def finished_with_error(error: McpError, *, raised: bool = True) -> Finished:
     """Return the end of a task that failed with *error*; *raised*: its hook has raised it."""
     body = ErrorBody(error.code, error.message, error.data)
     return Finished(error=msgspec.json.encode(body), raised=raised)
 
 
-def no_room(error: StoreUnavailable) -> Finished:
+def result_rejected(error: StoreUnavailable) -> Finished:
     """Return the end of a task whose result does not fit into the store."""
     message = f"The result could not be kept: {_reason(error)}"
-    return error_end(InternalError(message), raised=False)
+    return finished_with_error(InternalError(message), raised=False)
 
 
-def not_kept(error: StoreUnavailable) -> bytes:
+def outcome_rejected(error: StoreUnavailable) -> bytes:
     """Return the packed outcome of work whose own outcome does not fit into the store."""
     message = f"its outcome could not be kept: {_reason(error)}"
     return pack(Failed(WorkRaised(token_hex(6), type(error).__name__, message)))
@@ -324,7 +324,7 @@ def _reason(error: StoreUnavailable) -> str:
     return str(error) if isinstance(error, OverShare) else "the store is full"
 
 
-def failure_of(work: str, error: BaseException) -> WaitError:
+def wait_error_of(work: str, error: BaseException) -> WaitError:
     """Return why *work* brought nothing that has raised *error*.
 
     Its text is shown only if it was raised to be shown; for any other the log has it, under the
@@ -349,16 +349,16 @@ def failure_of(work: str, error: BaseException) -> WaitError:
     return failure
 
 
-def raised(work: str, error: BaseException) -> bytes:
+def pack_failure(work: str, error: BaseException) -> bytes:
     """Return the outcome of *work* that raised *error*, packed."""
-    return pack(Failed(failure_of(work, error)))
+    return pack(Failed(wait_error_of(work, error)))
 
 
 _FIRST = 0.5
 _LONGEST = 30.0
 
 
-class Elsewhere(Exception):
+class NotRunnableHere(Exception):
     """A step that this process cannot take. The text names what is unknown, for the log.
 
     Args:
@@ -379,7 +379,7 @@ class Elsewhere(Exception):
         """Return the end of a task that no process has continued for *seconds*."""
         reference = self._log(seconds)
         error = InternalError(f"{self.told} (reference {reference})", reference=reference)
-        return error_end(error)
+        return finished_with_error(error)
 
     def _log(self, seconds: float) -> str:
         reference = token_hex(6)
@@ -392,7 +392,7 @@ class Elsewhere(Exception):
         return reference
 
 
-def pause_after(passed: float) -> float:
+def pass_on_delay(passed: float) -> float:
     """Return the seconds before the next delivery of a step that was *passed* on for so long.
 
     Each pause equals the sum of those before it, up to 30 seconds: a process of the other release

@@ -11,15 +11,15 @@ from secrets import token_hex
 from typing import Final, TypeAlias
 
 from genmcp.errors import StoreError, StoreUnavailable
-from genmcp.stores.clocks import Waiter
+from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.deliveries import Deliveries, OwnerShare
-from genmcp.tasks.retry import Throttle
+from genmcp.tasks.retry import LogThrottle
 
-__all__ = ["CONTINUATIONS", "REFS", "Engine", "LocalEngine", "Step", "engine_queue"]
+__all__ = ["CONTINUATIONS", "REFS", "DeliveryHandler", "Engine", "LocalEngine", "engine_queue"]
 
 logger = logging.getLogger("genmcp")
 
-Step: TypeAlias = Callable[[str], Awaitable[None]]
+DeliveryHandler: TypeAlias = Callable[[str], Awaitable[None]]
 """What an id is delivered to. It raises only where the store fails: then it is to come again."""
 
 
@@ -72,14 +72,14 @@ class Engine(ABC):
     @abstractmethod
     def serve(
         self,
-        step: Step,
+        step: DeliveryHandler,
         *,
         queues: Collection[str],
         concurrency: int,
         lease: float,
         share: int | None = None,
         grace: float = 0.0,
-        doubts: Callable[[], float] = lambda: 0.0,
+        takeover_delay: Callable[[], float] = lambda: 0.0,
     ) -> AbstractAsyncContextManager[None]:
         """Deliver the ids of *queues* to *step*, at most *concurrency* at once, while entered.
 
@@ -87,10 +87,10 @@ class Engine(ABC):
 
         An id is delivered again if its process gives no sign of life for *lease* seconds, or if its
         step raised. On exit delivery stops here; running steps have *grace* seconds to end. Then
-        they are cancelled, and their ids are delivered to another process at once. While *doubts*
-        returns more than 0, ids held by others are not delivered here: this process has just
-        started, or was suspended itself, and cannot tell for so many seconds whether others are
-        gone.
+        they are cancelled, and their ids are delivered to another process at once. While
+        *takeover_delay* returns more than 0, ids held by others are not delivered here: this
+        process has just started, or was suspended itself, and cannot tell for so many seconds
+        whether others are gone.
         """
 
 
@@ -118,17 +118,17 @@ class LocalEngine(Engine):
     @asynccontextmanager
     async def serve(
         self,
-        step: Step,
+        step: DeliveryHandler,
         *,
         queues: Collection[str],
         concurrency: int,
         lease: float,
         share: int | None = None,
         grace: float = 0.0,
-        doubts: Callable[[], float] = lambda: 0.0,
+        takeover_delay: Callable[[], float] = lambda: 0.0,
     ) -> AsyncGenerator[None, None]:
         bounds = concurrency, concurrency if share is None else share
-        worker = _Worker(self._deliveries, step, queues, bounds, lease, doubts)
+        worker = _LocalWorker(self._deliveries, step, queues, bounds, lease, takeover_delay)
         serving = asyncio.create_task(worker.run())
         try:
             yield
@@ -139,31 +139,31 @@ class LocalEngine(Engine):
             await worker.close()
 
 
-class _Worker:
+class _LocalWorker:
     """Claims ids, runs their steps, and renews their leases meanwhile."""
 
     def __init__(
         self,
         deliveries: Deliveries,
-        step: Step,
+        step: DeliveryHandler,
         queues: Collection[str],
         bounds: tuple[int, int],
         lease: float,
-        doubts: Callable[[], float],
+        takeover_delay: Callable[[], float],
     ) -> None:
         self._deliveries = deliveries
         self._step = step
         self._queues = tuple(queues)
         self._concurrency, self._most_of_one = bounds
         self._lease = lease
-        self._doubts = doubts
+        self._takeover_delay = takeover_delay
         self._node = token_hex(8)
         self._working: dict[str, asyncio.Task[None]] = {}
         self._owners: dict[str, str] = {}  # of the working ids
         self._full = False  # whether the end of a step lets more be claimed
         self._left = self._share()  # after the last claim
         self._claiming = asyncio.Lock()
-        self._complaints = Throttle(logger)
+        self._complaints = LogThrottle(logger)
         self._renewal = 0.0  # when all that is held is renewed next
 
     async def run(self) -> None:
@@ -222,7 +222,7 @@ class _Worker:
             if work := self._working.get(id):
                 work.cancel()
 
-    async def _begin_more(self, news: Waiter) -> None:
+    async def _begin_more(self, news: WakeSignal) -> None:
         async with self._claiming:
             free = self._concurrency - len(self._working)
             self._full = free <= 0
@@ -233,7 +233,7 @@ class _Worker:
                 self._node,
                 self._lease,
                 free,
-                spare=self._doubts(),
+                takeover_delay=self._takeover_delay(),
                 share=self._share(),
             )
             for id, _, owner in claimed:
@@ -270,7 +270,7 @@ class _Worker:
             told = "the step of %s failed, and is taken again: %s"
             self._complaints.log(logging.ERROR, told, id, error, exc_info=trace)
 
-    def _forget(self, id: str, news: Waiter, work: "asyncio.Task[None]") -> None:
+    def _forget(self, id: str, news: WakeSignal, work: "asyncio.Task[None]") -> None:
         if self._working[id] is work:
             del self._working[id], self._owners[id]
         if self._full:

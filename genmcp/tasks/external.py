@@ -20,19 +20,19 @@ from genmcp.errors import (
     WaitCancelled,
 )
 from genmcp.stores.store import Put, Store
-from genmcp.tasks.attempt import done, raised
-from genmcp.tasks.jobs import Reporter, Write
+from genmcp.tasks.attempt import pack_failure, pack_result
+from genmcp.tasks.jobs import ProgressWriter, Write
 from genmcp.tasks.options import JobOptions
 
 __all__ = [
+    "ExternalFollower",
     "ExternalJob",
     "ExternalJobs",
     "ExternalQueue",
     "ExternalStatus",
+    "FollowResult",
     "Phase",
-    "Watched",
-    "Watches",
-    "outcome_of",
+    "pack_outcome",
 ]
 
 logger = logging.getLogger("genmcp")
@@ -90,11 +90,11 @@ class ExternalQueue(ABC):
 _KEPT: Final = 86400.0  # seconds for which an outcome is stored until a task reads it
 
 
-class ForeignFailure(Exception):
+class ExternalJobFailed(Exception):
     """What is told of a job that failed elsewhere; its text is for the log."""
 
 
-class Waiting(msgspec.Struct, frozen=True, array_like=True):
+class WaitingTasks(msgspec.Struct, frozen=True, array_like=True):
     """The tasks that wait for a job, and how it ended."""
 
     tasks: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class ExternalJobs:
         while True:
             waiting, version = await self._read(ref)
             tasks = tuple(dict.fromkeys((*waiting.tasks, id)))
-            if await self._write(ref, Waiting(tasks, waiting.outcome), version):
+            if await self._write(ref, WaitingTasks(tasks, waiting.outcome), version):
                 return
 
     async def settle(self, ref: ExternalJob, outcome: bytes) -> Sequence[str]:
@@ -122,7 +122,7 @@ class ExternalJobs:
             waiting, version = await self._read(ref)
             if waiting.outcome is not None:
                 return waiting.tasks
-            if await self._write(ref, Waiting(waiting.tasks, outcome), version):
+            if await self._write(ref, WaitingTasks(waiting.tasks, outcome), version):
                 return waiting.tasks
 
     async def outcome(self, ref: ExternalJob) -> bytes | None:
@@ -134,11 +134,11 @@ class ExternalJobs:
         """Go on waiting."""
         await self._store.touch(self._key(ref), _KEPT)
 
-    async def _read(self, ref: ExternalJob) -> tuple[Waiting, int]:
+    async def _read(self, ref: ExternalJob) -> tuple[WaitingTasks, int]:
         entry = await self._store.get(self._key(ref))
-        return (_decode(entry.value), entry.version) if entry else (Waiting(), 0)
+        return (_decode(entry.value), entry.version) if entry else (WaitingTasks(), 0)
 
-    async def _write(self, ref: ExternalJob, waiting: Waiting, version: int) -> bool:
+    async def _write(self, ref: ExternalJob, waiting: WaitingTasks, version: int) -> bool:
         put = Put(self._key(ref), _encode(waiting), ttl=_KEPT, expect=version)
         try:
             await self._store.apply(put)
@@ -150,31 +150,31 @@ class ExternalJobs:
         return f"{self._prefix}{ref.scheme}:{ref.ref}"
 
 
-def outcome_of(ref: ExternalJob, snapshot: ExternalStatus) -> bytes:
+def pack_outcome(ref: ExternalJob, snapshot: ExternalStatus) -> bytes:
     """Return what a continuation is told of a job that is over."""
     work = f"{ref.scheme} job {ref.ref!r}"
     try:
         if snapshot.phase == "completed":
-            return done(work, snapshot.result)
+            return pack_result(work, snapshot.result)
         if snapshot.phase == "cancelled":
             return pack(Failed(WaitCancelled()))
-        raise ForeignFailure(snapshot.error)
-    except (ContractError, ForeignFailure) as error:
-        return raised(work, error)
+        raise ExternalJobFailed(snapshot.error)
+    except (ContractError, ExternalJobFailed) as error:
+        return pack_failure(work, error)
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Waiting).decode
+_decode = msgspec.msgpack.Decoder(WaitingTasks).decode
 
 
-class Watched(NamedTuple):
+class FollowResult(NamedTuple):
     """The result of following a job: its packed outcome, or the pause until the next turn."""
 
     outcome: bytes | None
     pause: float = 0.0
 
 
-class Watches:
+class ExternalFollower:
     """Follows the jobs of *foreign* queues. The engine delivers at most `JobOptions.refs` at once.
 
     While all of these places are taken, each is given up after about `JobOptions.watch` seconds and
@@ -194,7 +194,7 @@ class Watches:
             except Exception as error:
                 logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
 
-    async def follow(self, ref: ExternalJob, write: Write) -> Watched:
+    async def follow(self, ref: ExternalJob, write: Write) -> FollowResult:
         """Follow a job to its end, or until others need the place; *write* stores its progress.
 
         Raises:
@@ -204,24 +204,26 @@ class Watches:
         foreign = self._foreign.get(ref.scheme)
         if foreign is None:
             missing = ConfigurationError(f"no ExternalQueue of the scheme {ref.scheme!r} was given")
-            return Watched(raised(f"following {ref.ref!r}", missing))
-        reporter = Reporter(write)
+            return FollowResult(pack_failure(f"following {ref.ref!r}", missing))
+        reporter = ProgressWriter(write)
         place = asyncio.timeout(None)
         try:
             async with self._place(place), place:
-                return Watched(await self._watched(foreign, ref, reporter), self._options.lease)
+                return FollowResult(
+                    await self._watched(foreign, ref, reporter), self._options.lease
+                )
         except IllegalTransition:
             raise
         except Exception as error:
             if place.expired():
-                return Watched(None)
+                return FollowResult(None)
             logger.error("%s is followed again later: %s", ref, error, exc_info=error)
-            return Watched(None, self._options.lease)
+            return FollowResult(None, self._options.lease)
         finally:
             await reporter.close()
 
     async def _watched(
-        self, foreign: ExternalQueue, ref: ExternalJob, reporter: Reporter
+        self, foreign: ExternalQueue, ref: ExternalJob, reporter: ProgressWriter
     ) -> bytes | None:
         clock = asyncio.get_running_loop().time
         told: ExternalStatus | None = None
@@ -229,7 +231,7 @@ class Watches:
         async with aclosing(foreign.watch(ref.ref)) as snapshots:
             async for snapshot in snapshots:
                 if snapshot.over:
-                    return outcome_of(ref, snapshot)
+                    return pack_outcome(ref, snapshot)
                 if reporter.refused:
                     raise IllegalTransition("progress", "over, or somebody else's")
                 # A polled queue mostly repeats itself. Its state is still written now and then: a

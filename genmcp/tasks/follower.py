@@ -8,22 +8,22 @@ import msgspec
 
 from genmcp.core.task import Task
 from genmcp.errors import LogTruncated
-from genmcp.stores.store import Event
+from genmcp.stores.store import LogEvent
 from genmcp.tasks.records import DISCARDED, NOTE, Followed, TaskRecords
 
-__all__ = ["Change", "Note", "TaskFollower"]
+__all__ = ["TaskChange", "TaskFollower", "TaskMessage"]
 
 _READ_AT_ONCE: Final = 100
 
 
-class Note(msgspec.Struct, frozen=True):
+class TaskMessage(msgspec.Struct, frozen=True):
     """A message that was logged on a task; *id* is its position in the log."""
 
     id: str
     data: bytes
 
 
-class Change(msgspec.Struct, frozen=True):
+class TaskChange(msgspec.Struct, frozen=True):
     """A task after a change, and the position of that; None if no earlier event is retained."""
 
     id: str | None
@@ -38,7 +38,7 @@ class TaskFollower:
 
     async def follow(
         self, id: str, after: str | None = None, known: Task | None = None
-    ) -> AsyncGenerator[Change | Note, None]:
+    ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
         """Yield the changes of the task and the messages on it, in order, until it is over.
 
         Those behind the position *after*; None: from the first that is retained. Several changes
@@ -66,7 +66,7 @@ class TaskFollower:
                             if event is not None:
                                 after = event.id
                                 if event.data.startswith(NOTE):
-                                    yield Note(event.id, event.data[1:])
+                                    yield TaskMessage(event.id, event.data[1:])
                                     continue
                                 number = _number(event)
                                 if number is None or number > task.changes:
@@ -79,7 +79,7 @@ class TaskFollower:
                                 continue
                             if reported < task.changes:
                                 reported = task.changes
-                                yield Change(after, task)
+                                yield TaskChange(after, task)
                             if task.ended:
                                 return
                 except LogTruncated:
@@ -108,7 +108,7 @@ class TaskFollower:
 
     async def _log(
         self, id: str, after: str | None, owed: bool
-    ) -> AsyncGenerator[Event | None, None]:
+    ) -> AsyncGenerator[LogEvent | None, None]:
         """Yield the events behind *after*, and new ones; if *owed*, None before the new ones."""
         log, store = self._records.key(id), self._records.store
         while owed:
@@ -124,6 +124,6 @@ class TaskFollower:
                 yield event
 
 
-def _number(event: Event) -> int | None:
+def _number(event: LogEvent) -> int | None:
     """Return `Task.changes` after the change of *event*; None if the task was deleted."""
     return None if event.data == DISCARDED else int(event.data[1:])

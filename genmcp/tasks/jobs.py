@@ -33,8 +33,8 @@ from genmcp.errors import ConfigurationError, ContractError, IllegalTransition, 
 __all__ = [
     "Job",
     "JobFunction",
-    "Progress",
-    "Reporter",
+    "JobProgress",
+    "ProgressWriter",
     "Reports",
     "Run",
     "SavedState",
@@ -185,36 +185,36 @@ _PACE: Final = 0.1  # seconds between two writes
 _RESPITE: Final = 1.0  # ... after one that failed
 
 
-class Progress(msgspec.Struct, frozen=True):
+class JobProgress(msgspec.Struct, frozen=True):
     """How far work is; None says nothing new."""
 
     progress: float | None = None
     total: float | None = None
     message: str | None = None
 
-    def then(self, newer: "Progress") -> "Progress":
+    def then(self, newer: "JobProgress") -> "JobProgress":
         """Return both as one."""
-        return Progress(
+        return JobProgress(
             self.progress if newer.progress is None else newer.progress,
             self.total if newer.total is None else newer.total,
             self.message if newer.message is None else newer.message,
         )
 
 
-def progressed(progress: Progress, task: Task, now: float) -> Task:
+def progressed(progress: JobProgress, task: Task, now: float) -> Task:
     """Return *task* with the *progress* of its work."""
     done, total, message = progress.progress, progress.total, progress.message
     return add_progress(task, now, done, total, message)
 
 
-Write: TypeAlias = Callable[[Progress], Awaitable[object]]
+Write: TypeAlias = Callable[[JobProgress], Awaitable[object]]
 
 
 def _nothing() -> None:
     pass
 
 
-class Reporter:
+class ProgressWriter:
     """Writes the newest progress, at most ten times a second; the work never waits for it.
 
     A write may be `refused`: what the work is for is over, or somebody else's. Then *stop* is
@@ -227,7 +227,7 @@ class Reporter:
         self.refused = False
         self._open = True
         self._failing = False
-        self._newest: Progress | None = None
+        self._newest: JobProgress | None = None
         self._writing: asyncio.Task[None] | None = None
 
     def report(
@@ -240,7 +240,7 @@ class Reporter:
             TypeError, ValueError: it is no number.
         """
         self._check_open()
-        newest = Progress(_number(progress), _number(total), message and str(message))
+        newest = JobProgress(_number(progress), _number(total), message and str(message))
         self._newest = newest if self._newest is None else self._newest.then(newest)
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_newest())
@@ -264,7 +264,7 @@ class Reporter:
         if not self._open:
             raise asyncio.CancelledError("the work is over, or somebody else's")
 
-    async def close(self) -> Progress:
+    async def close(self) -> JobProgress:
         """Write nothing any more, and return what was not written yet."""
         self._open = False
         self._stop = _nothing  # it leads to the work, whose exception leads here: a cycle
@@ -272,7 +272,7 @@ class Reporter:
             self._writing.cancel()
             with suppress(asyncio.CancelledError):
                 await self._writing
-        return self._newest or Progress()
+        return self._newest or JobProgress()
 
     async def _write_newest(self) -> None:
         while (newest := self._newest) is not None:

@@ -32,7 +32,7 @@ from genmcp.errors import (
     StoreFull,
     TaskNotFound,
 )
-from genmcp.tasks.attempt import error_end
+from genmcp.tasks.attempt import finished_with_error
 from genmcp.tasks.follower import TaskFollower
 from genmcp.tasks.records import HeldTask, Stored, Transition
 from genmcp.tasks.transitions import TaskWriter
@@ -43,7 +43,7 @@ __all__ = ["KeyedTasks"]
 logger = logging.getLogger("genmcp")
 
 _TOKEN_BITS: Final = 40
-_NOT_KEPT: Final = error_end(
+_NOT_KEPT: Final = finished_with_error(
     InternalError(
         "The call with this idempotency key has ended, but its result was not kept: "
         "there was no room for it"
@@ -145,7 +145,7 @@ class KeyedTasks:
             taken = await write()
         except BaseException as error:
             if not isinstance(error, OverShare | StoreFull):
-                self._retry.later(
+                self._retry.defer(
                     held.id,
                     lambda: self._undo(held, undo),
                     lambda _: self._undo(held, lambda task, now: None),
@@ -194,7 +194,7 @@ class KeyedTasks:
 
         if isinstance(parked.work, Running | Awaiting):
             return await publish()
-        return await self._retry.within_patience(publish_or_free(), held.id)
+        return await self._retry.wait_for_write(publish_or_free(), held.id)
 
     async def ask(self, held: HeldTask, question: InputRequired, parked: Suspended) -> bool:
         """Write that the call waits for a request of its client.
@@ -235,7 +235,7 @@ class KeyedTasks:
         never accepted that. A living process is trusted to free the keys of its own calls.
         """
         if task.bound_node is None or task.bound_node == self._heartbeats.own:
-            return (task.id, task.fencing_token) in self._running or self._retry.has(task.id)
+            return (task.id, task.fencing_token) in self._running or self._retry.is_pending(task.id)
         if not self._has_others:
             return True
         await self._start()  # only a process that has a heartbeat of its own can judge others
@@ -260,7 +260,7 @@ class KeyedTasks:
 
     async def _end(self, held: HeldTask, transition: Transition, size: int = 0) -> bool:
         try:
-            await self._retry.first_attempt(
+            await self._retry.write_or_defer(
                 held.id,
                 lambda: self._write(held, transition),
                 (lambda _: self._write(held, _not_kept)) if size else None,

@@ -13,12 +13,12 @@ from typing import Any, Final, TypeVar
 
 from genmcp.errors import OverShare, StoreError, StoreFull, StoreUnavailable
 
-__all__ = ["RetriedWrites", "Throttle"]
+__all__ = ["LogThrottle", "RetriedWrites"]
 
 logger = logging.getLogger("genmcp")
 
 
-class Throttle:
+class LogThrottle:
     """Logs at most one message in *every* seconds, and the number of those suppressed before it."""
 
     def __init__(
@@ -65,7 +65,7 @@ class RetriedWrites:
         self.ending = ending
         self._patience = patience
         self._late_bytes = late_bytes
-        self._complaints = Throttle(logger)
+        self._complaints = LogThrottle(logger)
         self._pending: dict[asyncio.Task[Any], str] = {}  # the task that each write is about
 
     async def retry_until_written(
@@ -106,7 +106,7 @@ class RetriedWrites:
                 )
             await asyncio.sleep(next(pauses, _PAUSES[-1]))
 
-    async def within_patience(self, write: Coroutine[Any, Any, T], id: str = "") -> T:
+    async def wait_for_write(self, write: Coroutine[Any, Any, T], id: str = "") -> T:
         """Wait up to `patience` seconds for *write*, which continues after that.
 
         Raises:
@@ -118,7 +118,7 @@ class RetriedWrites:
             raise StoreUnavailable("the store accepts no write: a step of a task is written later")
         return _result(writing)
 
-    async def whole(self, writes: Coroutine[Any, Any, T], id: str = "") -> T:
+    async def uninterrupted(self, writes: Coroutine[Any, Any, T], id: str = "") -> T:
         """Complete *writes*, also if the caller is cancelled meanwhile."""
         writing = self._begin(writes, id)
         try:
@@ -130,7 +130,7 @@ class RetriedWrites:
                 _result(writing)
             raise
 
-    async def first_attempt(
+    async def write_or_defer(
         self,
         id: str,
         write: Callable[[], Awaitable[object]],
@@ -152,11 +152,11 @@ class RetriedWrites:
                 logger.warning("the end of a call with an idempotency key is not kept: %s", error)
             if instead is not None and size > self._late_bytes:
                 write, instead, size = partial(instead, StoreFull("too many results wait")), None, 0
-            self.later(id, write, instead, size)
+            self.defer(id, write, instead, size)
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    def later(
+    def defer(
         self,
         id: str,
         write: Callable[[], Awaitable[object]],
@@ -171,7 +171,7 @@ class RetriedWrites:
     def _give_back(self, size: int, _: object) -> None:
         self._late_bytes += size
 
-    def has(self, id: str) -> bool:
+    def is_pending(self, id: str) -> bool:
         """Return whether a write of the task *id* is pending.
 
         One whose event loop was closed never continues.

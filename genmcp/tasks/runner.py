@@ -19,16 +19,16 @@ from genmcp.errors import (
     StoreUnavailable,
 )
 from genmcp.tasks.attempt import (
+    AbandonedThreads,
     AttemptResult,
-    Elsewhere,
+    NotRunnableHere,
     StillRuns,
-    Threads,
     attempt,
-    error_end,
-    pause_after,
+    finished_with_error,
+    pass_on_delay,
 )
-from genmcp.tasks.external import ExternalQueue, Watched, Watches
-from genmcp.tasks.jobs import Progress, Reports, Run, SavedState, progressed
+from genmcp.tasks.external import ExternalFollower, ExternalQueue, FollowResult
+from genmcp.tasks.jobs import JobProgress, Reports, Run, SavedState, progressed
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.transitions import TaskWriter
@@ -64,10 +64,10 @@ class TaskRunner:
         self._records = writer.records
         self._scheduler = writer.scheduler
         self._resume = resume
-        self.watches = Watches(foreign, options)
+        self.watches = ExternalFollower(foreign, options)
         self._options = options
         self._ending = ending
-        self._threads = Threads()
+        self._threads = AbandonedThreads()
         # The steps of this process, by task and fencing token, and when each is retained again.
         self._taken: dict[tuple[str, int], asyncio.TimerHandle] = {}
         self._retaining: set[asyncio.Task[None]] = set()
@@ -109,8 +109,8 @@ class TaskRunner:
         lives = (task.id, task.fencing_token) in self._taken if here else await beats.lives(node)
         if lives:
             await self._records.touch(task)
-            doubt = 0.0 if node == beats.own else beats.presence.doubt
-            await self._scheduler.look_later(task, liveness_checks, doubt)
+            doubt = 0.0 if node == beats.own else beats.presence.takeover_delay
+            await self._scheduler.check_later(task, liveness_checks, doubt)
         else:
             await self._scheduler.abandon(task)
 
@@ -176,18 +176,18 @@ class TaskRunner:
                 threads=self._threads,
                 linger=self._options.linger if _has_retries(task) else None,
             )
-        except Elsewhere as unknown:
+        except NotRunnableHere as unknown:
             if passed := await self._passed_on(held, task, unknown):
                 return passed
             outcome = unknown.outcome(task.deferred_seconds)
             return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
         return await self._writer.settle(held, partial(_after, tried))
 
-    async def _passed_on(self, held: HeldTask, task: Task, unknown: Elsewhere) -> Task | None:
+    async def _passed_on(self, held: HeldTask, task: Task, unknown: NotRunnableHere) -> Task | None:
         """Pass the step on to another process; return None if `unknown_timeout` is over."""
         if task.deferred_seconds >= self._options.unknown_timeout:
             return None
-        pause = pause_after(task.deferred_seconds)
+        pause = pass_on_delay(task.deferred_seconds)
         logger.warning("task %s is passed on: %s", task.id, unknown)
         step = held.step(lambda task, now: defer(task, now, pause))
         return await self._writer.retry.retry_until_written(step)
@@ -195,7 +195,7 @@ class TaskRunner:
     async def _watch(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
         """Follow a job of another queue; return the task settled, or waiting for another turn."""
         outcome = await self._writer.refs.outcome(ref)
-        watched = Watched(outcome)
+        watched = FollowResult(outcome)
         if outcome is None:
             watched = await self.watches.follow(ref, partial(_report, held))
 
@@ -213,7 +213,7 @@ class TaskRunner:
                 came: Suspended | Finished = Finished(error=LOST, raised=True)
             else:
                 came = await self._resumed(held, task, call)
-        except Elsewhere as unknown:
+        except NotRunnableHere as unknown:
             if passed := await self._passed_on(held, task, unknown):
                 await self._records.touch(passed)
                 await self._scheduler.submit(passed)
@@ -227,7 +227,7 @@ class TaskRunner:
             came = await self._resume(task, call, unpack(task.outcome))
             if not isinstance(came, Suspended | Finished):
                 raise ContractError(f"resume gave {came!r}, not Suspended or Finished")
-        except (StoreError, Elsewhere):
+        except (StoreError, NotRunnableHere):
             raise
         except Exception as error:
             if isinstance(error, IllegalTransition):  # rejected; or else a defect, as any other
@@ -295,7 +295,7 @@ class TaskRunner:
             logger.warning("task %s may be retained too short: %s", task.id, error)
 
 
-async def _report(held: HeldTask, progress: Progress) -> None:
+async def _report(held: HeldTask, progress: JobProgress) -> None:
     await held.change(partial(progressed, progress))
 
 
@@ -329,4 +329,6 @@ async def _has_no_room(error: StoreUnavailable) -> Task:
 def _failed(task: Task, error: Exception) -> Finished:
     reference = token_hex(6)
     logger.error("%s was not continued [%s]", task.tool, reference, exc_info=error)
-    return error_end(InternalError(f"Internal error (reference {reference})", reference=reference))
+    return finished_with_error(
+        InternalError(f"Internal error (reference {reference})", reference=reference)
+    )

@@ -13,18 +13,18 @@ from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.engine import Engine
-from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, outcome_of
-from genmcp.tasks.follower import Change, Note, TaskFollower
-from genmcp.tasks.jobs import Progress, progressed
+from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_outcome
+from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
+from genmcp.tasks.jobs import JobProgress, progressed
 from genmcp.tasks.keyed import KeyedTasks
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
 from genmcp.tasks.runner import Resume, TaskRunner
-from genmcp.tasks.transitions import StepScheduler, TaskWriter
+from genmcp.tasks.transitions import TaskScheduler, TaskWriter
 from genmcp.tasks.worker import Heartbeats, Presence, TaskWorker
 
-__all__ = ["Change", "JobValues", "Note", "Resume", "TaskService"]
+__all__ = ["JobValues", "Resume", "TaskChange", "TaskMessage", "TaskService"]
 
 logger = logging.getLogger("genmcp")
 
@@ -81,7 +81,7 @@ class TaskService:
         self.records = TaskRecords(store, options, prefix)
         self._follower = TaskFollower(self.records)
         follows = bool(foreign)
-        self._scheduler = StepScheduler(
+        self._scheduler = TaskScheduler(
             self.records, engine, self.heartbeats, prefix=prefix, follows=follows
         )
         self._retry = RetriedWrites(
@@ -148,14 +148,14 @@ class TaskService:
         try:
             if not task.ended:
                 await self.start()
-            return await self._scheduler.nudge(task)
+            return await self._scheduler.recover(task)
         except StoreError as error:
             logger.warning("task %s is not seen to: %s", id, error)
             return task
 
     async def follow(
         self, id: str, owner: str | None, after: str | None = None, *, known: Task | None = None
-    ) -> AsyncGenerator[Change | Note, None]:
+    ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
         """Yield a task of *owner*, now and as it changes, and the messages on it, in order.
 
         Each has its position, `id`; a caller continues *after* the last one it has seen. The last
@@ -201,7 +201,7 @@ class TaskService:
     async def discard(self, id: str) -> None:
         """Delete a task whose id no client was given. Raises StoreUnavailable as `finish` does."""
         delete = self._retry.retry_until_written(lambda: self.records.discard(id))
-        await self._retry.within_patience(delete)
+        await self._retry.wait_for_write(delete)
 
     async def settle(self, ref: ExternalJob, outcome: ExternalStatus) -> None:
         """Record that another queue's job is over: for a hook of that queue, or a webhook.
@@ -214,14 +214,14 @@ class TaskService:
         """
         if not outcome.over:
             raise ValueError(f"{ref} cannot be settled: it is {outcome.phase}")
-        packed = outcome_of(ref, outcome)
+        packed = pack_outcome(ref, outcome)
         for id in await self._refs.settle(ref, packed):
             if await self._writer.settle_ref(id, ref, packed):
                 await self.start()
 
     # Tasks and the processes that work on them.
 
-    async def progress(self, id: str, progress: Progress, *, fencing_token: int) -> Task:
+    async def progress(self, id: str, progress: JobProgress, *, fencing_token: int) -> Task:
         """Write the progress of the work.
 
         Raises:
@@ -248,7 +248,7 @@ class TaskService:
             StoreUnavailable: the store has accepted no write for a lease; it is written later.
         """
         held = self._held(id, fencing_token)
-        return await self._retry.within_patience(self._writer.finish(held, ended), id)
+        return await self._retry.wait_for_write(self._writer.finish(held, ended), id)
 
     async def leave(self, id: str, *, fencing_token: int) -> Task:
         """Let the task go on without this process, which shuts down: as it does if that dies.
@@ -258,7 +258,7 @@ class TaskService:
             StoreUnavailable: as for `finish`.
         """
         held = self._held(id, fencing_token)
-        return await self._retry.within_patience(self._writer.leave(held), id)
+        return await self._retry.wait_for_write(self._writer.leave(held), id)
 
     async def _owned(self, id: str, owner: str | None, *, private: bool = False) -> Task:
         # Other records have keys that begin with an id: text of another form names no task.

@@ -10,14 +10,14 @@ from genmcp.core.task import Task, add_answers, lose_process, publish_task
 from genmcp.core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
-from genmcp.tasks.attempt import no_room, not_kept
+from genmcp.tasks.attempt import outcome_rejected, result_rejected
 from genmcp.tasks.engine import CONTINUATIONS, REFS, Engine, engine_queue
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
 from genmcp.tasks.worker import Heartbeats
 
-__all__ = ["StepScheduler", "TaskWriter"]
+__all__ = ["TaskScheduler", "TaskWriter"]
 
 logger = logging.getLogger("genmcp")
 
@@ -28,11 +28,11 @@ UNSERVED: Final = "Waiting for a worker"
 _WARN_AGAIN: Final = 60.0  # seconds between two warnings about one queue
 
 
-class StepScheduler:
+class TaskScheduler:
     """Submits the next steps of tasks to *engine*, in queues whose names begin with *prefix*.
 
     A record is written before its step is submitted. Between the two the process may die, or the
-    engine may refuse. Then the step is submitted by the next reader of the record (`nudge`), or
+    engine may refuse. Then the step is submitted by the next reader of the record (`recover`), or
     when the delivery before it is delivered again.
     """
 
@@ -57,7 +57,7 @@ class StepScheduler:
         """Have the task's next step delivered when it is due."""
         if task.bound_node is not None:
             if not task.private:
-                await self.look_later(task, 0)
+                await self.check_later(task, 0)
         elif task.needs_delivery:
             queue = CONTINUATIONS
             if (job := task.job) is not None:
@@ -73,7 +73,7 @@ class StepScheduler:
                 owner=self._records.owner_of(task),
             )
 
-    async def look_later(self, task: Task, liveness_checks: int, delay: float = 0.0) -> None:
+    async def check_later(self, task: Task, liveness_checks: int, delay: float = 0.0) -> None:
         """Schedule a check whether the process of the task is alive, by default after one lease.
 
         The number of checks makes the id unique: an engine rejects the id that it delivers now.
@@ -93,7 +93,7 @@ class StepScheduler:
             except StoreError as error:
                 logger.warning("a step of task %s was not cancelled: %s", task.id, error)
 
-    async def nudge(self, task: Task) -> Task:
+    async def recover(self, task: Task) -> Task:
         """Submit or abandon the step that a dead process left, if any; return the task then.
 
         The returned task has a status message if it waits for a worker and there is none.
@@ -150,13 +150,13 @@ class TaskWriter:
     """Writes the steps of tasks, and has submitted what follows from them.
 
     Between a record and its submission comes nothing but the death of the process, or that the
-    engine refuses: the cancellation of the caller does not (`RetriedWrites.whole`).
+    engine refuses: the cancellation of the caller does not (`RetriedWrites.uninterrupted`).
     """
 
     def __init__(
         self,
         records: TaskRecords,
-        scheduler: StepScheduler,
+        scheduler: TaskScheduler,
         refs: ExternalJobs,
         retry: RetriedWrites,
     ) -> None:
@@ -175,7 +175,7 @@ class TaskWriter:
                 await self.scheduler.submit(task)
             return created
 
-        return await self.retry.whole(create())
+        return await self.retry.uninterrupted(create())
 
     def publishing(
         self, held: HeldTask, parked: Suspended, call: bytes, ttl: float
@@ -193,7 +193,7 @@ class TaskWriter:
             await self.scheduler.submit(task)
             return task
 
-        return lambda: self.retry.whole(publish(), held.id)
+        return lambda: self.retry.uninterrupted(publish(), held.id)
 
     async def park(self, held: HeldTask, parked: Suspended) -> Task:
         """Let the task wait again.
@@ -210,7 +210,7 @@ class TaskWriter:
             await self.scheduler.submit(task)
             return task
 
-        return await self.retry.retry_until_written(lambda: self.retry.whole(park()))
+        return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(park()))
 
     async def finish(self, held: HeldTask, ended: Finished) -> Task:
         """End the task; with an error, if the store has no room for *ended*.
@@ -222,7 +222,9 @@ class TaskWriter:
         def end(ended: Finished) -> Callable[[], Awaitable[Task]]:
             return held.step(lambda task, now: task.finish(ended, now))
 
-        return await self.retry.retry_until_written(end(ended), lambda error: end(no_room(error))())
+        return await self.retry.retry_until_written(
+            end(ended), lambda error: end(result_rejected(error))()
+        )
 
     async def go_on(self, held: HeldTask, came: Suspended | Finished) -> None:
         """Park or end the task; end it with an error if the store has no room for either.
@@ -234,7 +236,7 @@ class TaskWriter:
             try:
                 await self.park(held, came)
             except OverShare as error:
-                came = no_room(error)
+                came = result_rejected(error)
             else:
                 return
         await self.finish(held, came)
@@ -249,7 +251,7 @@ class TaskWriter:
                 await self.scheduler.submit(task)
             return task
 
-        return await self.retry.whole(answer())
+        return await self.retry.uninterrupted(answer())
 
     async def leave(self, held: HeldTask) -> Task:
         """Let the task go on without the process it lives in.
@@ -264,7 +266,7 @@ class TaskWriter:
             await self.scheduler.submit(task)
             return task
 
-        return await self.retry.retry_until_written(lambda: self.retry.whole(leave()))
+        return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(leave()))
 
     async def cancel(
         self, was: Task, unfollow: Callable[[ExternalJob], Awaitable[None]], *, patient: bool
@@ -297,18 +299,18 @@ class TaskWriter:
             return None if was.ended else was
 
         if patient:
-            return await self.retry.within_patience(self.retry.retry_until_written(cancel), was.id)
+            return await self.retry.wait_for_write(self.retry.retry_until_written(cancel), was.id)
         try:
             return await cancel()
         except StoreUnavailable:
-            self.retry.later(was.id, cancel)
+            self.retry.defer(was.id, cancel)
             raise
 
     async def settle(self, held: HeldTask, transition: Callable[[Task, float], Task]) -> Task:
         """Write the outcome of an attempt, or an error if the store has no room for the outcome."""
 
         async def lose(error: StoreUnavailable) -> Task:
-            outcome = not_kept(error)
+            outcome = outcome_rejected(error)
             return await held.change(lambda task, now: task.settle(outcome, now))
 
         return await self.retry.retry_until_written(held.step(transition), lose)
@@ -329,7 +331,7 @@ class TaskWriter:
                 await self.scheduler.submit(task)
 
         try:
-            await self.retry.whole(settle())
+            await self.retry.uninterrupted(settle())
         except TaskNotFound:
             return False
         if was is not None:

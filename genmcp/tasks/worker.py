@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.stores.clocks import steady
 from genmcp.stores.store import Delete, Put, Store
-from genmcp.tasks.engine import CONTINUATIONS, REFS, Engine, Step, engine_queue
+from genmcp.tasks.engine import CONTINUATIONS, REFS, DeliveryHandler, Engine, engine_queue
 from genmcp.tasks.options import JobOptions
 
 __all__ = ["Heartbeats", "Presence", "TaskWorker", "WorkerUser"]
@@ -51,12 +51,12 @@ class Presence:
         self._away_until = -inf
 
     @property
-    def doubts(self) -> bool:
+    def is_unsure(self) -> bool:
         """Whether others may be alive although they have given no sign of life for a lease."""
-        return self.doubt > 0
+        return self.takeover_delay > 0
 
     @property
-    def doubt(self) -> float:
+    def takeover_delay(self) -> float:
         """For how many more seconds others may be alive without a sign of life; 0: they are not."""
         if self._shown is None:
             return self._lease / 3
@@ -65,11 +65,11 @@ class Presence:
         return max(0.0, max(self._new_until, self._away_until) - self._clock())
 
     @property
-    def was_away(self) -> bool:
+    def was_suspended(self) -> bool:
         """Whether this process was away less than a lease ago, or still is."""
         return self._clock() < self._away_until or self._away() > self._lease / 3
 
-    def show(self) -> None:
+    def record_beat(self) -> None:
         """Record that the store has accepted a sign of life of this process."""
         if self._shown is None:
             self._new_until = self._clock() + self._lease / 3
@@ -83,7 +83,7 @@ class Presence:
             )
         self._shown = self._clock(), self._wall()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Expect no signs of life until the next one: this process stops working."""
         self._shown = None
 
@@ -118,7 +118,7 @@ class Heartbeats:
         """Renew the records of this process and its queues for another lease."""
         keys = [self._node(self.own), *map(self._served, self.queues)]
         await asyncio.gather(*(self._keep(key) for key in keys))
-        self.presence.show()
+        self.presence.record_beat()
 
     async def _keep(self, key: str) -> None:
         if not await self._store.touch(key, self.lease):
@@ -129,19 +129,21 @@ class Heartbeats:
         return (
             queue in self.queues
             or await self._store.get(self._served(queue)) is not None
-            or self.presence.was_away
+            or self.presence.was_suspended
         )
 
     async def lives(self, node: str) -> bool:
         """Return whether the process *node* is alive, as far as this one can tell."""
-        if node == self.own or self.presence.doubts:
+        if node == self.own or self.presence.is_unsure:
             return True
         found = await self._store.get(self._node(node)) is not None
-        return found or self.presence.doubts  # this process may have been suspended during the read
+        return (
+            found or self.presence.is_unsure
+        )  # this process may have been suspended during the read
 
     async def leave(self) -> None:
         """Remove the record of this process."""
-        self.presence.forget()
+        self.presence.reset()
         self.queues = ()
         await self._store.apply(Delete(self._node(self.own)))
 
@@ -187,7 +189,7 @@ class TaskWorker:
         self,
         engine: Engine,
         heartbeats: Heartbeats,
-        step: Step,
+        step: DeliveryHandler,
         options: JobOptions,
         *,
         prefix: str = "",
@@ -307,7 +309,7 @@ class TaskWorker:
             served.append(((REFS,), options.refs, None))
         all_of_them = asyncio.Barrier(len(served))
         self._heartbeats.queues = tuple(options.queues)
-        self._heartbeats.presence.forget()  # no signs of life were due until now
+        self._heartbeats.presence.reset()  # no signs of life were due until now
         await self._heartbeats.beat()
         serving.delivering = delivering = [
             asyncio.create_task(self._deliver(serving, all_of_them, *each)) for each in served
@@ -347,7 +349,7 @@ class TaskWorker:
             share=share,
             lease=self.options.lease,
             grace=self.options.shutdown_grace,
-            doubts=lambda: self._heartbeats.presence.doubt,
+            takeover_delay=lambda: self._heartbeats.presence.takeover_delay,
         ):
             if await all_of_them.wait() == 0:
                 serving.ready.set_result(None)

@@ -37,7 +37,7 @@ from genmcp.protocol.params import (
     ProgressNotificationParams,
 )
 from genmcp.protocol.value import Value
-from genmcp.stores.store import Event
+from genmcp.stores.store import LogEvent
 from genmcp.transports.listening import farewell, listening, without_params
 from genmcp.transports.request import decode, reject
 from genmcp.transports.responder import BatchAnswers
@@ -373,7 +373,7 @@ class PipeConnection(Pipe):
                 events = await self.mux.listeners.listen(session, owner=owner)
                 async with aclosing(events):
                     async for each in events:
-                        if isinstance(each, Event):
+                        if isinstance(each, LogEvent):
                             await self.send(each.data)
         except StoreError as error:
             logger.warning("a session gets no more notifications: %s", error)

@@ -28,7 +28,7 @@ from genmcp.errors import (
 from genmcp.mux.changes import on_wire
 from genmcp.mux.threads import Multimap
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
-from genmcp.stores.store import Delete, Entry, Put
+from genmcp.stores.store import Delete, Put, StoreEntry
 from genmcp.transports.listening import EventStream
 from genmcp.transports.pipe import Pipe, PipedCall
 from genmcp.transports.post import perform
@@ -194,7 +194,7 @@ class _Stream(Pipe):
 
 
 async def _initialize(
-    http: HttpRequest, session: Session, action: OpenSession, entry: Entry
+    http: HttpRequest, session: Session, action: OpenSession, entry: StoreEntry
 ) -> bytes:
     """Store the client's `initialize`, which is not repeated, and return the response to it.
 

@@ -59,7 +59,7 @@ class Bare(MemoryStore):
         (Bare(), "carries no jobs; give a Storage with an engine"),
         (Storage(store=Bare()), "carries no jobs"),
         (7, "store takes a Store, its URL, or a Storage, not 7"),
-        ("redis://x", "store: 'redis://x' is not taken"),
+        ("redis://x", "store: 'redis://x' is not supported"),
     ],
 )
 def test_store_that_cannot_be_used_is_refused(store: Any, told: str) -> None:

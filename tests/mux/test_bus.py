@@ -17,7 +17,7 @@ from genmcp.protocol.client_features import ListRootsRequestParams
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Append, Event
+from genmcp.stores.store import Append, LogEvent
 from genmcp.wire.jsonrpc import Message
 from tests.support.asgi import PATIENCE, until
 
@@ -35,7 +35,7 @@ class Shared(MemoryStore):
         super().__init__()
         self.faults = list(faults)
 
-    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[Event, None]:
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
         if self.faults:
             raise self.faults.pop(0)
         async with aclosing(super().follow(log, after)) as events:

@@ -12,7 +12,7 @@ from genmcp.mux import changes as module
 from genmcp.mux.changes import Subscription, Subscriptions
 from genmcp.mux.limits import Limits
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Append, Event, Op
+from genmcp.stores.store import Append, LogEvent, Op
 
 LOG = "changes:test"
 
@@ -32,12 +32,14 @@ class Faulty(MemoryStore):
             raise self.writes.pop()
         await super().apply(*ops)
 
-    async def read(self, log: str, after: str | None = None, limit: int = 100) -> Sequence[Event]:
+    async def read(
+        self, log: str, after: str | None = None, limit: int = 100
+    ) -> Sequence[LogEvent]:
         if after is not None and self.reads:
             raise self.reads.pop()
         return await super().read(log, after, limit)
 
-    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[Event, None]:
+    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
         self.followers += 1
         if self.faults:
             raise self.faults.pop()

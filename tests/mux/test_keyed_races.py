@@ -9,7 +9,7 @@ import pytest
 
 from genmcp import Continue, MemoryStore, Run, SQLiteStore, Store, Tool, elicit, job
 from genmcp.errors import StoreFull, StoreUnavailable
-from genmcp.stores.store import Append, Entry, Op, Put
+from genmcp.stores.store import Append, Op, Put, StoreEntry
 from tests.mux.test_idempotency import ASKS, BOB, NAME, begin, call, keyed, said, serving
 from tests.mux.test_keyed_failures import end_of
 from tests.support.asgi import PATIENCE, TASKS, Client, until
@@ -52,7 +52,7 @@ async def _happens(what: Any) -> None:
 class HeldMemory(Held, MemoryStore):
     """Yields in each read, so that copies meet."""
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         found = await super().get(key)
         await asyncio.sleep(0)
         return found

@@ -148,7 +148,7 @@ async def test_entries_of_an_account_are_bounded(store: Store) -> None:
     tasks = (*MALLORY, Account("mallory/tasks", most=2, setting="JobOptions.tasks_of_client"))
     for key in ("k#1", "k#2", "k#2"):
         await store.apply(Put(key, b"", owner=tasks))
-    with pytest.raises(OverShare, match=r"2 are kept.*JobOptions\.tasks_of_client"):
+    with pytest.raises(OverShare, match=r"2 entries.*JobOptions\.tasks_of_client"):
         await store.apply(Put("k#3", b"", owner=tasks))
 
     await store.apply(Put("k#3", b"", owner=MALLORY))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 from genmcp.errors import StoreUnavailable
-from genmcp.stores.clocks import Waiter
+from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.deliveries import Deliveries, Delivery, OwnerShare
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
@@ -73,7 +73,7 @@ async def claimed(
     return [id for id, *_ in await deliveries.claim(queues or QUEUES, node, lease, limit)]
 
 
-async def woken(news: Waiter) -> bool:
+async def woken(news: WakeSignal) -> bool:
     """Whether *news* is there, or comes within a moment, and clear it."""
     try:
         async with asyncio.timeout(BOUND):
@@ -83,7 +83,7 @@ async def woken(news: Waiter) -> bool:
     return True
 
 
-async def is_quiet(deliveries: Deliveries, news: Waiter) -> bool:
+async def is_quiet(deliveries: Deliveries, news: WakeSignal) -> bool:
     """Whether there is no news, once all that was asked for is done."""
     await deliveries.lost("", ())
     waiting = asyncio.ensure_future(news.wait())
@@ -250,7 +250,7 @@ async def test_lapsed_delivery_may_stay_with_its_holder(
     assert ["held"] == await claimed(deliveries, "n1", lease=10, limit=1)
     await advance(11)
     for node in ("n2", "n3"):
-        left = await deliveries.claim(QUEUES, node, 10, 9, spare=5)
+        left = await deliveries.claim(QUEUES, node, 10, 9, takeover_delay=5)
         assert (["waiting"] if node == "n2" else []) == [each.id for each in left]
     assert 5 == await deliveries.next_due(QUEUES)
     assert [] == await deliveries.lost("n1", ["held"])

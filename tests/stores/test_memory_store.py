@@ -8,9 +8,9 @@ from contextlib import aclosing
 import pytest
 
 from genmcp.errors import ConfigurationError, LogTruncated, StoreUnavailable
-from genmcp.stores.clocks import Waiter
+from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Append, Delete, Event, Put
+from genmcp.stores.store import Append, Delete, LogEvent, Put
 from tests.support.clock import Clock
 
 EMPTY = "<MemoryStore: 0 records, 0 events in 0 logs, 0 bytes>"
@@ -33,7 +33,7 @@ async def logs_of(store: MemoryStore, names: Iterable[str]) -> list[list[bytes]]
     return [[event.data for event in await store.read(name)] for name in names]
 
 
-async def next_data(followed: AsyncGenerator[Event, None]) -> bytes:
+async def next_data(followed: AsyncGenerator[LogEvent, None]) -> bytes:
     async with asyncio.timeout(5):
         return (await anext(followed)).data
 
@@ -249,7 +249,7 @@ async def test_waiter_is_woken_by_a_thread_without_a_loop() -> None:
     """A writer thread may wake it, once or often, and touches nothing of the loop's own."""
     loop = asyncio.get_running_loop()
     loop.set_debug(True)  # refuses what only the loop's own thread may do
-    waiter = Waiter()
+    waiter = WakeSignal()
     waits = threading.Event()
 
     def write() -> None:

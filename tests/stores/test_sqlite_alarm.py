@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.stores.sqlite.watch import Alarm
+from genmcp.stores.sqlite.watch import InotifyWatch
 from tests.support.asgi import until
 
 BOUND = 5.0
@@ -60,7 +60,7 @@ async def test_write_of_another_process_wakes_who_waits(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system tells of it: it is not looked for meanwhile."""
-    monkeypatch.setattr("genmcp.stores.sqlite.database._WATCH_ANYWAY", BOUND * 10)
+    monkeypatch.setattr("genmcp.stores.sqlite.database._POLL_INTERVAL_ARMED", BOUND * 10)
     here, there = opened(), opened()
     with here.deliveries.news() as news:
         for id in ("a", "b", "c"):
@@ -104,7 +104,7 @@ async def test_alarm_ends_with_its_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     rings: list[int] = []
-    found = Alarm(file, lambda: rings.append(1), pause=0.001)
+    found = InotifyWatch(file, lambda: rings.append(1), pause=0.001)
     with file.open("ab", buffering=0) as opened:
         opened.write(b".")
         await until(lambda: len(rings) == 1, pause=0.01)
@@ -118,7 +118,7 @@ async def test_alarm_ends_with_its_file(tmp_path: Path) -> None:
 async def test_alarm_that_is_closed_ends_its_thread(tmp_path: Path) -> None:
     """A second time changes nothing."""
     (tmp_path / "file").touch()
-    found = Alarm(tmp_path / "file", lambda: None, pause=0.001)
+    found = InotifyWatch(tmp_path / "file", lambda: None, pause=0.001)
     for _ in range(2):
         found.close()
     await until(

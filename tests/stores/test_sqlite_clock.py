@@ -20,7 +20,7 @@ BOUND = 5.0
 DAY = 86400.0
 
 needs_steady_clock = pytest.mark.skipif(
-    clocks.boot() is None, reason="the system has no clock that cannot be set"
+    clocks.boot_id() is None, reason="the system has no clock that cannot be set"
 )
 
 SetClock = Callable[[float], None]
@@ -82,7 +82,7 @@ async def test_clock_behind_after_a_boot_stops_no_queue(
     store = opened()
     await store.deliveries.put("waiting")
     await store.apply(Put("result", b"1", ttl=3600.0))
-    monkeypatch.setattr(connection, "boot", lambda: "the next boot")
+    monkeypatch.setattr(connection, "boot_id", lambda: "the next boot")
     set_clock(-time.time())
 
     other = opened()
@@ -94,7 +94,7 @@ async def test_file_has_unix_time_where_no_steady_clock_is_shared(
     opened: Callable[[], SQLiteStore], set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On macOS and Windows."""
-    monkeypatch.setattr(connection, "boot", lambda: None)
+    monkeypatch.setattr(connection, "boot_id", lambda: None)
     set_clock(DAY)
     await opened().apply(Put("result", b"1", ttl=60.0))
     set_clock(0.0)
@@ -112,11 +112,11 @@ def test_clock_has_no_name_where_it_cannot_be_told(
     monkeypatch.setattr(clocks, "_BOOT_ID", tmp_path / "boot_id")
     monkeypatch.setattr(clocks, "_NAMESPACES", tmp_path)
     monkeypatch.setattr(clocks, "_BOOT_TIME", 7)
-    assert "b" == clocks.boot()
+    assert "b" == clocks.boot_id()
     monkeypatch.setattr(clocks, "_BOOT_ID", tmp_path / "none")
-    assert None is clocks.boot()
+    assert None is clocks.boot_id()
     monkeypatch.setattr(clocks, "_BOOT_TIME", None)
-    assert None is clocks.boot()
+    assert None is clocks.boot_id()
     assert time.monotonic is clocks._since_boot()
 
 
@@ -134,7 +134,7 @@ def test_clock_of_a_time_namespace_is_that_of_its_machine(
 
     passed = time.monotonic() - clocks._since_boot()()
     assert abs(passed - (ahead or 0.0)) < BOUND
-    assert (None is clocks.boot()) == (ahead is None)
+    assert (None is clocks.boot_id()) == (ahead is None)
 
 
 @needs_steady_clock

@@ -19,9 +19,8 @@ import genmcp.stores
 from genmcp.errors import ConfigurationError, Conflict, LogTruncated, StoreUnavailable
 from genmcp.stores.deliveries import Delivery
 from genmcp.stores.sqlite import connection
-from genmcp.stores.sqlite import store as sqlite_store
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.stores.store import Append, Delete, Entry, Event, Put
+from genmcp.stores.store import Append, Delete, LogEvent, Put, StoreEntry
 from tests.support.clock import Clock
 
 BOUND = 10.0
@@ -89,7 +88,7 @@ async def ended(process: Process) -> list[str]:
     return said.decode().splitlines()
 
 
-async def data(followed: AsyncGenerator[Event, None]) -> bytes:
+async def data(followed: AsyncGenerator[LogEvent, None]) -> bytes:
     async with asyncio.timeout(BOUND):
         return (await anext(followed)).data
 
@@ -193,7 +192,7 @@ async def test_sqlite_store_has_one_winner_a_version_among_processes(
         won = await asyncio.gather(ended(one), ended(other))
 
     assert list(range(1, 61)) == sorted(int(version) for version in chain(*won))
-    assert Entry(b"60", 61) == await store.get("count")
+    assert StoreEntry(b"60", 61) == await store.get("count")
 
 
 WRITES = """
@@ -307,7 +306,7 @@ async def test_sqlite_store_has_no_file_open_while_its_process_forks(
     await store.apply(Put("k", b"1"))
 
     assert not forked_child_has_open(path)
-    assert Entry(b"1", 1) == await store.get("k")
+    assert StoreEntry(b"1", 1) == await store.get("k")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -406,7 +405,7 @@ async def test_sqlite_store_does_not_wait_for_ever(opened: Opened, path: Path) -
     for error in refused:
         assert isinstance(error, StoreUnavailable)
         assert f"{str(path)!r}: database is locked" in str(error)
-    assert Entry(b"3", 2) == await store.get("k")
+    assert StoreEntry(b"3", 2) == await store.get("k")
 
 
 async def test_sqlite_store_does_all_of_what_many_ask_at_once(opened: Opened, path: Path) -> None:
@@ -473,8 +472,8 @@ async def test_sqlite_store_is_there_when_it_is_opened_again(opened: Opened, pat
 
     store = opened()
     await store.apply(Put("gone", b"", expect=0), Append("gone", b"2", ttl=60))
-    assert Entry(b"1", 1) == await store.get("gone#k")
-    assert Entry(b"", 3) == await store.get("gone")
+    assert StoreEntry(b"1", 1) == await store.get("gone#k")
+    assert StoreEntry(b"", 3) == await store.get("gone")
     assert [b"2"] == [event.data for event in await store.read("gone", first.id)]
     assert [Delivery("a", "q")] == await store.deliveries.claim(["q"], "n1", 30, 10)
 
@@ -523,13 +522,10 @@ async def test_sqlite_log_that_ran_out_begins_anew_before_it_is_swept(opened: Op
     assert [b"2"] == [event.data for event in await store.read("log")]
 
 
-async def test_sqlite_follower_outlives_the_logs_it_does_not_follow(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A follower that waits long is not told of a gap because others were forgotten meanwhile."""
-    monkeypatch.setattr(sqlite_store, "REFRESH_AFTER", 0.001)
+async def test_sqlite_idle_follower_keeps_its_position(opened: Opened) -> None:
+    """An idle follower gets no LogTruncated because rows of other logs were deleted."""
     clock = Clock()
-    store = opened(clock=clock)
+    store = opened(clock=clock, follow_refresh=0.001)
     async with aclosing(store.follow("mine")) as followed:
         waiting = asyncio.ensure_future(data(followed))
         for _ in range(3):

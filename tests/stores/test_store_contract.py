@@ -12,7 +12,7 @@ import pytest
 from genmcp.errors import Conflict, ContractError, LogTruncated, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.stores.store import Append, Delete, Entry, Event, Op, Put, Store, subject_of
+from genmcp.stores.store import Append, Delete, LogEvent, Op, Put, Store, StoreEntry, subject_of
 from tests.support.clock import Clock
 
 BOUND = 5.0
@@ -55,7 +55,7 @@ def advance(bench: Bench) -> PassTime:
     return bench.advance
 
 
-async def entry(store: Store, key: str) -> Entry:
+async def entry(store: Store, key: str) -> StoreEntry:
     found = await store.get(key)
     assert found is not None
     return found
@@ -65,7 +65,7 @@ async def data(store: Store, log: str, after: str | None = None) -> list[bytes]:
     return [event.data for event in await store.read(log, after)]
 
 
-async def take(followed: AsyncGenerator[Event, None], count: int) -> list[bytes]:
+async def take(followed: AsyncGenerator[LogEvent, None], count: int) -> list[bytes]:
     async with asyncio.timeout(BOUND):
         return [(await anext(followed)).data for _ in range(count)]
 
@@ -93,7 +93,7 @@ async def test_put_replaces_the_record_and_counts_its_version(store: Store) -> N
     await store.apply(Put("task:1", b"two"))
 
     assert b"one" == first.value
-    assert Entry(b"two", first.version + 1) == await store.get("task:1")
+    assert StoreEntry(b"two", first.version + 1) == await store.get("task:1")
 
 
 async def test_put_expecting_none_succeeds_once(store: Store) -> None:
@@ -199,7 +199,7 @@ async def test_compare_and_set_has_one_winner_a_version(store: Store) -> None:
         await asyncio.gather(*(increment() for _ in range(100)))
 
     assert list(range(begun, begun + 100)) == sorted(won)
-    assert Entry(b"100", begun + 100) == await store.get("count")
+    assert StoreEntry(b"100", begun + 100) == await store.get("count")
 
 
 # Several operations at once
@@ -231,7 +231,7 @@ async def test_apply_takes_operations_in_order(store: Store) -> None:
     await store.apply(Append("k", b"a", ttl=60), Append("k", b"b", ttl=60))
     await store.apply()
 
-    assert Entry(b"4", version + 2) == await store.get("k")
+    assert StoreEntry(b"4", version + 2) == await store.get("k")
     assert [b"a", b"b"] == await data(store, "k")
     with pytest.raises(Conflict):
         await store.apply(Delete("k"), Put("k", b"5", expect=version + 2))
@@ -403,7 +403,7 @@ async def test_append_keeps_the_newest(store: Store) -> None:
 
 def test_append_keeps_at_least_one() -> None:
     """A log that keeps nothing cannot be followed."""
-    with pytest.raises(ContractError, match="keep is 0"):
+    with pytest.raises(ContractError, match="keep must be at least 1"):
         Append("log", b"", ttl=60, keep=0)
 
 
@@ -426,7 +426,7 @@ async def test_reader_is_told_of_a_gap(store: Store) -> None:
     "after", ["", "0", "-1", "x", "zzzzzzzzzzzzzzzzzzzz", "é", "\ud800", "1" * 5000, "1-1", "0/0"]
 )
 async def test_reader_is_told_of_an_id_that_is_none(store: Store, after: str) -> None:
-    """Last-Event-ID is whatever a client sends: never a crash, never a wrong place."""
+    """Last-LogEvent-ID is whatever a client sends: never a crash, never a wrong place."""
     await store.apply(Append("log", b"", ttl=60))
     for log in ("log", "nothing"):
         with pytest.raises(LogTruncated):

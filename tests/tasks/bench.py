@@ -17,7 +17,7 @@ from genmcp.stores.store import Store
 from genmcp.tasks.engine import LocalEngine
 from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.service import Change, Note, Resume, TaskService
+from genmcp.tasks.service import Resume, TaskChange, TaskMessage, TaskService
 
 BOUND = 8.0
 """Seconds after which what should have come is said not to come."""
@@ -116,7 +116,7 @@ def made(work: Work, **fields: Any) -> Task:
 
 async def followed(
     jobs: TaskService, id: str = "t1", owner: str | None = None
-) -> list[Change | Note]:
+) -> list[TaskChange | TaskMessage]:
     """Return all that is told of a task, to its end."""
     async with asyncio.timeout(BOUND):
         return [each async for each in jobs.follow(id, owner)]
@@ -125,7 +125,7 @@ async def followed(
 async def ended(jobs: TaskService, id: str = "t1", owner: str | None = None) -> Task:
     """Return a task when it is over."""
     *_, last = await followed(jobs, id, owner)
-    assert isinstance(last, Change)
+    assert isinstance(last, TaskChange)
     return last.task
 
 
@@ -134,6 +134,6 @@ async def until(jobs: TaskService, true: Callable[[Task], bool], id: str = "t1")
     async with asyncio.timeout(BOUND):
         async with aclosing(jobs.follow(id, None)) as told:
             async for each in told:
-                if isinstance(each, Change) and true(each.task):
+                if isinstance(each, TaskChange) and true(each.task):
                     return each.task
     raise AssertionError("the task ended before")

@@ -9,7 +9,7 @@ from genmcp import MemoryStore
 from genmcp.core.task import Task
 from genmcp.core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreUnavailable
-from genmcp.stores.store import Entry, Op
+from genmcp.stores.store import Op, StoreEntry
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
@@ -19,7 +19,7 @@ from tests.support.asgi import until
 class Yielding(MemoryStore):
     """Lets other callers read the same version of a record."""
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         entry = await super().get(key)
         await asyncio.sleep(0)
         return entry
@@ -139,7 +139,7 @@ async def test_write_cut_off_at_shutdown_is_unavailable(patient: bool) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    waiting = retry.within_patience(write()) if patient else retry.whole(write())
+    waiting = retry.wait_for_write(write()) if patient else retry.uninterrupted(write())
     request = asyncio.create_task(waiting)
     await until(begun.is_set)
     await retry.aclose()

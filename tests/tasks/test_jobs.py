@@ -25,10 +25,10 @@ from genmcp.errors import (
 )
 from genmcp.stores.store import Delete
 from genmcp.tasks.follower import TaskFollower
-from genmcp.tasks.jobs import Progress, Run, job
+from genmcp.tasks.jobs import JobProgress, Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.service import Change, Note, TaskService
+from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opened, until
 
 
@@ -265,7 +265,7 @@ async def test_job_may_raise_stop_iteration_in_a_thread(bench: Bench) -> None:
     assert "RuntimeError" == outcome.error.type_name
 
 
-# Progress and messages
+# JobProgress and messages
 
 
 async def test_progress_is_kept_ten_times_a_second_and_the_last_always(bench: Bench) -> None:
@@ -280,7 +280,7 @@ async def test_progress_is_kept_ten_times_a_second_and_the_last_always(bench: Be
     jobs = bench.jobs()
     await jobs.create(made(Working(counts.job())), b"")
 
-    told = [each.task.progress for each in await followed(jobs) if isinstance(each, Change)]
+    told = [each.task.progress for each in await followed(jobs) if isinstance(each, TaskChange)]
     assert 1000.0 == told[-1]
     assert len(told) < 20
 
@@ -293,12 +293,12 @@ async def test_messages_are_told_in_order_and_before_the_end(bench: Bench) -> No
         await jobs.records.note("t1", data)
     await jobs.finish("t1", Finished(result=b"{}"), fencing_token=task.fencing_token)
 
-    notes = [each for each in await followed(jobs) if isinstance(each, Note)]
+    notes = [each for each in await followed(jobs) if isinstance(each, TaskMessage)]
     after = [each async for each in jobs.follow("t1", None, notes[0].id)]
 
     assert [b"1", b"2", b"3"] == [note.data for note in notes]
     assert notes[1:] == after[:-1]
-    assert isinstance(after[-1], Change)
+    assert isinstance(after[-1], TaskChange)
     assert await jobs.get("t1", None) == after[-1].task
 
 
@@ -308,10 +308,10 @@ async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
     task = await jobs.create(made(Running("n1")), b"")
     async with asyncio.timeout(BOUND):
         following = jobs.follow("t1", None)
-        assert isinstance(await anext(following), Change)
+        assert isinstance(await anext(following), TaskChange)
         await jobs.records.note("t1", b"0")
         first = await anext(following)
-        assert isinstance(first, Note)
+        assert isinstance(first, TaskMessage)
         for number in range(5):
             await jobs.records.note("t1", b"%d" % number)
         assert b"3" == (await anext(following)).data  # type: ignore[union-attr]
@@ -319,7 +319,7 @@ async def test_messages_that_were_dropped_are_no_end(bench: Bench) -> None:
         *_, last = [each async for each in following]
         late = [each async for each in jobs.follow("t1", None, first.id)]
 
-    assert isinstance(last, Change)
+    assert isinstance(last, TaskChange)
     assert last.task.ended
     assert last == late[-1]
 
@@ -331,7 +331,7 @@ async def test_messages_and_steps_of_a_task_that_is_not_there_are_refused(bench:
     with pytest.raises(TaskNotFound):
         await jobs.records.note("t1", b"")
     with pytest.raises(IllegalTransition):
-        await jobs.progress("t1", Progress(message="hello"), fencing_token=0)
+        await jobs.progress("t1", JobProgress(message="hello"), fencing_token=0)
 
 
 async def test_task_that_is_discarded_was_never_there(bench: Bench) -> None:
@@ -339,7 +339,7 @@ async def test_task_that_is_discarded_was_never_there(bench: Bench) -> None:
     jobs = bench.jobs()
     await jobs.create(made(Running("n1")), b"")
     following = jobs.follow("t1", None)
-    assert isinstance(await anext(following), Change)
+    assert isinstance(await anext(following), TaskChange)
 
     await jobs.discard("t1")
 
@@ -517,7 +517,7 @@ async def test_result_after_a_cancellation_is_refused(bench: Bench) -> None:
 
     for late in (
         jobs.finish("t1", Finished(result=b"{}"), fencing_token=task.fencing_token),
-        jobs.progress("t1", Progress(1.0), fencing_token=task.fencing_token),
+        jobs.progress("t1", JobProgress(1.0), fencing_token=task.fencing_token),
         jobs.park("t1", Suspended(1, b"", Awaiting("n1")), fencing_token=task.fencing_token),
         jobs.leave("t1", fencing_token=task.fencing_token),
     ):
@@ -658,7 +658,7 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
     async with asyncio.timeout(BOUND):
         *_, task = [each async for each in TaskFollower(records).follow("t1")]
 
-    assert isinstance(task, Change)
+    assert isinstance(task, TaskChange)
     assert "failed" == task.task.status
     assert [] == bench.resumed.seen
 
@@ -666,7 +666,7 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
 async def judging(*several: TaskService) -> None:
     """Start them, and wait until they can tell which other processes are gone."""
     await asyncio.gather(*(each.start() for each in several))
-    await asyncio.sleep(max(each.heartbeats.presence.doubt for each in several))
+    await asyncio.sleep(max(each.heartbeats.presence.takeover_delay for each in several))
 
 
 async def test_continuation_outlives_the_process_it_waits_in(bench: Bench) -> None:

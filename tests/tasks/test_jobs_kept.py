@@ -12,12 +12,12 @@ from genmcp.core.waiting import Asking, ExternalJob, Finished, Running, Suspende
 from genmcp.errors import StoreUnavailable, TaskNotFound, UnknownFormat
 from genmcp.mux.tasks import advertised_ttl
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Entry, Put
+from genmcp.stores.store import Put, StoreEntry
 from genmcp.tasks.external import ExternalJobs
-from genmcp.tasks.jobs import Progress, Run, job
+from genmcp.tasks.jobs import JobProgress, Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.service import Change, Note, TaskService
+from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.support.clock import Clock
 from tests.tasks.bench import BOUND, Bench, ended, made, opened
 
@@ -30,7 +30,7 @@ class Timed(MemoryStore):
         super().__init__(clock=self.time)
         self.touchable = True
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         if not self.touchable and key.endswith("#call"):
             raise StoreUnavailable("the store is away")
         return await super().get(key)
@@ -145,7 +145,9 @@ def test_client_is_promised_its_ttl_from_now_on() -> None:
 # What is told, and in which order
 
 
-async def told(jobs: TaskService, count: int, after: str | None = None) -> Sequence[Change | Note]:
+async def told(
+    jobs: TaskService, count: int, after: str | None = None
+) -> Sequence[TaskChange | TaskMessage]:
     """Return what is told of a task at first."""
     async with asyncio.timeout(BOUND):
         following = jobs.follow("t1", None, after)
@@ -154,8 +156,8 @@ async def told(jobs: TaskService, count: int, after: str | None = None) -> Seque
     return each
 
 
-def said(told: Sequence[Change | Note]) -> list[object]:
-    return [each.data if isinstance(each, Note) else each.task.status for each in told]
+def said(told: Sequence[TaskChange | TaskMessage]) -> list[object]:
+    return [each.data if isinstance(each, TaskMessage) else each.task.status for each in told]
 
 
 async def asking(bench: Bench) -> TaskService:
@@ -216,14 +218,14 @@ async def test_changes_that_come_fast_are_told_once_at_the_last_place(bench: Ben
     async with asyncio.timeout(BOUND):
         following = jobs.follow("t1", None)
         await anext(following)
-        await jobs.progress("t1", Progress(1.0), fencing_token=task.fencing_token)
+        await jobs.progress("t1", JobProgress(1.0), fencing_token=task.fencing_token)
         await jobs.records.note("t1", b"between")
-        await jobs.progress("t1", Progress(2.0), fencing_token=task.fencing_token)
+        await jobs.progress("t1", JobProgress(2.0), fencing_token=task.fencing_token)
         note, change = await anext(following), await anext(following)
         await following.aclose()
 
-    assert isinstance(note, Note)
-    assert isinstance(change, Change)
+    assert isinstance(note, TaskMessage)
+    assert isinstance(change, TaskChange)
     assert 2.0 == change.task.progress
 
 

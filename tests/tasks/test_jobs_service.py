@@ -24,10 +24,10 @@ from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, Op, Put
 from genmcp.tasks.engine import LocalEngine
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
-from genmcp.tasks.jobs import Progress, Reporter, Run, job
+from genmcp.tasks.jobs import JobProgress, ProgressWriter, Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.service import Change
+from genmcp.tasks.service import TaskChange
 from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened, until
 
 
@@ -326,38 +326,38 @@ async def test_job_that_raises_when_it_is_cancelled_is_cancelled(
 
 async def test_progress_is_refused_when_the_work_is_over() -> None:
     """A thread that goes on after its time is stopped by its next report."""
-    written: list[Progress] = []
+    written: list[JobProgress] = []
 
-    async def write(progress: Progress) -> None:
+    async def write(progress: JobProgress) -> None:
         written.append(progress)
 
-    reporter = Reporter(write)
+    reporter = ProgressWriter(write)
     reporter.report(1.0, float("inf"), None)
     await reporter.close()
 
     with pytest.raises(asyncio.CancelledError):
         reporter.report(2.0)
     with pytest.raises(ValueError, match="many"):
-        Reporter(write).report("many")  # type: ignore[arg-type]
+        ProgressWriter(write).report("many")  # type: ignore[arg-type]
 
 
 async def test_progress_is_written_again_after_a_silence() -> None:
     """Each report after a pause is written at once."""
-    written: asyncio.Queue[Progress] = asyncio.Queue()
-    reporter = Reporter(written.put)
+    written: asyncio.Queue[JobProgress] = asyncio.Queue()
+    reporter = ProgressWriter(written.put)
 
     async with asyncio.timeout(BOUND):
         for number in (1.0, 2.0):
             reporter.report(number)
-            assert Progress(number) == await written.get()
+            assert JobProgress(number) == await written.get()
     await reporter.close()
 
 
 async def test_progress_needs_no_writer_in_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """What writes is gone when there is nothing to write, and there again with the next report."""
     monkeypatch.setattr("genmcp.tasks.jobs._PACE", 0)
-    written: asyncio.Queue[Progress] = asyncio.Queue()
-    reporter = Reporter(written.put)
+    written: asyncio.Queue[JobProgress] = asyncio.Queue()
+    reporter = ProgressWriter(written.put)
     before = asyncio.all_tasks()
 
     async with asyncio.timeout(BOUND):
@@ -365,9 +365,9 @@ async def test_progress_needs_no_writer_in_a_silence(monkeypatch: pytest.MonkeyP
             reporter.report(number)
             (writer,) = asyncio.all_tasks() - before
             await asyncio.wait({writer})
-            assert Progress(number) == await written.get()
+            assert JobProgress(number) == await written.get()
 
-    assert Progress() == await reporter.close()
+    assert JobProgress() == await reporter.close()
 
 
 async def test_outcome_that_cannot_be_written_for_long_is_written_at_last(
@@ -489,7 +489,7 @@ async def test_task_that_runs_out_while_it_is_followed_is_not_found(bench: Bench
     jobs = bench.jobs()
     await jobs.create(made(Running("n1")), b"")
     following = jobs.follow("t1", None)
-    assert isinstance(await anext(following), Change)
+    assert isinstance(await anext(following), TaskChange)
 
     await store.apply(Delete("task:t1"))
     await store.apply(Append("task:t1", b"c1", ttl=9.0))

@@ -81,7 +81,7 @@ async def test_open_tasks_of_a_client_are_bounded(bench: Bench) -> None:
     for id in ("m1", "m2"):
         await jobs.create(waiting("mallory", id), b"call")
     assert "m2" == (await jobs.create(waiting("mallory", "m2"), b"call")).id  # sent again
-    with pytest.raises(OverShare, match=r"2 are kept.*JobOptions\.tasks_of_client"):
+    with pytest.raises(OverShare, match=r"2 entries.*JobOptions\.tasks_of_client"):
         await jobs.create(waiting("mallory", "m3"), b"call")
     await jobs.create(waiting("bob", "b1"), b"call")
 

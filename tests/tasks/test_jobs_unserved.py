@@ -9,7 +9,7 @@ import pytest
 from genmcp.core.waiting import Working
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Entry
+from genmcp.stores.store import StoreEntry
 from genmcp.tasks.jobs import Run, job
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened
 
@@ -58,7 +58,7 @@ async def test_job_is_submitted_though_its_queue_cannot_be_looked_up(bench: Benc
     """It is a warning that is missed, and no job."""
 
     class Blind(MemoryStore):
-        async def get(self, key: str) -> Entry | None:
+        async def get(self, key: str) -> StoreEntry | None:
             if key.startswith("served:"):
                 raise StoreUnavailable("the store is away")
             return await super().get(key)

@@ -270,7 +270,7 @@ async def test_task_that_waits_again_is_submitted_though_its_hook_is_cancelled(
 # Somebody else's job is over, and the engine does not hear of it
 
 
-class Watched(ExternalQueue):
+class FollowResult(ExternalQueue):
     """A queue of which nothing is heard, until it may say how far it is."""
 
     scheme = "watched"
@@ -294,7 +294,7 @@ class Watched(ExternalQueue):
 @pytest.mark.parametrize("by", ["who tells it again", "who follows it"])
 async def test_foreign_job_that_is_over_is_gone_on_with_at_last(bench: Bench, by: str) -> None:
     """By a webhook that comes a second time, or by the step that it was to end."""
-    ref, store, watched = ExternalJob("watched", "7"), MemoryStore(), Watched()
+    ref, store, watched = ExternalJob("watched", "7"), MemoryStore(), FollowResult()
     engine = Halting(store)
     engine.refuses = ["t1:1"]
     jobs = process(store, bench.resumed, engine, watched)

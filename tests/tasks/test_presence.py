@@ -31,9 +31,9 @@ class Clocks:
     def presence(self, lease: float = 9.0) -> Presence:
         """Return the presence of a process that has worked for some time."""
         presence = self.new_presence(lease)
-        presence.show()
+        presence.record_beat()
         self.pass_time(lease / 3)
-        presence.show()
+        presence.record_beat()
         return presence
 
     def new_presence(self, lease: float = 9.0) -> Presence:
@@ -50,9 +50,9 @@ def test_process_that_shows_itself_doubts_nobody(clocks: Clocks) -> None:
     presence = clocks.presence()
     for _ in range(9):
         clocks.pass_time(3.0)
-        assert not presence.doubts
-        presence.show()
-    assert not presence.doubts
+        assert not presence.is_unsure
+        presence.record_beat()
+    assert not presence.is_unsure
 
 
 def test_process_that_was_away_doubts_for_a_lease(
@@ -61,15 +61,15 @@ def test_process_that_was_away_doubts_for_a_lease(
     """From the moment on that it is back; it is logged."""
     presence = clocks.presence()
     clocks.pass_time(3.1)
-    assert presence.doubts
+    assert presence.is_unsure
     clocks.pass_time(40.0)
-    presence.show()
+    presence.record_beat()
     for _ in range(8):
         clocks.pass_time(1.0)
-        presence.show()
-        assert presence.doubts
+        presence.record_beat()
+        assert presence.is_unsure
     clocks.pass_time(1.0)
-    assert not presence.doubts
+    assert not presence.is_unsure
     assert "was away for 43.1 seconds" in caplog.text
 
 
@@ -78,28 +78,28 @@ def test_clock_that_was_set_makes_a_process_doubt(clocks: Clocks, seconds: float
     """Where leases are measured by it, all of them seem to have run out."""
     presence = clocks.presence()
     clocks.wall += seconds
-    assert presence.doubts
-    presence.show()
+    assert presence.is_unsure
+    presence.record_beat()
     clocks.pass_time(2.9)
-    assert presence.doubts
+    assert presence.is_unsure
     for _ in range(3):
-        presence.show()
+        presence.record_beat()
         clocks.pass_time(2.1)
-    assert not presence.doubts
+    assert not presence.is_unsure
 
 
 def test_new_process_doubts_for_a_third_of_a_lease(clocks: Clocks) -> None:
     """It cannot know whether the others were all prevented from giving signs of life."""
     presence = clocks.new_presence()
-    assert presence.doubts
+    assert presence.is_unsure
     clocks.pass_time(100.0)
-    presence.show()
-    assert 3.0 == presence.doubt
+    presence.record_beat()
+    assert 3.0 == presence.takeover_delay
     clocks.pass_time(2.0)
-    presence.show()
-    assert 1.0 == presence.doubt
+    presence.record_beat()
+    assert 1.0 == presence.takeover_delay
     clocks.pass_time(1.0)
-    assert not presence.doubts
+    assert not presence.is_unsure
 
 
 def test_process_that_works_again_is_like_a_new_one(
@@ -107,12 +107,12 @@ def test_process_that_works_again_is_like_a_new_one(
 ) -> None:
     """It was not away: while it did not work, no signs of life were due."""
     presence = clocks.presence()
-    presence.forget()
+    presence.reset()
     clocks.pass_time(100.0)
-    assert not presence.was_away
-    presence.show()
-    assert 3.0 == presence.doubt
-    assert not presence.was_away
+    assert not presence.was_suspended
+    presence.record_beat()
+    assert 3.0 == presence.takeover_delay
+    assert not presence.was_suspended
     assert "was away" not in caplog.text
 
 

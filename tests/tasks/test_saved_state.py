@@ -14,7 +14,7 @@ from genmcp.errors import ContractError, OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Op, Put
 from genmcp.tasks.jobs import Run, job
-from genmcp.tasks.service import Change
+from genmcp.tasks.service import TaskChange
 from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opened
 
 
@@ -248,7 +248,7 @@ async def test_followers_are_not_notified_of_saved_state(bench: Bench) -> None:
     await ended(jobs)
 
     told = await followed(jobs)
-    assert b"a message" in [each.data for each in told if not isinstance(each, Change)]
+    assert b"a message" in [each.data for each in told if not isinstance(each, TaskChange)]
 
 
 @job

@@ -4,13 +4,13 @@ import logging
 
 import pytest
 
-from genmcp.tasks.retry import Throttle
+from genmcp.tasks.retry import LogThrottle
 
 
 def test_throttle_logs_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
     """Thousands of tasks that meet a full store do not fill the log; the rest is counted."""
     now = 0.0
-    throttle = Throttle(logging.getLogger("genmcp"), clock=lambda: now)
+    throttle = LogThrottle(logging.getLogger("genmcp"), clock=lambda: now)
     for _ in range(1000):
         throttle.log(logging.WARNING, "%s is full", "the store")
     now = 1.0

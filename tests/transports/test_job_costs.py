@@ -7,7 +7,7 @@ from typing import Any
 
 import genmcp
 from genmcp import Continue, Done, Endpoint, MemoryStore, Mux, Run, Storage, Suite, Tool, job
-from genmcp.stores.store import Delete, Entry, Op, Put
+from genmcp.stores.store import Delete, Op, Put, StoreEntry
 from tests.support.asgi import Client
 
 PACKAGE = str(Path(genmcp.__file__).parent)
@@ -42,7 +42,7 @@ class Counting(MemoryStore):
         self.reads: list[str] = []
         self.writes: list[str] = []
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         if "/task:" in key:
             self.reads.append(key)
         return await super().get(key)

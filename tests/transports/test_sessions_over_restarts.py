@@ -12,7 +12,7 @@ from genmcp import Channel, Continue, Endpoint, Limits, Mux, SQLiteStore, Suite,
 from genmcp.errors import StoreUnavailable
 from genmcp.mux.bus import EVERYBODY
 from genmcp.mux.sessions import Ended
-from genmcp.stores.store import Event, Store
+from genmcp.stores.store import LogEvent, Store
 from tests.support.asgi import LEGACIES, Client, until
 
 RAN: list[str] = []
@@ -140,7 +140,7 @@ async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> 
         async def follow(self, log: str, after: str | None = None) -> Any:
             await until(lambda: released, pause=0.01)
             async for event in super().follow(log, after):
-                assert isinstance(event, Event)
+                assert isinstance(event, LogEvent)
                 yield event
 
     released: list[bool] = []

@@ -1,4 +1,4 @@
-"""Opening the file: its tables, its settings, and what is said when it cannot be used."""
+"""The SQLite file: its tables, its clock, and the threads that have a connection to it."""
 
 import asyncio
 import logging
@@ -16,9 +16,9 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
-from genmcp.stores.clocks import boot, steady
+from genmcp.stores.clocks import boot_id, steady
 
-__all__ = ["Worker", "WorkerRequest", "connect", "file_clock", "prepare"]
+__all__ = ["ConnectionThread", "ThreadRequest", "connect", "file_clock", "prepare"]
 
 logger = logging.getLogger("genmcp")
 
@@ -26,9 +26,8 @@ _APPLICATION: Final = 0x67656E6D  # "genm", in the file's header: SQLite, "PRAGM
 _LAYOUT: Final = 3  # incremented when a table or the form of its keys changes
 _LOG_BYTES: Final = 4 * 1024**2
 
-# A log that ran out stays without its events for a while; see logs.py.
-# What is counted is in one row: how it is used stands at Transaction.
-# `accounts` of a record or log names what it counts for, one name a line; see accounts.py.
+# The row of an expired log stays for a while (see `tables`); `counts` has one row (`Transaction`).
+# The column `accounts` has the names of the accounts that an entry counts towards, one per line.
 _TABLES: Final = """
 CREATE TABLE records (
     key TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,
@@ -62,15 +61,16 @@ CREATE TABLE counts (
 
 
 def connect(path: Path, *, busy_timeout: float, max_bytes: int | None = None) -> Connection:
-    """Open the file at *path*; with *max_bytes* to write, without to read.
+    """Open the file at *path*, for writing if *max_bytes* is given, otherwise for reading.
 
-    The connection may be handed from thread to thread, and begins no transaction by itself.
+    The connection may be used in any thread, one at a time, and begins no transaction by itself.
     """
     connection = sqlite3.connect(
         path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
     )
     try:
-        # A killed process loses nothing; a power cut may lose what was committed last.
+        # A killed process loses nothing; a power failure may lose the last commits. FULL would cost
+        # an fsync for each commit.
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA temp_store=MEMORY")
         # A burst of writes during reads makes the -wal file long; it is truncated when it restarts.
@@ -129,20 +129,24 @@ def _close_to_others(path: Path) -> None:
         try:
             each.chmod(0o600)
         except OSError as error:
-            logger.warning("any user can open %s, which has requests and results: %s", each, error)
+            logger.warning(
+                "any user can open %s, which contains requests and results: %s", each, error
+            )
         else:
             logger.warning(
-                "any user could open %s (%s): it is its owner's only now", each, stat.filemode(mode)
+                "any user could open %s (%s): it is now restricted to its owner",
+                each,
+                stat.filemode(mode),
             )
 
 
 def _write_ahead(connection: Connection, path: Path, deadline: float) -> None:
-    """Have readers and a writer not wait for each other, now and from now on."""
+    """Switch the file to WAL mode, in which readers and a writer do not block each other."""
     while True:
         try:
             (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
         except sqlite3.OperationalError:
-            # Here SQLite does not wait by itself for another process that does the same.
+            # SQLite does not apply the busy timeout here, if another process does the same.
             if time.monotonic() >= deadline:
                 raise
             time.sleep(0.01)
@@ -150,7 +154,7 @@ def _write_ahead(connection: Connection, path: Path, deadline: float) -> None:
         if mode != "wal":
             raise ConfigurationError(
                 f"the SQLite store at {str(path)!r}: its file system has no shared memory "
-                f"(journal_mode stays {mode!r}); it has to be a local disk"
+                f"(journal_mode stays {mode!r}); it must be on a local disk"
             )
         return
 
@@ -162,19 +166,25 @@ def _make_tables(connection: Connection, path: Path) -> None:
     if (application, layout) == (_APPLICATION, _LAYOUT):
         return
     if tables:
-        whose = "another version of genmcp" if application == _APPLICATION else "another program"
-        raise ConfigurationError(f"the SQLite store at {str(path)!r}: the file is of {whose}")
+        author = "another version of genmcp" if application == _APPLICATION else "another program"
+        raise ConfigurationError(
+            f"the SQLite store at {str(path)!r}: the file was written by {author}"
+        )
     for statement in _TABLES.split(";"):
         connection.execute(statement)
-    # Ids begin where no earlier file under this name, counting from its own start, can have come.
+    # Event ids continue above those of any earlier file of this name: a client may still have one
+    # of those, and would otherwise skip events. Microseconds grow faster than any log.
     now = time.time_ns() // 1000
     connection.execute("INSERT INTO counts VALUES (0, ?, 0, 0)", (now,))
     connection.execute(f"PRAGMA application_id={_APPLICATION}")
     connection.execute(f"PRAGMA user_version={_LAYOUT}")
 
 
-# `opened` is the time of the file when that boot was registered.
-_TABLE: Final = """
+# The clock of a file is the machine's steady clock plus an offset, which makes it Unix time when
+# the file is first opened after a boot. Setting the system time therefore moves no deadline, lease
+# or delay while the machine runs. Where processes do not share such a clock (macOS, Windows) the
+# file has Unix time. `opened` is the time of the file when that boot was registered.
+_CLOCK_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS clocks (
     boot TEXT NOT NULL PRIMARY KEY, ahead REAL NOT NULL, opened REAL NOT NULL
 )
@@ -183,21 +193,21 @@ CREATE TABLE IF NOT EXISTS clocks (
 
 def file_clock(connection: Connection) -> Callable[[], float]:
     """Return the clock of the file; register this boot if it is new. Call within a transaction."""
-    name = boot()
+    name = boot_id()
     if name is None:
         return time.time
-    connection.execute(_TABLE)
+    connection.execute(_CLOCK_TABLE)
     row = connection.execute("SELECT ahead FROM clocks WHERE boot = ?", (name,)).fetchone()
-    ahead: float = row[0] if row else _entered(connection, name)
+    ahead: float = row[0] if row else _registered_boot(connection, name)
     return lambda: steady() + ahead
 
 
-def _entered(connection: Connection, name: str) -> float:
+def _registered_boot(connection: Connection, name: str) -> float:
     now = time.time()
     (opened,) = connection.execute("SELECT max(opened) FROM clocks").fetchone()
     if opened is not None and now < opened:
-        # The machine booted with a clock that is behind: waiting deliveries become due
-        # nevertheless.
+        # The machine booted with a clock that is behind, for example without a battery. The time of
+        # the file continues from the latest known time, so that waiting deliveries become due.
         due = "SELECT max(due) FROM deliveries WHERE node IS NULL"
         (latest,) = connection.execute(due).fetchone()
         now = max(opened, latest or opened)
@@ -207,11 +217,11 @@ def _entered(connection: Connection, name: str) -> float:
     return ahead
 
 
-_AT_ONCE: Final = 256  # requests in one turn
+_MAX_BATCH: Final = 256  # requests that are performed together
 
 
-class WorkerRequest:
-    """Something that is asked for, and what came of it: *result*, or *error* if that is set."""
+class ThreadRequest:
+    """A request to a `ConnectionThread`. The thread sets *result*, or *error* if it failed."""
 
     __slots__ = ("_future", "error", "loop", "needed", "result", "work")
 
@@ -223,13 +233,13 @@ class WorkerRequest:
         self.loop = asyncio.get_running_loop()
         self._future: asyncio.Future[Any] = self.loop.create_future()
 
-    async def answer(self) -> Any:
-        """Return what came of it, or raise it."""
+    async def wait(self) -> Any:
+        """Return the result, or raise the error."""
         return await self._future
 
-    def done(self) -> None:
-        """Let `answer` return. Only in the loop it was asked in."""
-        if self._future.done():  # whoever asked was cancelled
+    def complete(self) -> None:
+        """Make `wait` return. Called on the event loop that created the request."""
+        if self._future.done():  # the caller was cancelled
             return
         if self.error is None:
             self._future.set_result(self.result)
@@ -237,89 +247,94 @@ class WorkerRequest:
             self._future.set_exception(self.error)
 
 
-class Worker:
-    """Does requests in the order in which they came, those that wait together in one *turn*.
+class ConnectionThread:
+    """A thread with a connection of its own, which performs requests in order. Owned by a Database.
 
-    A turn says in each request what came of it, and raises nothing. Where *patience* seconds go by
-    without a request it is given none. The thread begins with the first request.
+    Args:
+        name: the name of the thread, which starts with the first request.
+        connect: opens the connection, in the thread.
+        perform: performs the requests that wait together. It sets the result or error of each, and
+            raises nothing.
+        idle_after: returns the seconds without a request after which *perform* is called with an
+            empty list; None: never.
     """
 
     def __init__(
         self,
         name: str,
         connect: Callable[[], Connection],
-        turn: Callable[[Connection, list[WorkerRequest]], None],
-        patience: Callable[[], float | None] = lambda: None,
+        perform: Callable[[Connection, list[ThreadRequest]], None],
+        idle_after: Callable[[], float | None],
     ) -> None:
         self._name = name
         self._connect = connect
-        self._turn = turn
-        self._patience = patience
-        # None only ends the patience.
-        self._asked: SimpleQueue[WorkerRequest | None] = SimpleQueue()
-        self._entrance = Lock()  # held while something is asked: the end comes last
+        self._perform = perform
+        self._idle_after = idle_after
+        # None only wakes the thread, so that it asks `idle_after` again.
+        self._requests: SimpleQueue[ThreadRequest | None] = SimpleQueue()
+        self._submitting = Lock()  # so that the last request is `_last`
         self._thread: Thread | None = None
-        self._end: WorkerRequest | None = None
+        self._last: ThreadRequest | None = None
         self._connection: Connection | None = None
         self._in_use = Lock()  # held while the connection is used
         with _forking:
-            _workers.add(self)
+            _threads.add(self)
 
-    def ask(self, request: WorkerRequest | None) -> None:
-        """Have *request* done; with None, have the patience asked for again.
+    def submit(self, request: ThreadRequest | None) -> None:
+        """Queue *request*; None wakes the thread.
 
         Raises:
-            StoreUnavailable: the worker was closed.
+            StoreUnavailable: the thread was closed.
         """
-        with self._entrance:
-            if self._end is not None:
+        with self._submitting:
+            if self._last is not None:
                 raise StoreUnavailable("the store is closed")
             if self._thread is None:
                 self._thread = Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-            self._asked.put(request)
+            self._requests.put(request)
 
     async def aclose(self) -> None:
-        """Have everything done that was asked for, and disconnect."""
-        end = WorkerRequest(_nothing)
-        with self._entrance:
-            if self._end is not None:
+        """Perform all queued requests, then disconnect and end the thread."""
+        last = ThreadRequest(lambda: None)
+        with self._submitting:
+            if self._last is not None:
                 return
-            self._end = end
+            self._last = last
             if self._thread is None:
                 return
-            self._asked.put(end)
-        await end.answer()
+            self._requests.put(last)
+        await last.wait()
 
     def pause(self) -> None:
-        """Disconnect, and do nothing until `resume`."""
+        """Disconnect, and perform nothing until `resume`."""
         self._in_use.acquire()
         self._disconnect()
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `pause`."""
         self._in_use.release()
 
     def _run(self) -> None:
         ended = False
         while not ended:
-            requests = [request for request in self._next() if request is not None]
-            ended = bool(requests) and requests[-1] is self._end
+            requests = [request for request in self._next_batch() if request is not None]
+            ended = bool(requests) and requests[-1] is self._last
             with self._in_use:
-                self._do(requests[:-1] if ended else requests)
+                self._perform_batch(requests[:-1] if ended else requests)
                 if ended:
                     self._disconnect()
-            _tell(requests)
+            _complete(requests)
 
-    def _next(self) -> list[WorkerRequest | None]:
-        asked: list[WorkerRequest | None] = []
+    def _next_batch(self) -> list[ThreadRequest | None]:
+        batch: list[ThreadRequest | None] = []
         with suppress(Empty):
-            asked.append(self._asked.get(timeout=self._patience()))
-            while len(asked) < _AT_ONCE:
-                asked.append(self._asked.get_nowait())
-        return asked
+            batch.append(self._requests.get(timeout=self._idle_after()))
+            while len(batch) < _MAX_BATCH:
+                batch.append(self._requests.get_nowait())
+        return batch
 
-    def _do(self, requests: list[WorkerRequest]) -> None:
+    def _perform_batch(self, requests: list[ThreadRequest]) -> None:
         try:
             if self._connection is None:
                 self._connection = self._connect()
@@ -327,7 +342,7 @@ class Worker:
             for request in requests:
                 request.error = StoreUnavailable(str(error))
         else:
-            self._turn(self._connection, requests)
+            self._perform(self._connection, requests)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -335,48 +350,44 @@ class Worker:
             self._connection = None
 
 
-def _nothing() -> None:
-    """What is done at the end, and never called."""
-
-
-def _tell(requests: Iterable[WorkerRequest]) -> None:
-    """Let everybody know, each loop by one call."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[WorkerRequest]] = {}
+def _complete(requests: Iterable[ThreadRequest]) -> None:
+    """Complete *requests*, with one call per event loop: waking a loop costs a system call."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[ThreadRequest]] = {}
     for request in requests:
         by_loop.setdefault(request.loop, []).append(request)
-    for loop, asked_there in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed, and who asked went with it
-            loop.call_soon_threadsafe(_done, asked_there)
+    for loop, completed in by_loop.items():
+        with suppress(RuntimeError):  # the loop was closed, and the callers with it
+            loop.call_soon_threadsafe(_complete_all, completed)
 
 
-def _done(requests: Iterable[WorkerRequest]) -> None:
+def _complete_all(requests: Iterable[ThreadRequest]) -> None:
     for request in requests:
-        request.done()
+        request.complete()
 
 
-# No connection may be open while the process forks, not even one the child never uses: SQLite
-# ("How To Corrupt An SQLite Database File", 2.6) counts its locks in the process's memory, where
-# the child would find locks that it does not have. The threads of the parent connect again when
-# they are asked for something; the child has none, and makes a Database of its own.
+# No connection may be open while the process forks, not even one that the child never uses: SQLite
+# ("How To Corrupt An SQLite Database File", 2.6) counts its locks in the memory of the process,
+# where the child would find locks that it does not have. The threads of the parent connect again
+# with their next request. The child has no threads, and creates a Database of its own.
 
-_workers: WeakSet[Worker] = WeakSet()
-_forking = Lock()  # held from before a fork until after it, and while a worker is added
+_threads: WeakSet[ConnectionThread] = WeakSet()
+_forking = Lock()  # held from before a fork until after it, and while a thread is added
 
 
 def _before_fork() -> None:
     _forking.acquire()
-    for worker in _workers:
-        worker.pause()
+    for thread in _threads:
+        thread.pause()
 
 
 def _after_fork_in_parent() -> None:
-    for worker in _workers:
-        worker.resume()
+    for thread in _threads:
+        thread.resume()
     _forking.release()
 
 
 def _after_fork_in_child() -> None:
-    _workers.clear()
+    _threads.clear()
     _forking.release()
 
 

@@ -1,7 +1,4 @@
-"""Accounts in SQLite, updated in the same transaction as the entries that they count.
-
-They stay exact when a process is killed. Expired entries count until they are removed.
-"""
+"""The file as one process uses it: one thread writes, another one reads and watches for writes."""
 
 import shutil
 import sqlite3
@@ -15,29 +12,49 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from genmcp.errors import OverShare, StoreError, StoreFull, StoreUnavailable
-from genmcp.stores.accounts import Account, Bounds, Owner, Usage, names_of
-from genmcp.stores.sqlite.connection import Worker, WorkerRequest, connect
-from genmcp.stores.sqlite.watch import Alarm, Watch
+from genmcp.stores.accounts import Account, Capacity, Owner, Usage, names_of
+from genmcp.stores.sqlite.connection import ConnectionThread, ThreadRequest, connect
+from genmcp.stores.sqlite.watch import InotifyWatch, Watch
 
-__all__ = ["Books", "Database", "Settings", "Transaction", "named"]
+__all__ = ["AccountTable", "Database", "Settings", "Transaction", "column_of"]
 
-_ROWS_AT_ONCE: Final = 100
-_NOTHING: Final = Usage()
+T = TypeVar("T")
+
+_ROWS_PER_STATEMENT: Final = 100
+_POLL_INTERVAL: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
+_POLL_INTERVAL_ARMED: Final = 1.0  # seconds, while inotify reports writes
+_INOTIFY_PAUSE: Final = 0.005  # seconds between two reports of inotify
+_FREE_BYTES: Final = 1024 * 1024  # with less free space a disk is full for a database
+_SWEEP_INTERVAL: Final = 1.0  # seconds
+_SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, so that other processes can write
 
 
-def named(owner: Owner) -> str | None:
-    """Return the account names of *owner* as the value of a column, one name a line."""
+class Settings(Struct, frozen=True):
+    """The options of a `SQLiteStore`."""
+
+    path: Path
+    capacity: Capacity
+    busy_timeout: float
+    clock: Callable[[], float]
+
+
+def column_of(owner: Owner) -> str | None:
+    """Return the account names of *owner* as the value of a column, one name per line."""
     return "\n".join(names_of(owner)) or None
 
 
-class Books:
-    """The usage of accounts and the free space of the file. Owned by one transaction."""
+class AccountTable:
+    """The usage of accounts, and the free space of the file. Owned by one transaction.
 
-    __slots__ = ("_bounds", "_changes", "_execute", "_free", "_read")
+    Usage is written in the same transaction as the entries that it counts, so that it stays exact
+    when a process is killed. Expired entries count until they are removed.
+    """
 
-    def __init__(self, execute: Callable[..., Cursor], bounds: Bounds) -> None:
+    __slots__ = ("_capacity", "_changes", "_execute", "_free", "_read")
+
+    def __init__(self, execute: Callable[..., Cursor], capacity: Capacity) -> None:
         self._execute = execute
-        self._bounds = bounds
+        self._capacity = capacity
         self._changes: dict[str, Usage] = {}
         self._read: dict[str, tuple[int, int]] = {}  # usage at the start of the transaction
         self._free: int | None = None  # free bytes without the reserve; None until read
@@ -64,40 +81,25 @@ class Books:
         """Return the usage of the account *name*, including the changes of this transaction."""
         if name not in self._read:
             self.load((name,))
-        read = self._read[name]
-        changed = self._changes.get(name)
-        if changed is None:
-            return Usage(*read)
-        return Usage(read[0] + changed.entries, read[1] + changed.size)
+        entries, size = self._read[name]
+        changed = self._changes.get(name, Usage())
+        return Usage(entries + changed.entries, size + changed.size)
 
-    def check(
-        self, account: Account, growth: Usage, *, new: bool, dropped: Usage = _NOTHING
-    ) -> None:
-        """Check that *account* may grow by *growth* once *dropped* was removed from it.
+    def check(self, account: Account, growth: Usage, *, new: bool, dropped: Usage) -> None:
+        """Check that *account* may grow by *growth* after *dropped* is removed from it.
 
         Raises:
-            OverShare: it would exceed one of its bounds.
+            OverShare: it would exceed one of its limits.
         """
-        used = self.used(account.name)
-        left = Usage(used.entries - dropped.entries, used.size - dropped.size)
-        self._bounds.check(account, left, growth, new=new)
+        self._capacity.check(account, self.used(account.name).minus(dropped), growth, new=new)
 
-    def room(self, account: Account, growth: Usage, *, new: bool) -> Callable[[Usage], bool]:
-        """Return a predicate that takes an amount to drop.
-
-        It tells whether *account* may then grow by *growth*.
-        """
-        used = self.used(account.name)
-
-        def fits(dropped: Usage) -> bool:
-            left = Usage(used.entries - dropped.entries, used.size - dropped.size)
-            try:
-                self._bounds.check(account, left, growth, new=new)
-            except OverShare:
-                return False
-            return True
-
-        return fits
+    def has_room(self, account: Account, growth: Usage, *, new: bool) -> bool:
+        """Return whether *account* may grow by *growth* now."""
+        try:
+            self.check(account, growth, new=new, dropped=Usage())
+        except OverShare:
+            return False
+        return True
 
     def check_file(self, size: int) -> None:
         """Check that the file has room for *size* bytes of new work, and count them.
@@ -109,19 +111,19 @@ class Books:
             pages, unused, page = (
                 self._pragma(name) for name in ("page_count", "freelist_count", "page_size")
             )
-            self._free = int(self._bounds.size_for(new=True)) - (pages - unused) * page
+            self._free = int(self._capacity.size_for(new=True)) - (pages - unused) * page
         if size > self._free:
             raise StoreFull(
-                f"the SQLite store is full: max_bytes={self._bounds.size}, of which "
-                f"reserve={self._bounds.reserve} is not for new work"
+                f"the SQLite store is full: max_bytes={self._capacity.size}, of which "
+                f"reserve={self._capacity.reserve} is not for new work"
             )
         self._free -= size
 
     def save(self) -> None:
         """Write the changed accounts."""
         changes = [(name, *change) for name, change in self._changes.items() if any(change)]
-        for begin in range(0, len(changes), _ROWS_AT_ONCE):
-            rows = changes[begin : begin + _ROWS_AT_ONCE]
+        for begin in range(0, len(changes), _ROWS_PER_STATEMENT):
+            rows = changes[begin : begin + _ROWS_PER_STATEMENT]
             self._execute(
                 f"INSERT INTO accounts VALUES {', '.join(['(?, ?, ?)'] * len(rows))}"
                 " ON CONFLICT (name) DO UPDATE SET"
@@ -139,37 +141,22 @@ class Books:
         return int(value)
 
 
-T = TypeVar("T")
-
-_WATCH_EVERY: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
-_WATCH_ANYWAY: Final = 1.0  # seconds, while an Alarm reports writes
-_ALARM_EVERY: Final = 0.005  # seconds between two reports of an Alarm
-_FREE: Final = 1024 * 1024  # bytes: with less free space a disk is full for a database
-_SWEEP_EVERY: Final = 1.0  # seconds
-_SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, so that other processes can write
-
-
-class Settings(Struct, frozen=True):
-    """The file of a store, its bounds, timeout and clock."""
-
-    path: Path
-    bounds: Bounds
-    busy_timeout: float
-    clock: Callable[[], float]
-
-
 class Transaction:
-    """The context of a write. All changes in it are committed together, or none.
+    """The context of a write. All changes in it are committed together, or none of them.
 
-    The counts are those of the file: *version* is at least the version of any removed record,
-    *event* the last id assigned to an event, *forgotten* at least the last id of any removed log. A
-    change adds the logs it appended to to *written*, and sets *news* if a delivery may have become
-    due or was removed. *now* is the time of the transaction, *books* the usage of each account.
+    Attributes:
+        now: the time of the transaction.
+        accounts: the usage of each account.
+        version: a counter of the file, at least the version of any removed record.
+        event: a counter of the file, the last id that was assigned to an event.
+        forgotten: a counter of the file, at least the last event id of any removed log.
+        written: the logs that were appended to; a change adds to it.
+        news: whether a delivery may have become due, or was removed; a change sets it.
     """
 
     __slots__ = (
         "_read",
-        "books",
+        "accounts",
         "event",
         "execute",
         "forgotten",
@@ -181,103 +168,116 @@ class Transaction:
 
     _read: tuple[int, int, int, int]
 
-    def __init__(self, connection: Connection, now: float, bounds: Bounds) -> None:
+    def __init__(self, connection: Connection, now: float, capacity: Capacity) -> None:
         self.execute = connection.execute
         self.now = now
-        self.books = Books(self.execute, bounds)
+        self.accounts = AccountTable(self.execute, capacity)
         self.written: set[str] = set()
         self.news = False
-        counts = self.execute("SELECT version, event, forgotten, news FROM counts").fetchone()
-        self._read = counts
-        self.version, self.event, self.forgotten, _ = counts
+        counters = self.execute("SELECT version, event, forgotten, news FROM counts").fetchone()
+        self._read = counters
+        self.version, self.event, self.forgotten, _ = counters
 
     @property
-    def seen(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The counts that are watched, before and after."""
+    def watched(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The counters (event, news) that other processes watch, before and after."""
         _, event, _, news = self._read
         return (event, news), (self.event, news + self.news)
 
-    def save_counts(self) -> None:
-        """Write the counts and accounts. Call it last, before the commit."""
-        self.books.save()
-        counts = (self.version, self.event, self.forgotten, self._read[3] + self.news)
-        if counts != self._read:
+    def save_counters(self) -> None:
+        """Write the counters and accounts. Call it last, before the commit."""
+        self.accounts.save()
+        counters = (self.version, self.event, self.forgotten, self._read[3] + self.news)
+        if counters != self._read:
             self.execute(
-                "UPDATE counts SET version = ?, event = ?, forgotten = ?, news = ?", counts
+                "UPDATE counts SET version = ?, event = ?, forgotten = ?, news = ?", counters
             )
 
 
 class Database:
-    """Reads and writes in its own threads, and wakes who follows.
+    """Reads and writes in its own threads, and wakes followers. Owned by one process.
 
-    Nothing is opened before the first request. Belongs to the process that made it.
+    Nothing is opened before the first request. SQLite allows one writer at a time, so all writes
+    of a process go through one thread. Writes that wait together share one transaction: under load
+    the cost of a commit is divided among them.
     """
 
     def __init__(self, settings: Settings, sweep: Callable[[Transaction], bool]) -> None:
-        """*sweep* removes some of what ran out, and says whether there may be more."""
+        """*sweep* removes some expired entries, and returns whether there may be more."""
         self.watch = Watch()
         self._settings = settings
         self._sweep = sweep
         self._next_sweep = 0.0
         self._is_behind = False  # whether the last sweep left expired entries
-        self._alarm: Alarm | None = None
-        self._can_be_told = True  # until inotify turns out to be unavailable
-        self._reader = Worker("genmcp-sqlite-read", self._to_read, self._read, self._patience)
-        self._writer = Worker("genmcp-sqlite-write", self._to_write, self._write, self._pause)
+        self._inotify: InotifyWatch | None = None
+        self._has_inotify = True  # until it turns out to be unavailable
+        self._reader = ConnectionThread(
+            "genmcp-sqlite-read", self._connect_reader, self._read, self._poll_interval
+        )
+        self._writer = ConnectionThread(
+            "genmcp-sqlite-write", self._connect_writer, self._write, self._sweep_interval
+        )
 
-    async def read(self, ask: Callable[[Connection, float], T]) -> T:
-        """Return what *ask* finds, given the time; it sees one state of the file.
+    async def read(self, query: Callable[[Connection, float], T]) -> T:
+        """Return the result of *query*, which gets the time; it sees one state of the file.
 
         Raises:
-            StoreError: *ask* did, or the file could not be read (StoreUnavailable).
+            StoreError: *query* raised it, or the file could not be read (StoreUnavailable).
         """
-        request = WorkerRequest(ask)
-        self._reader.ask(request)
-        found: T = await request.answer()
-        return found
+        request = ThreadRequest(query)
+        self._reader.submit(request)
+        result: T = await request.wait()
+        return result
 
     async def write(
         self,
         change: Callable[[Transaction], T],
         needed: Callable[[Connection, float], bool] | None = None,
     ) -> T | None:
-        """Return what *change* did, once it is kept.
+        """Return the result of *change* once it is committed.
 
-        Where *needed* says, without a transaction, that there is nothing to do, None. A change that
-        raises StoreError does so before it writes anything.
+        A change that raises StoreError must do so before it writes anything: the transaction is
+        shared with other writes, and is not rolled back.
+
+        Args:
+            change: called in the writer's thread; it may be called a second time if the transaction
+                failed.
+            needed: called before, without a transaction. If it returns False the write is skipped,
+                and None is returned.
 
         Raises:
-            StoreError: *change* did, or the file could not be written (StoreUnavailable).
+            StoreError: *change* raised it, or the file could not be written (StoreUnavailable).
         """
-        request = WorkerRequest(change, needed)
-        self._writer.ask(request)
-        done: T | None = await request.answer()
-        return done
+        request = ThreadRequest(change, needed)
+        self._writer.submit(request)
+        result: T | None = await request.wait()
+        return result
 
-    def begin_to_watch(self) -> None:
-        """Have the reader look for what others write, now that somebody is in `watch`."""
-        self._reader.ask(None)
+    def start_watching(self) -> None:
+        """Make the reader look for writes of other processes, now that `watch` has waiters."""
+        self._reader.submit(None)
 
     async def aclose(self) -> None:
-        """Finish what was asked for, and close the file."""
+        """Complete the submitted requests, and close the file."""
         await self._writer.aclose()
         await self._reader.aclose()
         self._disarm()
         self.watch.wake_all()
 
-    # In the reader's thread
+    # In the reader's thread.
 
-    def _to_read(self) -> Connection:
-        self.watch.forget()  # each connection counts the file's versions for itself
-        self._can_be_told = True
+    def _connect_reader(self) -> Connection:
+        self.watch.reset()  # data_version counts from zero on each connection
+        self._has_inotify = True
         return self._connect(None)
 
-    def _patience(self) -> float | None:
-        if not self.watch.wanted:
+    def _poll_interval(self) -> float | None:
+        if not self.watch.has_waiters:
             return None
-        return _WATCH_EVERY if self._alarm is None or not self._alarm.armed else _WATCH_ANYWAY
+        armed = self._inotify is not None and self._inotify.armed
+        return _POLL_INTERVAL_ARMED if armed else _POLL_INTERVAL
 
-    def _read(self, connection: Connection, requests: list[WorkerRequest]) -> None:
+    def _read(self, connection: Connection, requests: list[ThreadRequest]) -> None:
         for request in requests:
             try:
                 connection.execute("BEGIN")
@@ -285,52 +285,54 @@ class Database:
                     request.result = request.work(connection, self._settings.clock())
                 finally:
                     connection.execute("ROLLBACK")
-            except Exception as error:  # the thread goes on; it is for whoever asked
-                request.error = self._explained(error)
+            except Exception as error:  # passed to the caller; the thread continues
+                request.error = self._translated(error)
         try:
             self.watch.look(connection)
-            if self._arm():  # a write may have come before the Alarm
+            if self._arm():  # a write may have happened before inotify was set up
                 self.watch.look(connection)
         except sqlite3.Error:
-            self.watch.wake_all()  # they will see for themselves
+            self.watch.wake_all()  # the waiters get the error from their own reads
 
     def _arm(self) -> bool:
-        """Start the Alarm while there are waiters for writes, and stop it otherwise.
+        """Start inotify while `watch` has waiters, stop it otherwise; return whether it started.
 
-        Return whether it was started now. Without an Alarm the reader polls every 20 ms.
+        Without inotify the reader polls every 20 ms.
         """
-        if not self.watch.wanted:
+        if not self.watch.has_waiters:
             self._disarm()
-        elif self._can_be_told and (self._alarm is None or not self._alarm.armed):
+        elif self._has_inotify and (self._inotify is None or not self._inotify.armed):
             try:
                 log = Path(f"{self._settings.path}-wal")  # each commit is written to it
-                self._alarm = Alarm(log, self._look, pause=_ALARM_EVERY)
+                self._inotify = InotifyWatch(log, self._wake_reader, pause=_INOTIFY_PAUSE)
             except OSError:
-                self._can_be_told = False
+                self._has_inotify = False
             else:
                 return True
         return False
 
     def _disarm(self) -> None:
-        alarm, self._alarm = self._alarm, None
-        if alarm is not None:
-            alarm.close()
+        inotify, self._inotify = self._inotify, None
+        if inotify is not None:
+            inotify.close()
 
-    def _look(self) -> None:
+    def _wake_reader(self) -> None:
         with suppress(StoreUnavailable):  # closed in the meantime
-            self._reader.ask(None)
+            self._reader.submit(None)
 
-    # In the writer's thread
+    # In the writer's thread.
 
-    def _to_write(self) -> Connection:
-        return self._connect(self._settings.bounds.size)
+    def _connect_writer(self) -> Connection:
+        return self._connect(self._settings.capacity.size)
 
-    def _pause(self) -> float | None:
+    def _sweep_interval(self) -> float | None:
         return _SWEEP_WHILE_IDLE if self._is_behind else None
 
-    def _write(self, connection: Connection, requests: list[WorkerRequest]) -> None:
+    def _write(self, connection: Connection, requests: list[ThreadRequest]) -> None:
         if not requests:
-            self._catch_up(connection)
+            self._is_behind = False  # also if the sweep fails: the next write starts over
+            with suppress(sqlite3.Error):
+                self._transact(connection, [])
             return
         try:
             now = self._settings.clock()
@@ -340,75 +342,70 @@ class Database:
         except Exception as error:
             if len(requests) == 1 or _is_busy(error):
                 for request in requests:
-                    request.error = self._explained(error)
-            else:  # whichever it was, it is no fault of the others
+                    request.error = self._translated(error)
+            else:  # one request must not fail because of another one: try them separately
                 for request in requests:
                     self._write(connection, [request])
 
-    def _transact(self, connection: Connection, requests: list[WorkerRequest]) -> None:
-        """Do all of *requests* in one transaction; one that raises StoreError has no part in it."""
+    def _transact(self, connection: Connection, requests: list[ThreadRequest]) -> None:
+        """Perform *requests* in one transaction; one that raises StoreError has no part in it."""
         connection.execute("BEGIN IMMEDIATE")
         try:
             settings = self._settings
-            transaction = Transaction(connection, settings.clock(), settings.bounds)
-            self._sweep_sometimes(transaction)
+            transaction = Transaction(connection, settings.clock(), settings.capacity)
+            self._sweep_if_due(transaction)
             for request in requests:
                 request.error = None
                 try:
                     request.result = request.work(transaction)
                 except StoreError as error:
                     request.error = error
-            transaction.save_counts()
+            transaction.save_counters()
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
                 connection.execute("ROLLBACK")
             raise
-        self.watch.wrote(transaction.written, *transaction.seen)
+        self.watch.wake_for_commit(transaction.written, *transaction.watched)
 
-    def _sweep_sometimes(self, transaction: Transaction) -> None:
+    def _sweep_if_due(self, transaction: Transaction) -> None:
         if transaction.now >= self._next_sweep:
-            self._next_sweep = transaction.now + _SWEEP_EVERY
+            # Set first: a sweep that fails (on a full disk) must not fail each write after it.
+            self._next_sweep = transaction.now + _SWEEP_INTERVAL
             self._is_behind = self._sweep(transaction)
             if self._is_behind:
                 self._next_sweep = transaction.now
 
-    def _catch_up(self, connection: Connection) -> None:
-        """Sweep once more while no writes are queued."""
-        self._is_behind = False  # also if it fails: the next write starts over
-        with suppress(sqlite3.Error):
-            self._transact(connection, [])
+    # In both threads.
 
     def _connect(self, max_bytes: int | None) -> Connection:
         path, busy_timeout = self._settings.path, self._settings.busy_timeout
         try:
             return connect(path, busy_timeout=busy_timeout, max_bytes=max_bytes)
         except sqlite3.Error as error:
-            raise self._explained(error) from error
+            raise self._translated(error) from error
 
-    def _explained(self, error: Exception) -> Exception:
+    def _translated(self, error: Exception) -> Exception:
+        """Return the StoreError for an error of SQLite; other errors are returned as they are."""
         if not isinstance(error, sqlite3.Error):
             return error
         text = f"the SQLite store at {str(self._settings.path)!r}: {error}"
+        # SQLite has one code for a full disk and for `max_page_count`. A full disk is not caused by
+        # the store's clients alone, and an operator can free it. So accepted work waits for it, as
+        # it does for an unreachable store, and does not fail as it does when the store is full.
         if _code(error) == sqlite3.SQLITE_FULL and not self._is_disk_full():
-            return StoreFull(f"{text} (max_bytes={self._settings.bounds.size})")
+            return StoreFull(f"{text} (max_bytes={self._settings.capacity.size})")
         return StoreUnavailable(text)
 
     def _is_disk_full(self) -> bool:
-        """Return whether SQLITE_FULL means a full disk, rather than the bound of the store.
-
-        SQLite has one error code for both. A full disk is not caused by the store's clients alone,
-        and an operator can free it: work that was accepted waits, as it does for an unreachable
-        store.
-        """
         try:
-            return shutil.disk_usage(self._settings.path.parent).free < _FREE
+            return shutil.disk_usage(self._settings.path.parent).free < _FREE_BYTES
         except OSError:
             return False
 
 
 def _is_busy(error: Exception) -> bool:
-    """Whether it was another process that did not finish in time: trying again only adds to it."""
+    """Return whether another process held the lock for too long: a retry would only add to it."""
     return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 

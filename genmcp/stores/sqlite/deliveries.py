@@ -1,10 +1,10 @@
 """Deliveries in the file of a SQLiteStore.
 
-A due delivery has a *turn*, and deliveries are claimed in the order of turns. An owner's next
-delivery gets the turn after its last one, but no lower turn than that of the delivery to be claimed
-next (start-time fair queueing with deliveries of equal size). Owners therefore alternate, however
-many deliveries each has put, and each step is an index look-up. A delivery that waits or is held
-has no turn: a claim assigns one when it finds that the delivery is due.
+Owners take turns by start-time fair queueing, with deliveries of equal size. A due delivery has a
+*turn*, and deliveries are claimed in the order of turns. An owner's next delivery gets the turn
+after its last one, but no lower turn than that of the delivery to be claimed next. Owners therefore
+alternate, however many deliveries each has put, and each operation is an index look-up. A delivery
+that waits for its delay, or is held, has no turn: a claim assigns one when the delivery is due.
 """
 
 from collections import deque
@@ -14,20 +14,20 @@ from math import inf
 from sqlite3 import Connection
 from typing import Final
 
-from genmcp.stores.clocks import Waiter, steady
+from genmcp.stores.clocks import WakeSignal, steady
 from genmcp.stores.deliveries import UNBOUNDED, Deliveries, Delivery, OwnerShare
 from genmcp.stores.sqlite.database import Database, Transaction
 
 __all__ = ["SQLiteDeliveries"]
 
-_TURNS_AT_ONCE: Final = 100  # assigned by one claim to deliveries that became due
+_TURNS_PER_CLAIM: Final = 100  # assigned to deliveries that became due
 
 
 class SQLiteDeliveries(Deliveries):
-    """Carries ids between the processes of one machine; `SQLiteStore.deliveries` is one."""
+    """Deliveries between the processes of one machine. Owned by a `SQLiteStore`."""
 
     def __init__(self, database: Callable[[], Database]) -> None:
-        """*database* gives the one of the process it is called in."""
+        """*database* returns the Database of the process that calls it."""
         self._database = database
 
     async def put(
@@ -51,19 +51,22 @@ class SQLiteDeliveries(Deliveries):
         lease: float,
         limit: int,
         *,
-        spare: float = 0.0,
+        takeover_delay: float = 0.0,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
-        asked, full = steady(), share.full
+        started, full = steady(), share.full
 
-        # One query per queue reads only the first rows of an index, however many are due.
+        # Checked before, without a transaction: an idle worker must not block other writers. The
+        # query reads only the first rows of an index, however many deliveries are due.
         def is_any_due(connection: Connection, now: float) -> bool:
             return any(_first_due(connection, queue, full) <= now for queue in queues)
 
         def change(transaction: Transaction) -> list[Delivery]:
-            until, taken = transaction.now + lease, share.copy()  # this may run a second time
-            if extension := lease if steady() - asked > lease / 3 else spare:
-                _spare(transaction, queues, transaction.now + extension)
+            # On a copy of the share, because a change may be called a second time.
+            until, taken = transaction.now + lease, share.copy()
+            # A claim that waited for long: the holders may have been unable to renew, too.
+            if extension := lease if steady() - started > lease / 3 else takeover_delay:
+                _extend_expired(transaction, queues, transaction.now + extension)
             due = [_due(transaction, queue, limit, full) for queue in queues]
             claimed: list[Delivery] = []
             while len(claimed) < limit and (left := [rows for rows in due if rows]):
@@ -83,19 +86,19 @@ class SQLiteDeliveries(Deliveries):
     async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
         def change(transaction: Transaction) -> list[str]:
             until = transaction.now + lease
-            return [id for id in ids if not _let(transaction, node, id, node, until)]
+            return [id for id in ids if not _transfer(transaction, node, id, node, until)]
 
         return await self._database().write(change) or []
 
     async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
-        def ask(connection: Connection, now: float) -> list[str]:
+        def query(connection: Connection, now: float) -> list[str]:
             return [id for id in ids if _holder(connection, id) != node]
 
-        return await self._database().read(ask)
+        return await self._database().read(query)
 
     async def release(self, node: str, id: str) -> None:
         def change(transaction: Transaction) -> None:
-            released = _let(transaction, node, id, None, transaction.now)
+            released = _transfer(transaction, node, id, None, transaction.now)
             transaction.news |= released
 
         await self._database().write(change)
@@ -118,22 +121,22 @@ class SQLiteDeliveries(Deliveries):
     ) -> float | None:
         full = share.full
 
-        def ask(connection: Connection, now: float) -> float | None:
+        def query(connection: Connection, now: float) -> float | None:
             due = min((_first_due(connection, queue, full) for queue in queues), default=inf)
             return None if due == inf else max(0.0, due - now)
 
-        return await self._database().read(ask)
+        return await self._database().read(query)
 
     @contextmanager
-    def news(self, queues: Collection[str] = ()) -> Iterator[Waiter]:
+    def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
         database = self._database()
-        with database.watch.of_news() as waiter:
-            database.begin_to_watch()
-            yield waiter
+        with database.watch.news_signal() as signal:
+            database.start_watching()
+            yield signal
 
 
 def _first_due(connection: Connection, queue: str, full: Collection[str]) -> float:
-    """Return when something in *queue* is due: `-inf` if it has a turn, `inf` if it is empty.
+    """Return when a delivery in *queue* is due: `-inf` if it has a turn, `inf` if it is empty.
 
     Deliveries with a turn are ignored if their owner is in *full*.
     """
@@ -148,7 +151,7 @@ def _first_due(connection: Connection, queue: str, full: Collection[str]) -> flo
     return inf if due is None else float(due)
 
 
-def _spare(transaction: Transaction, queues: Collection[str], until: float) -> None:
+def _extend_expired(transaction: Transaction, queues: Collection[str], until: float) -> None:
     """Extend expired leases to *until*, so that their holders keep the deliveries."""
     for queue in queues:
         transaction.execute(
@@ -172,7 +175,7 @@ def _due(
     waited = transaction.execute(
         "SELECT number, owner FROM deliveries WHERE queue = ? AND turn IS NULL AND due <= ?"
         " ORDER BY due, number LIMIT ?",
-        (queue, transaction.now, max(limit, _TURNS_AT_ONCE)),
+        (queue, transaction.now, max(limit, _TURNS_PER_CLAIM)),
     ).fetchall()
     for number, owner in waited:
         turn = _next_turn(transaction, queue, owner)
@@ -201,8 +204,8 @@ def _holder(connection: Connection, id: str) -> str | None:
     return row[0] if row else None
 
 
-def _let(transaction: Transaction, node: str, id: str, holder: str | None, due: float) -> bool:
-    """Let *holder* have the delivery that *node* holds, and say whether it does."""
+def _transfer(transaction: Transaction, node: str, id: str, holder: str | None, due: float) -> bool:
+    """Give the delivery that *node* holds to *holder*; return False if *node* does not hold it."""
     changed = transaction.execute(
         "UPDATE deliveries SET node = ?, due = ?, turn = NULL WHERE id = ? AND node = ?",
         (holder, due, id, node),

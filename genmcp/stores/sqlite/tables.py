@@ -1,4 +1,14 @@
-"""Records in SQLite: what is under a key."""
+"""Records and logs in the tables of a SQLite file.
+
+**Logs.** A log's `floor` is an id after which none of its events was dropped, its `last` the id of
+the newest event that it ever had. When a log expires its events are deleted, but its row stays for
+an hour with the floor at the last id. When the row is deleted too, the counter `forgotten` of the
+file takes its place: it is the floor of each log that has no row, and of each that is created
+again. A follower with a position below the floor has missed events, and gets LogTruncated.
+
+Event ids are counted over all logs. A follower that has read up to the end of its log therefore
+advances to the current counter, which is later than its last event.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -8,11 +18,10 @@ from typing import Final, NamedTuple
 
 from genmcp.errors import Conflict, LogTruncated
 from genmcp.stores.accounts import Usage
-from genmcp.stores.sqlite.database import Transaction, named
-from genmcp.stores.store import Append, Delete, Entry, Event, Put
+from genmcp.stores.sqlite.database import Transaction, column_of
+from genmcp.stores.store import Append, Delete, LogEvent, Put, StoreEntry
 
 __all__ = [
-    "REFRESH_AFTER",
     "PendingRecord",
     "append_event",
     "drop_logs",
@@ -27,18 +36,25 @@ __all__ = [
 ]
 
 _RECORDS_PER_SWEEP: Final = 500
+_LOGS_PER_SWEEP: Final = 100
+_EVENTS_PER_SWEEP: Final = 2000  # a sweep that has deleted more ends; the next one continues
+_ROW_RETENTION: Final = 3600.0  # seconds for which the row of an expired log is retained
+_ID: Final = re.compile("[0-7][0-9a-f]{15}")  # SQLite counts up to 2**63 - 1
+
+_COLUMNS: Final = "number, floor, last, held, deadline, size, accounts"
+_COUNTED: Final = "held > 0 AND (accounts = ? OR (accounts > ? AND accounts < ?))"
 
 
-def find_record(connection: Connection, now: float, key: str) -> Entry | None:
+def find_record(connection: Connection, now: float, key: str) -> StoreEntry | None:
     """Return the record under *key*."""
     row = connection.execute(
         "SELECT value, version FROM records WHERE key = ? AND deadline > ?", (key, now)
     ).fetchone()
-    return Entry(*row) if row else None
+    return StoreEntry(*row) if row else None
 
 
 def touch_record(transaction: Transaction, key: str, ttl: float) -> bool:
-    """Let the record under *key* live for *ttl* seconds; say whether there is one."""
+    """Make the record under *key* expire in *ttl* seconds; return whether it exists."""
     now = transaction.now
     touched = transaction.execute(
         "UPDATE records SET deadline = ? WHERE key = ? AND deadline > ?", (now + ttl, key, now)
@@ -49,124 +65,126 @@ def touch_record(transaction: Transaction, key: str, ttl: float) -> bool:
 def stage_records(
     transaction: Transaction, ops: Iterable[Put | Delete]
 ) -> "Collection[PendingRecord]":
-    """Return the state that *ops* would leave under each key, without writing anything.
+    """Return the state in which *ops* would leave each key, without writing anything.
 
     Raises:
         Conflict: an `expect` did not hold.
     """
-    states: dict[str, PendingRecord] = {}
+    pending: dict[str, PendingRecord] = {}
     for op in ops:
-        state = states.get(op.key) or PendingRecord(transaction, op.key)
-        states[op.key] = state
-        if op.expect is not None and op.expect != state.version:
+        record = pending.get(op.key) or PendingRecord(transaction, op.key)
+        pending[op.key] = record
+        if op.expect is not None and op.expect != record.version:
             raise Conflict(
-                f"{op.key!r}: version {op.expect} was expected, {state.version} is there"
+                f"{op.key!r}: version {op.expect} was expected, but it is {record.version}"
             )
-        state.take(op)
-    return states.values()
+        record.stage(op)
+    return pending.values()
 
 
 def sweep_records(transaction: Transaction) -> bool:
     """Remove some expired records; return whether there may be more."""
-    gone = transaction.execute(
+    expired = transaction.execute(
         "SELECT rowid, version, accounts, size FROM records WHERE deadline <= ?"
         " ORDER BY deadline LIMIT ?",
         (transaction.now, _RECORDS_PER_SWEEP),
     ).fetchall()
-    for number, version, accounts, size in gone:
+    for number, version, accounts, size in expired:
         transaction.execute("DELETE FROM records WHERE rowid = ?", (number,))
         transaction.version = max(transaction.version, version)
-        transaction.books.add(accounts, -1, -size)
-    return len(gone) == _RECORDS_PER_SWEEP
+        transaction.accounts.add(accounts, -1, -size)
+    return len(expired) == _RECORDS_PER_SWEEP
 
 
 class PendingRecord:
-    """The pending state of one key.
+    """The state of one key after the operations that were staged, not written yet.
 
-    *version* is 0 if there is no record; *past* is at least the version of any earlier record.
+    Attributes:
+        version: the version after the staged operations; 0: there is no record.
     """
 
-    __slots__ = ("accounts", "had", "key", "past", "put", "transaction", "version")
+    __slots__ = (
+        "_accounts",
+        "_last_version",
+        "_put",
+        "_replaced",
+        "_transaction",
+        "key",
+        "version",
+    )
 
     def __init__(self, transaction: Transaction, key: str) -> None:
-        self.transaction = transaction
+        self._transaction = transaction
         self.key = key
-        self.put: Put | None = None
+        self._put: Put | None = None
         row = transaction.execute(
             "SELECT version, deadline, accounts, size FROM records WHERE key = ?", (key,)
         ).fetchone()
-        self.past: int = row[0] if row else 0
-        self.version = self.past if row and row[1] > transaction.now else 0
-        self.had: tuple[str | None, int] | None = row[2:] if row else None
-        self.accounts: str | None = row[2] if self.version else None
+        # At least the version of any earlier record, also of one that has expired.
+        self._last_version: int = row[0] if row else 0
+        self.version = self._last_version if row and row[1] > transaction.now else 0
+        # The accounts and the size of the row that will be replaced; an expired one still counts.
+        self._replaced: tuple[str | None, int] | None = row[2:] if row else None
+        self._accounts: str | None = row[2] if self.version else None
 
     @property
-    def size(self) -> int:
-        """The bytes of the pending record."""
-        return 0 if self.put is None else len(self.key) + len(self.put.value)
+    def growth(self) -> int:
+        """The bytes by which the write makes the file larger; negative if it removes more."""
+        return self._size - (self._replaced[1] if self._replaced else 0)
 
     def growth_of(self, account: str) -> Usage:
         """Return how many entries and bytes the write adds to *account*."""
         entries = size = 0
-        if self.had is not None and _counts_for(account, self.had[0]):
-            entries, size = -1, -self.had[1]
-        if self.put is not None and _counts_for(account, self.accounts):
-            entries, size = entries + 1, size + self.size
+        if self._replaced is not None and _includes(self._replaced[0], account):
+            entries, size = -1, -self._replaced[1]
+        if self._put is not None and _includes(self._accounts, account):
+            entries, size = entries + 1, size + self._size
         return Usage(entries, size)
 
-    def take(self, op: Put | Delete) -> None:
+    def stage(self, op: Put | Delete) -> None:
         """Apply *op* to the pending state."""
         if isinstance(op, Put):
-            self.put = op
-            self.accounts = named(op.owner) or (self.accounts if self.version else None)
-            self.version = (self.version or max(self.past, self.transaction.version)) + 1
-            self.past = self.version
+            self._put = op
+            self._accounts = column_of(op.owner) or (self._accounts if self.version else None)
+            # A key that is created again continues above all removed versions: see StoreEntry.
+            last = self.version or max(self._last_version, self._transaction.version)
+            self.version = self._last_version = last + 1
         else:
-            self.put = None
+            self._put = None
             self.version = 0
 
     def save(self) -> None:
         """Write the pending state."""
-        books = self.transaction.books
-        if self.had is not None:
-            books.add(self.had[0], -1, -self.had[1])
-        if self.put is None:
-            self.transaction.execute("DELETE FROM records WHERE key = ?", (self.key,))
-            self.transaction.version = max(self.transaction.version, self.past)
+        accounts = self._transaction.accounts
+        if self._replaced is not None:
+            accounts.add(self._replaced[0], -1, -self._replaced[1])
+        if self._put is None:
+            self._transaction.execute("DELETE FROM records WHERE key = ?", (self.key,))
+            self._transaction.version = max(self._transaction.version, self._last_version)
             return
-        ttl = self.put.ttl
-        deadline = inf if ttl is None else self.transaction.now + ttl
-        books.add(self.accounts, 1, self.size)
-        self.transaction.execute(
+        ttl = self._put.ttl
+        deadline = inf if ttl is None else self._transaction.now + ttl
+        accounts.add(self._accounts, 1, self._size)
+        self._transaction.execute(
             "INSERT INTO records (key, value, version, deadline, size, accounts)"
             " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
             " value = excluded.value, version = excluded.version, deadline = excluded.deadline,"
             " size = excluded.size, accounts = excluded.accounts",
-            (self.key, self.put.value, self.version, deadline, self.size, self.accounts),
+            (self.key, self._put.value, self.version, deadline, self._size, self._accounts),
         )
 
+    @property
+    def _size(self) -> int:
+        return 0 if self._put is None else len(self.key) + len(self._put.value)
 
-def _counts_for(account: str, accounts: str | None) -> bool:
+
+def _includes(accounts: str | None, account: str) -> bool:
     return accounts is not None and account in accounts.split("\n")
 
 
-REFRESH_AFTER: Final = 600.0
-"""Seconds after which a follower looks though nothing was appended.
-
-So its place stays newer than any log that is forgotten meanwhile.
-"""
-
-_FORGOTTEN_AFTER: Final = 3600.0  # seconds after a log ran out
-_LOGS_PER_SWEEP: Final = 100
-_EVENTS_PER_SWEEP: Final = 2000  # then the sweep ends: the next write continues
-_ID: Final = re.compile("[0-7][0-9a-f]{15}")  # as many as SQLite can count
-
-
-_COLUMNS: Final = "number, floor, last, held, deadline, size, accounts"
-_COUNTED: Final = "held > 0 AND (accounts = ? OR (accounts > ? AND accounts < ?))"
-
-
 class _Log(NamedTuple):
+    """A row of the table `logs`; *held* is the number of retained events."""
+
     number: int
     floor: int
     last: int
@@ -177,33 +195,33 @@ class _Log(NamedTuple):
 
 
 def append_event(transaction: Transaction, op: Append) -> None:
-    """Add the event to the end of its log."""
+    """Append the event to its log."""
     execute, now = transaction.execute, transaction.now
     transaction.event = id = transaction.event + 1
     transaction.written.add(op.log)
     log = _find_log(transaction, op.log)
     added = len(op.data)
     if log is None:
-        accounts = named(op.owner)
+        accounts = column_of(op.owner)
         number = execute(
             "INSERT INTO logs (name, floor, last, held, deadline, size, accounts)"
             " VALUES (?, ?, ?, 1, ?, ?, ?)",
             (op.log, transaction.forgotten, id, now + op.ttl, added, accounts),
         ).lastrowid
         execute("INSERT INTO events VALUES (?, ?, ?)", (id, number, op.data))
-        transaction.books.add(accounts, 1, added)
+        transaction.accounts.add(accounts, 1, added)
         return
     if log.deadline <= now and log.held:
-        _empty(transaction, log)
+        _delete_events(transaction, log)
         execute("UPDATE logs SET accounts = NULL WHERE number = ?", (log.number,))
         log = log._replace(floor=log.last, held=0, size=0, accounts=None)
     number, floor, _, held, _, size, accounts = log
     execute("INSERT INTO events VALUES (?, ?, ?)", (id, number, op.data))
     held, size = held + 1, size + added
-    if accounts is None and (accounts := named(op.owner)) is not None:
-        transaction.books.add(accounts, held, size)
+    if accounts is None and (accounts := column_of(op.owner)) is not None:
+        transaction.accounts.add(accounts, held, size)
     else:
-        transaction.books.add(accounts, 1, added)
+        transaction.accounts.add(accounts, 1, added)
     excess = held - op.keep
     if op.keep_bytes is not None and size > op.keep_bytes:
         excess = max(excess, _count_oldest(transaction, number, held, size - op.keep_bytes))
@@ -213,9 +231,9 @@ def append_event(transaction: Transaction, op: Append) -> None:
             " (SELECT id, data FROM events WHERE log = ? ORDER BY id LIMIT ?)",
             (number, excess),
         ).fetchone()
-        _drop(transaction, number, floor)
+        _delete_up_to(transaction, number, floor)
         held, size = held - excess, size - dropped
-        transaction.books.add(accounts, -excess, -dropped)
+        transaction.accounts.add(accounts, -excess, -dropped)
     execute(
         "UPDATE logs SET floor = ?, last = ?, held = ?, deadline = ?, size = ? WHERE number = ?",
         (floor, id, held, now + op.ttl, size, number),
@@ -227,98 +245,96 @@ def append_event(transaction: Transaction, op: Append) -> None:
 def usage_of_logs(transaction: Transaction, accounts: str) -> Usage:
     """Return the usage of all logs that count towards the last of *accounts*.
 
-    *accounts* is the beginning of a column: accounts that follow the last one are included.
+    *accounts* is the beginning of a column: logs with further accounts after it are included.
     """
     held, size = transaction.execute(
-        f"SELECT total(held), total(size) FROM logs WHERE {_COUNTED}", _within(accounts)
+        f"SELECT total(held), total(size) FROM logs WHERE {_COUNTED}", _column_range(accounts)
     ).fetchone()
     return Usage(int(held), int(size))
 
 
-def drop_logs(transaction: Transaction, accounts: str, fits: Callable[[Usage], bool]) -> None:
-    """Drop logs that count towards the last of *accounts*, until *fits* accepts the amount.
+def drop_logs(transaction: Transaction, accounts: str, has_room: Callable[[], bool]) -> None:
+    """Drop logs that count towards the last of *accounts* until *has_room* returns True.
 
-    The log without an append for longest is dropped first. *fits* must accept the `usage` of all of
-    them.
+    The log that has been idle for longest comes first. The caller has checked that there is room
+    once all of them are dropped.
     """
-    dropped = Usage()
-    while not fits(dropped):
+    while not has_room():
         row = transaction.execute(
             f"SELECT {_COLUMNS} FROM logs WHERE {_COUNTED} ORDER BY last LIMIT 1",
-            _within(accounts),
+            _column_range(accounts),
         ).fetchone()
         log = _Log(*row)
-        _empty(transaction, log)
+        _delete_events(transaction, log)
         transaction.execute(
             "UPDATE logs SET floor = last, held = 0, size = 0, accounts = NULL WHERE number = ?",
             (log.number,),
         )
-        dropped = Usage(dropped.entries + log.held, dropped.size + log.size)
 
 
 def position_of(connection: Connection, now: float, name: str, after: str | None) -> int:
-    """Return the id to read on from; for None, the one before the oldest event there is.
+    """Return the position to read from; for None, the one before the oldest retained event.
 
     Raises:
-        LogTruncated: something after *after* is gone, or it is no id of this log.
+        LogTruncated: events after *after* were dropped, or it is not an id of this log.
     """
     log = _find_log(connection, name)
     if after is None:
-        return _floor(log, now) if log else _count(connection, "event")
+        return _floor(log, now) if log else _counter(connection, "event")
     if log and _ID.fullmatch(after):
         id, floor = int(after, 16), _floor(log, now)
-        if id == floor or (id > floor and _is_there(connection, log.number, id)):
+        if id == floor or (id > floor and _has_event(connection, log.number, id)):
             return id
     raise LogTruncated(name, after)
 
 
 def events_after(
-    connection: Connection, now: float, name: str, place: int, limit: int
-) -> tuple[int, list[Event]]:
-    """Return at most *limit* events after *place*, and the place to read on from.
+    connection: Connection, now: float, name: str, position: int, limit: int
+) -> tuple[int, list[LogEvent]]:
+    """Return at most *limit* events after *position*, and the position to continue from.
 
     Raises:
-        LogTruncated: something after *place* is gone.
+        LogTruncated: events after *position* were dropped.
     """
     log = _find_log(connection, name)
-    floor = _floor(log, now) if log else _count(connection, "forgotten")
-    if floor > place:
-        raise LogTruncated(name, _text(place))
+    floor = _floor(log, now) if log else _counter(connection, "forgotten")
+    if floor > position:
+        raise LogTruncated(name, _text(position))
     rows = connection.execute(
         "SELECT id, data FROM events WHERE log = ? AND id > ? ORDER BY id LIMIT ?",
-        (log.number if log else None, place, limit),
+        (log.number if log else None, position, limit),
     ).fetchall()
     if not rows:
-        return max(place, _count(connection, "event")), []
-    return rows[-1][0], [Event(_text(id), data) for id, data in rows]
+        return max(position, _counter(connection, "event")), []
+    return rows[-1][0], [LogEvent(_text(id), data) for id, data in rows]
 
 
 def sweep_logs(transaction: Transaction) -> bool:
     """Remove some expired logs; return whether there may be more."""
     execute, now = transaction.execute, transaction.now
-    gone = execute(
+    expired = execute(
         f"SELECT {_COLUMNS} FROM logs WHERE deadline <= ? ORDER BY deadline LIMIT ?",
         (now, _LOGS_PER_SWEEP),
     ).fetchall()
     events = 0
-    for log in map(_Log._make, gone):
+    for log in map(_Log._make, expired):
         if events >= _EVENTS_PER_SWEEP:
             return True
         if log.held:
             events += log.held
-            _empty(transaction, log)
+            _delete_events(transaction, log)
             execute(
                 "UPDATE logs SET floor = last, held = 0, size = 0, accounts = NULL, deadline = ?"
                 " WHERE number = ?",
-                (now + _FORGOTTEN_AFTER, log.number),
+                (now + _ROW_RETENTION, log.number),
             )
         else:
             execute("DELETE FROM logs WHERE number = ?", (log.number,))
             transaction.forgotten = max(transaction.forgotten, log.last)
-    return len(gone) == _LOGS_PER_SWEEP
+    return len(expired) == _LOGS_PER_SWEEP
 
 
-def _within(accounts: str) -> tuple[str, str, str]:
+def _column_range(accounts: str) -> tuple[str, str, str]:
     """Return the parameters of `_COUNTED`; the last two match columns with further accounts."""
     return accounts, f"{accounts}\n", f"{accounts}\v"
 
@@ -344,25 +360,25 @@ def _floor(log: _Log, now: float) -> int:
     return log.last if log.deadline <= now else log.floor
 
 
-def _empty(transaction: Transaction, log: _Log) -> None:
+def _delete_events(transaction: Transaction, log: _Log) -> None:
     """Delete the events of *log*; the caller updates its row."""
-    _drop(transaction, log.number, log.last)
-    transaction.books.add(log.accounts, -log.held, -log.size)
+    _delete_up_to(transaction, log.number, log.last)
+    transaction.accounts.add(log.accounts, -log.held, -log.size)
 
 
-def _drop(transaction: Transaction, number: int, up_to: int) -> None:
-    transaction.execute("DELETE FROM events WHERE log = ? AND id <= ?", (number, up_to))
+def _delete_up_to(transaction: Transaction, number: int, id: int) -> None:
+    transaction.execute("DELETE FROM events WHERE log = ? AND id <= ?", (number, id))
 
 
-def _is_there(connection: Connection, number: int, id: int) -> bool:
-    found = connection.execute("SELECT 1 FROM events WHERE log = ? AND id = ?", (number, id))
-    return found.fetchone() is not None
+def _has_event(connection: Connection, number: int, id: int) -> bool:
+    row = connection.execute("SELECT 1 FROM events WHERE log = ? AND id = ?", (number, id))
+    return row.fetchone() is not None
 
 
-def _count(connection: Connection, name: str) -> int:
+def _counter(connection: Connection, name: str) -> int:
     (count,) = connection.execute(f"SELECT {name} FROM counts").fetchone()
     return int(count)
 
 
 def _text(id: int) -> str:
-    return f"{id:016x}"  # of one width: the order of the texts is that of the numbers
+    return f"{id:016x}"  # fixed width, so that ids sort like their numbers

@@ -1,4 +1,4 @@
-"""Who is woken by what is written, in this process and in others."""
+"""Waking the followers of a SQLite file, after writes of this process and of others."""
 
 import ctypes
 import os
@@ -11,73 +11,83 @@ from sqlite3 import Connection
 from threading import Lock, Thread
 from typing import Final
 
-from genmcp.stores.clocks import Waiter
+from genmcp.stores.clocks import WakeSignal
 
-__all__ = ["Alarm", "Watch"]
+__all__ = ["InotifyWatch", "Watch"]
 
 
 class Watch:
-    """The followers of logs, and those who wait for news of deliveries, in one process."""
+    """The waiters of one process: followers of logs, and workers that wait for deliveries.
+
+    A commit of this process wakes the waiters that it concerns directly (`wake_for_commit`).
+    Commits of other processes are noticed by the reader's thread, which calls `look`.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._by_log: dict[str, set[Waiter]] = {}
-        self._of_news: set[Waiter] = set()
-        self._version: int | None = None  # of the file, as the connection that looks sees it
-        self._seen: tuple[int, int] | None = None  # the counts: last event, news
+        self._by_log: dict[str, set[WakeSignal]] = {}
+        self._for_news: set[WakeSignal] = set()
+        self._version: int | None = None  # PRAGMA data_version at the last look
+        self._seen: tuple[int, int] | None = None  # the counters (event, news) at that time
 
     @property
-    def wanted(self) -> bool:
-        """Whether anybody could be woken."""
-        return bool(self._by_log or self._of_news)
+    def has_waiters(self) -> bool:
+        """Whether a write could wake a waiter."""
+        return bool(self._by_log or self._for_news)
 
     @contextmanager
-    def of_log(self, name: str) -> Iterator[Waiter]:
-        """Give a Waiter that is woken when something is appended to the log."""
-        waiter = Waiter()
+    def log_signal(self, name: str) -> Iterator[WakeSignal]:
+        """Yield a signal that is set when an event is appended to the log *name*."""
+        signal = WakeSignal()
         with self._lock:
-            self._by_log.setdefault(name, set()).add(waiter)
+            self._by_log.setdefault(name, set()).add(signal)
         try:
-            yield waiter
+            yield signal
         finally:
             with self._lock:
-                waiters = self._by_log[name]
-                waiters.discard(waiter)
-                if not waiters:
+                signals = self._by_log[name]
+                signals.discard(signal)
+                if not signals:
                     del self._by_log[name]
 
     @contextmanager
-    def of_news(self) -> Iterator[Waiter]:
-        """Give a Waiter that is woken when there is news of deliveries."""
-        waiter = Waiter()
+    def news_signal(self) -> Iterator[WakeSignal]:
+        """Yield a signal that is set when a delivery may have become due, or was removed."""
+        signal = WakeSignal()
         with self._lock:
-            self._of_news.add(waiter)
+            self._for_news.add(signal)
         try:
-            yield waiter
+            yield signal
         finally:
             with self._lock:
-                self._of_news.discard(waiter)
+                self._for_news.discard(signal)
 
-    def wrote(self, logs: Iterable[str], before: tuple[int, int], after: tuple[int, int]) -> None:
-        """Wake whom this process's commit concerns; the counts say whether others came between."""
+    def wake_for_commit(
+        self, logs: Iterable[str], before: tuple[int, int], after: tuple[int, int]
+    ) -> None:
+        """Wake the waiters that a commit of this process concerns.
+
+        *before* and *after* are the counters (event, news). If *before* is not the state seen last,
+        another process has committed in between: then `look` finds both commits.
+        """
         with self._lock:
             if self._seen == before:
                 self._seen = after
             self._wake(logs, news=before[1] != after[1])
 
     def wake_all(self) -> None:
-        """Wake everybody: it is not known what happened."""
+        """Wake all waiters, for an unknown change."""
         with self._lock:
             self._wake(self._by_log, news=True)
 
-    def forget(self) -> None:
-        """Take nothing for known: the next look wakes everybody."""
+    def reset(self) -> None:
+        """Forget the state seen last, so that the next `look` wakes all waiters."""
         self._version = self._seen = None
 
     def look(self, connection: Connection) -> None:
-        """Wake whom the commits concern that are not known yet: those of other processes."""
-        if not self.wanted:
-            self.forget()
+        """Wake the waiters that commits of other processes since the last look concern."""
+        if not self.has_waiters:
+            self.reset()
             return
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version == self._version:
@@ -89,6 +99,7 @@ class Watch:
         if seen is None:
             self.wake_all()
         elif seen != now_seen:
+            # Event ids are counted over all logs: one query finds every log that was appended to.
             written = connection.execute(
                 "SELECT name FROM logs WHERE number IN (SELECT log FROM events WHERE id > ?)",
                 (seen[0],),
@@ -98,11 +109,11 @@ class Watch:
 
     def _wake(self, logs: Iterable[str], *, news: bool) -> None:
         for name in logs:
-            for waiter in self._by_log.get(name, ()):
-                waiter.wake()
+            for signal in self._by_log.get(name, ()):
+                signal.wake()
         if news:
-            for waiter in self._of_news:
-                waiter.wake()
+            for signal in self._for_news:
+                signal.wake()
 
 
 # <sys/inotify.h>
@@ -110,31 +121,40 @@ _NONBLOCK: Final = os.O_NONBLOCK if sys.platform == "linux" else 0
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 _MODIFY: Final = 0x002
 _IGNORED: Final = 0x8000  # the file was removed, and the watch with it
-_HEAD: Final = 16  # bytes of `struct inotify_event`; events of a watched file carry no name
-_AT_ONCE: Final = 4096
+_EVENT_BYTES: Final = 16  # of `struct inotify_event`; events of a watched file carry no name
+_READ_BYTES: Final = 4096
 
 
-class Alarm:
-    """A watch on *file* that calls *ring*, in its own thread, soon after any process wrote to it.
+class InotifyWatch:
+    """Calls *on_write*, in its own thread, soon after any process has written to *file*.
 
-    Calls are at least *pause* seconds apart, except the last one, when the watch ends. *armed* is
-    True until then: the watch was closed or the file was removed, and it never restarts.
+    Used in place of polling, where the system has inotify (Linux).
+
+    Args:
+        file: an existing file.
+        on_write: also called a last time when the watch ends.
+        pause: the minimum number of seconds between two calls: a busy file would otherwise keep the
+            thread running.
+
+    Attributes:
+        armed: whether writes are reported. False once the watch is closed or the file is removed;
+            it does not restart.
 
     Raises:
-        OSError: the file cannot be watched: it does not exist, or the system has no inotify.
+        OSError: the file does not exist, or the system has no inotify.
     """
 
-    def __init__(self, file: Path, ring: Callable[[], object], *, pause: float) -> None:
+    def __init__(self, file: Path, on_write: Callable[[], object], *, pause: float) -> None:
         self.armed = True
-        self._ring = ring
+        self._on_write = on_write
         self._pause = pause * 1000
         self._lock = Lock()  # protects the descriptors while they are used and closed
-        self._watch = _watch(file)
+        self._watch = _inotify_descriptor(file)
         self._end, self._ending = os.pipe()
-        Thread(target=self._run, name="genmcp-sqlite-alarm", daemon=True).start()
+        Thread(target=self._run, name="genmcp-sqlite-inotify", daemon=True).start()
 
     def close(self) -> None:
-        """Stop watching. *ring* may be called once more, when the thread ends."""
+        """Stop watching. *on_write* is called once more when the thread ends."""
         with self._lock:
             if self.armed:
                 self.armed = False
@@ -148,23 +168,23 @@ class Alarm:
         while self.armed:
             written.poll()
             with suppress(BlockingIOError):
-                events = os.read(self._watch, _AT_ONCE)
-                last = events[-_HEAD:]
+                events = os.read(self._watch, _READ_BYTES)
+                last = events[-_EVENT_BYTES:]
                 if int.from_bytes(last[4:8], sys.byteorder) & _IGNORED:
                     break
-            self._ring()
+            self._on_write()
             end.poll(self._pause)
         with self._lock:
             self.armed = False
             for each in (self._watch, self._end, self._ending):
                 os.close(each)
-        self._ring()
+        self._on_write()
 
 
-def _watch(file: Path) -> int:
+def _inotify_descriptor(file: Path) -> int:
     """Return a non-blocking descriptor that becomes readable when *file* is written to."""
     if sys.platform != "linux":
-        raise OSError("no inotify here")
+        raise OSError("inotify is not available on this system")
     library = ctypes.CDLL(None, use_errno=True)
     watch: int = library.inotify_init1(_NONBLOCK | _CLOEXEC)
     if watch < 0:
